@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,watch,words,docs,dev
+EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
+.PHONY: install demo flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
 
 install: $(VENV)/installed
 
@@ -23,14 +23,14 @@ endif
 # one thread faster than on two where other work runs: they wait for each other.
 SCENE_EYES := efficientnet:lite0?maps=slim&colours=1
 demo: install
-	$(BIN)/boc gallery demo/train --count 3000 --seed 1
-	$(BIN)/boc gallery demo/photos --count 500 --seed 2
-	OMP_NUM_THREADS=1 $(BIN)/boc train demo/train/captions.csv -o demo/model --recipe scenes --regions '$(SCENE_EYES)'
-	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder teran:demo/model
-	$(BIN)/boc index scenes demo/photos.h5 --rerank mrsw --rm 20 --at file:demo/index
-	$(BIN)/python -m bench.paper.scene_truth demo/photos demo/photos.h5 --index scenes --at file:demo/index --brief
-	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
-	$(BIN)/boc serve scenes --at file:demo/index --open
+	$(BIN)/python -m demo.gallery demo-out/train --count 3000 --seed 1
+	$(BIN)/python -m demo.gallery demo-out/photos --count 500 --seed 2
+	OMP_NUM_THREADS=1 $(BIN)/boc train demo-out/train/captions.csv -o demo-out/model --recipe scenes --regions '$(SCENE_EYES)'
+	$(BIN)/boc extract demo-out/photos/captions.csv -o demo-out/photos.h5 --encoder teran:demo-out/model
+	$(BIN)/boc index scenes demo-out/photos.h5 --rerank mrsw --rm 20 --at file:demo-out/index
+	$(BIN)/python -m bench.paper.scene_truth demo-out/photos demo-out/photos.h5 --index scenes --at file:demo-out/index --brief
+	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo-out/hits.html --at file:demo-out/index
+	$(BIN)/boc serve scenes --at file:demo-out/index --open
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
 # regions. AT is where the index goes: a folder, or a server.
@@ -47,18 +47,20 @@ flickr8k: install
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
-# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/encoders.md.
+# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/results/encoders.md.
 encoders: install
 	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
 # Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
-# each; an idle process steals tests from the others. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set;
-# make install has compiled the libraries, which took longer.
+# each. A process takes a file of tests at a time, or all that ask one kind of server, the longest first: see
+# tests/conftest.py. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set; make install has compiled the
+# libraries, which took longer.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
-	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup --no-loadscope-reorder
 
 # What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
-check: lint types fast
+check: install
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types fast
 
 fast: install
 	$(PYTEST) -q -m "not slow and not servers" --hypothesis-profile quick
@@ -68,11 +70,15 @@ test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
 	$(PYTEST) -m "not servers"
 
-# The tests marked "servers": against every search server, fetched if no address or container stands for it. Two
-# processes, so that two servers run at a time: most tests wait for theirs.
+# The tests marked "servers": against every search server, fetched if no address stands for it.
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
-	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m servers
+	BOC_SERVERS_ALL=1 $(PYTEST) -m servers
+
+# All tests at once: servers of several kinds side by side, and the tests that need none beside them.
+test-all: install browser
+	$(BIN)/python -m tests.servers fetch
+	BOC_SERVERS_ALL=1 $(PYTEST)
 
 # All faults of clusters of three nodes, amid searches and amid loads: a quarter of an hour.
 test-cluster: install
@@ -92,7 +98,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# From data to rows (bench/rows.mk), then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
+# From data to rows (bench/rows.mk), then from rows to a page: see docs/results/index.md. Stopped, the same command goes on.
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
@@ -142,4 +148,4 @@ $(TOOLS)/python:
 	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit pip-licenses uv
 
 clean:
-	rm -rf $(VENV) demo flickr8k bench-out build dist *.egg-info
+	rm -rf $(VENV) demo-out flickr8k bench-out build dist *.egg-info

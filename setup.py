@@ -11,11 +11,8 @@ from setuptools import Extension, setup
 FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
 MODULES = (
     "boc.clustering._nearest",
-    "boc.codecs._query_terms",
     "boc.rerank._rescore",
-    "boc.rerank._compact",
-    "indexing.embedded._topk",
-    "indexing.embedded._query",
+    "indexing.embedded._search",
     "indexing.embedded._strings",
 )
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))

@@ -10,20 +10,18 @@ from boc.cli import main
 
 MODULES = (
     "boc.clustering._nearest",
-    "boc.codecs._query_terms",
-    "boc.rerank._compact",
     "boc.rerank._rescore",
 )
-ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
+ENGINE = ("indexing.embedded._search", "indexing.embedded._strings")
 AT = ("--at", "file:index")
 
-page = Path("docs/encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+page = Path("docs/howto/own-vectors.md").read_text(encoding="utf-8")
 (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
 for module in (*MODULES, *ENGINE):
     importlib.import_module(module)
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
-    exec(compile(snippet, "docs/encoders.md", "exec"))  # writes mine.h5
+    exec(compile(snippet, "docs/howto/own-vectors.md", "exec"))  # writes mine.h5
     for command in (
         ("--version",),
         ("index", "mine", "mine.h5", *AT),

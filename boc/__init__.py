@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boc.errors import BocError
-    from boc.indexes.build import append, build_index, delete
+    from boc.indexes.build import add_items, build_index, delete
     from boc.indexes.copy import copy_index
-    from boc.indexes.export import export_index
+    from boc.indexes.sync import sync_index
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
-    from boc.synchronise.sync import sync_index
     from boc.types import Embeddings, Filter, Hit, Item
 
 __version__ = "0.2.0"
@@ -29,11 +28,10 @@ __all__ = [
     "Item",
     "SearchOptions",
     "Searcher",
-    "append",
+    "add_items",
     "build_index",
     "copy_index",
     "delete",
-    "export_index",
     "sync_index",
 ]
 
@@ -45,12 +43,11 @@ _MODULES = {
     "Item": "types",
     "SearchOptions": "search.options",
     "Searcher": "search.searcher",
-    "append": "indexes.build",
+    "add_items": "indexes.build",
     "build_index": "indexes.build",
     "copy_index": "indexes.copy",
     "delete": "indexes.build",
-    "export_index": "indexes.export",
-    "sync_index": "synchronise.sync",
+    "sync_index": "indexes.sync",
 }
 
 

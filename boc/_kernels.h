@@ -88,8 +88,28 @@ MAYBE_UNUSED static inline float value_of(uint32_t rank)
     return value;
 }
 
+/* The k-th largest of n ranks, 0 if there are fewer; found bit by bit from the highest. */
+DISPATCHED MAYBE_UNUSED static uint32_t reached(const uint32_t *ranks, size_t n, size_t k)
+{
+    uint32_t any = 0, kth = 0;
+    for (size_t i = 0; i < n; i++)
+        any |= ranks[i];
+    for (uint32_t bit = (uint32_t)1 << 31; bit; bit >>= 1) {
+        const uint32_t tried = kth | bit;
+        uint32_t reaching = 0;
+        if (tried > any)
+            continue;
+        for (size_t i = 0; i < n; i++)
+            reaching += ranks[i] >= tried;
+        kth = reaching >= k ? tried : kth;
+        if (reaching == k)
+            break;
+    }
+    return kth;
+}
+
 /* Places, ascending, of the k largest of n values, of equal ones those that come first; 1 <= k <= n < 2**31. ``ranks``
-   has room for n, ``places`` for k + 1. The k-th largest rank is found bit by bit, from the first. */
+   has room for n, ``places`` for k + 1. */
 DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n, int64_t k, uint32_t *ranks, int64_t *places)
 {
     uint32_t kth = 0;
@@ -102,13 +122,7 @@ DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n,
     }
     for (int64_t i = 0; i < n; i++)
         ranks[i] = rank_of(values[i]);
-    int32_t reaching = 0;
-    for (uint32_t bit = (uint32_t)1 << 31; bit && reaching != k; bit >>= 1) {
-        reaching = 0;
-        for (int64_t i = 0; i < n; i++)
-            reaching += ranks[i] >= (kth | bit);
-        kth = reaching >= k ? kth | bit : kth;
-    }
+    kth = reached(ranks, (size_t)n, (size_t)k);
     int64_t equal = k, found = 0;
     for (int64_t i = 0; i < n; i++)
         equal -= ranks[i] > kth;

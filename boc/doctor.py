@@ -27,7 +27,6 @@ USES = {
     "opensearch": "indexes on OpenSearch",
     "minilm": "the pretrained text tower",
     "eyes": "regions from an EfficientNet",
-    "tflite": "regions from a MobileNet",
     "words": "text towers that read whole words",
     "detectors": "regions from detectors",
     "web": "boc serve",
@@ -189,7 +188,7 @@ def _server(at: str) -> Iterator[Finding]:
     else:
         tried = "; ".join(f"{field}: {support}" for field, support in about.items())
         unknown = any(support.startswith("not known") for support in about.values())
-        todo = "to make indexes, ask for the rights in docs/servers.md" if unknown else "see docs/servers.md"
+        todo = "to make indexes, ask for the rights in docs/reference/servers.md" if unknown else "see docs/servers.md"
         yield Finding(
             "note" if unknown else "problem", address, f"not known to score exactly ({tried}); {indexes}", todo
         )

@@ -23,7 +23,7 @@ from scipy import sparse
 
 from boc.errors import ManifestError
 from boc.plugins import Index
-from boc.types import Item, Modality
+from boc.types import Item, Modality, SearchRequest
 
 WORDS = 5  # words per label
 EXAMPLES = 3
@@ -164,7 +164,7 @@ class IndexLabels:
 
     def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
         query = sparse.csr_array(([np.int32(1)], ([0], [term])), shape=(1, self._n_terms), dtype=np.int32)
-        return [hit.item for hit in self._index.search(query, k, modality)[0]]
+        return [hit.item for hit in self._index.search(SearchRequest(query, k, modality))[0]]
 
 
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:

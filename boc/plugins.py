@@ -31,13 +31,11 @@ if TYPE_CHECKING:
         ImageRef,
         Item,
         Modality,
-        QueryCode,
         Regions,
-        Rescore,
+        SearchRequest,
         Stages,
         StoredConcepts,
         TermMatrix,
-        TextScore,
     )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +59,7 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
 
 
 def region_source(spec: str) -> RegionSource:
-    """The region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``tflite:FILE``."""
+    """The region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``files:DIR``."""
     found: RegionSource = _package("encoders.regions").load(spec)
     return found
 
@@ -170,17 +168,7 @@ class Request(Protocol):
         """Where it is sent, behind the address of the server."""
 
     def written(self, form: RequestForm) -> str:
-        """The body as JSON, or the request as a program."""
-
-
-class Answerer(Protocol):
-    """Answers queries in one call, in which other threads run."""
-
-    def __call__(
-        self, queries: NDArray[np.float32], depth: int, ids: NDArray[np.object_], scores: NDArray[np.float32]
-    ) -> bool:
-        """Write ids (n, k) and scores (n, k) of the k best of ``depth`` candidates of ``queries`` (n, d), best first,
-        and leave what is more as it is. False if these queries need the general path."""
+        """The body as JSON, or the request as a curl command."""
 
 
 class Index(Protocol):
@@ -199,57 +187,24 @@ class Index(Protocol):
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
 
-    def search(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        words: TextScore | None = None,
-        stages: Stages | None = None,
-    ) -> list[list[Hit]]:
-        """At most k hits per query by dot product of frequencies, ordered by (-score, id).
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+        """At most ``request.k`` hits per query by dot product of frequencies, ordered by (-score, id).
 
-        Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
-        ``filters`` to items that fulfil all of them. With ``rescore`` the k hits are candidates, re-ranked where
-        their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also counts words.
-        ``stages`` gets the milliseconds of postings, re-ranking and content, and the number of candidates. BackendError
-        for options that the engine does not support.
+        Only items that share a term with the query are found. ``stages`` gets the milliseconds of postings, re-ranking
+        and content, and the number of candidates. BackendError for options that the engine does not support.
         """
 
-    def request(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        template: bool = False,
-    ) -> Request:
-        """The HTTP request that has the hits of ``search`` for one query as its answer; with ``template`` the call of
-        the stored search template.
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        """The ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where
+        a query has fewer than others.
+
+        The content of the hits is not read where the engine need not.
+        """
+
+    def request(self, search: SearchRequest) -> Request:
+        """The HTTP request that has the hits of ``search`` for one query as its answer.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
-        """
-
-    def search_ids(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> list[tuple[list[str], NDArray[Any]]]:
-        """The ids and scores of the hits of ``search``, per query; their content is not read where the engine need
-        not."""
-
-    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        """A function that answers queries from their vectors, as encoding by ``code``, ``search_ids`` and re-ranking by
-        "dot" would; None if the engine has none.
         """
 
     def match(
@@ -429,19 +384,6 @@ class Backend(Protocol):
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""
-
-    def store_template(self, name: str) -> str:
-        """Store the search template of an index on its server, for ``Index.request(..., template=True)``; its id.
-
-        BackendError as ``open``, and where there are no templates.
-        """
-
-    def remove_template(self, name: str) -> None:
-        """Remove the search template of an index; it is no error if there is none."""
-
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        """What does not grow in a line with the items, of an index of ``items`` that take ``size`` bytes: the bytes of
-        the table of its posting lists, and how often merging writes each item again while they are loaded."""
 
     def names(self) -> list[str]:
         """The names of the indexes, sorted."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # items of a block
+FOR_PROGRAMS = frozenset({"modified_ns", "content_hash"})
+"""Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Item:
     """A picture or a sentence of an index.
 
@@ -40,19 +43,66 @@ class Item:
     group: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def __init__(
+        self, id: str, modality: Modality, content: str, group: str = "", fields: Mapping[str, Any] | None = None
+    ) -> None:
+        own = self.__dict__  # half the time of the generated method, and a search makes many
+        own["id"], own["modality"], own["content"], own["group"] = id, modality, content, group
+        own["fields"] = {} if fields is None else fields
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False, repr=False)
 class Hit:
     """An item and its score; higher is better.
 
     ``confidence`` in 0 to 1 says how far it stands above the background (``boc.search.background``), if that was asked
     for. ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
+
+    Examples
+    --------
+    >>> hit = Hit(Item("dogs/1.jpg", "image", "/photos/dogs/1.jpg", fields={"width": 640}), 0.31)
+    >>> hit
+    Hit(id='dogs/1.jpg', score=0.31, path='/photos/dogs/1.jpg', fields={'width': 640})
+    >>> hit.fields["width"]
+    640
     """
 
     item: Item
     score: float
     confidence: float | None = None
     duplicates: tuple[str, ...] = ()
+
+    def __init__(
+        self, item: Item, score: float, confidence: float | None = None, duplicates: tuple[str, ...] = ()
+    ) -> None:
+        own = self.__dict__
+        own["item"], own["score"], own["confidence"], own["duplicates"] = item, score, confidence, duplicates
+
+    @property
+    def id(self) -> str:
+        """The id of the item."""
+        return self.item.id
+
+    @property
+    def path(self) -> str | None:
+        """The path of a picture; None for a sentence."""
+        return self.item.content if self.item.modality == "image" else None
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The metadata of the item."""
+        return self.item.fields
+
+    def __repr__(self) -> str:
+        what = "path" if self.item.modality == "image" else "text"
+        parts = {"id": self.id, "score": self.score, what: self.item.content}
+        if fields := {name: value for name, value in self.fields.items() if name not in FOR_PROGRAMS}:
+            parts["fields"] = fields
+        if self.confidence is not None:
+            parts["confidence"] = self.confidence
+        if self.duplicates:
+            parts["duplicates"] = self.duplicates
+        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
 
 
 @dataclass(frozen=True)
@@ -140,16 +190,15 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """What an index stored of items beside their vectors: their ``terms`` (n, V), and the ``scales`` float32 (rows,) of
-    their concept sets, if those are int8."""
+    """What an index stores of items beside their vectors: their ``terms`` (n, V), and their concept sets, if any."""
 
     terms: TermMatrix
-    scales: NDArray[np.float32] | None = None
+    concepts: StoredConcepts | None = None
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order; of an exported index, what it ``stored``."""
+    """Items of one modality and their ``embeddings``, in one order; of an index or a copy of it, what it ``stored``."""
 
     items: list[Item]
     embeddings: Embeddings
@@ -312,6 +361,38 @@ class TextScore:
 
     texts: Sequence[str]
     weight: float
+
+
+@dataclass(eq=False)
+class SearchRequest:
+    """Ask an index for the best ``k`` items of each of n queries.
+
+    ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts the hits to
+    pictures or sentences, ``filters`` to items that fulfil all of them. With ``rescore`` the k items are candidates,
+    re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
+    counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
+    """
+
+    terms: TermMatrix | Callable[[], TermMatrix]
+    k: int
+    modality: Modality | None = None
+    filters: Sequence[Filter] = ()
+    rescore: Rescore | None = None
+    words: TextScore | None = None
+    code: QueryCode | None = None
+
+    @cached_property
+    def queries(self) -> TermMatrix:
+        """The terms of the queries."""
+        return self.terms() if callable(self.terms) else self.terms
+
+    def __len__(self) -> int:
+        return len(self.rescore.queries) if self.rescore is not None else int(self.queries.shape[0])
+
+    @property
+    def most(self) -> int:
+        """The largest number of hits of a query."""
+        return self.k if self.rescore is None else min(self.k, self.rescore.k)
 
 
 @dataclass

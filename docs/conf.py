@@ -25,6 +25,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Types of other libraries, private modules, and names that the reference leaves out.
 UNDOCUMENTED = (r"(?!boc\.).*", r"boc\..*\._.*", r"boc\.types\..*", r"boc\.codecs\.(base\..*|codec\.Sample)")
+suppress_warnings = ["ref.python"]  # boc.Index and boc.plugins.Index have one name
 nitpick_ignore_regex = [(r"py:.*", name) for name in UNDOCUMENTED]
 
 

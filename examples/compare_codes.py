@@ -1,7 +1,6 @@
 """Compare codes: recall of the exact ten nearest items as terms are dropped, before re-ranking.
 
-    python examples/compare_codes.py                 # random vectors in clusters
-    python examples/compare_codes.py photos.h5       # the pictures of a feature file
+    python examples/compare_codes.py photos.h5
 
 Postings are those that a query reads: the total length of its posting lists. No index is made.
 """
@@ -9,43 +8,31 @@ Postings are those that a query reads: the total length of its posting lists. No
 import sys
 
 import numpy as np
-from numpy.typing import NDArray
 
-from boc.codecs import Code, SurrogateCodec
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings
 
 
-def clustered(n: int, dim: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    centres = rng.standard_normal((n // 50, dim))
-    rows = centres[rng.integers(len(centres), size=n)] + rng.standard_normal((n, dim))
-    return np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-
-def report(title: str, codec: SurrogateCodec, items: Embeddings, asked: NDArray[np.float32]) -> None:
-    documents, queries = codec.encode_documents(items), codec.encode_queries(Embeddings("image", asked))
-    exact = np.argsort(-(asked @ items.vectors.T), axis=1)[:, :10]
-    found = np.argsort(-(queries @ documents.T).toarray(), axis=1, kind="stable")[:, :10]
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, exact, strict=True)])
-    postings = (queries > 0).astype(np.int64) @ np.diff(documents.tocsc().indptr)
-    print(f"{title}  {postings.mean():8.0f}  {recall:9.3f}")
-
-
-def main(features: str = "") -> None:
-    if features:
-        with FeatureFile(features) as file:
-            vectors = file.vectors("image")
-    else:
-        vectors = clustered(5000, 128, np.random.default_rng(0))
-    dim = vectors.shape[1]
-    items, asked = Embeddings("image", vectors), vectors[::50]
-    print("code         sparsity  postings  recall@10")
-    for code in ("scalar", "permutation"):
-        for sparsity in (0.99, 0.95, 0.9, 0.75):
-            z = max(1, round((1 - sparsity) * 2 * dim))  # of the components and their opposites
-            codec = Code(code, z=z, query_z=z).codec(dim).fit(items)
-            report(f"{code:11s}  {sparsity:8.2f}", codec, items, asked)
-    report("dictionary          -", Code("dictionary").codec(dim).fit(items), items, asked)
+def main(features: str) -> None:
+    with FeatureFile(features) as file:
+        items = Embeddings("image", file.vectors("image"))
+    dim = items.vectors.shape[1]
+    queries = Embeddings("image", items.vectors[:100])
+    exact = np.argsort(-(queries.vectors @ items.vectors.T), axis=1)[:, :10]
+    codes = [
+        Code(name, z=z, query_z=z)
+        for name in ("scalar", "permutation")
+        for z in (max(1, dim // 32), dim // 8, dim // 2)
+    ]
+    print("postings  recall@10  code")
+    for code in [*codes, Code("dictionary")]:
+        codec = code.codec(dim).fit(items)
+        documents, terms = codec.encode_documents(items), codec.encode_queries(queries)
+        best = np.argsort(-(terms @ documents.T).toarray(), axis=1, kind="stable")[:, :10]
+        recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(best, exact, strict=True)])
+        postings = (terms > 0).astype(np.int64) @ np.diff(documents.tocsc().indptr)
+        print(f"{postings.mean():8.0f}  {recall:9.3f}  {code}")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,28 @@
-"""Search a folder of pictures by a sentence.
+"""Search a folder of pictures by a sentence, or by a picture.
 
-    python examples/search_folder.py ~/Pictures clip:clip "two dogs play in the snow"
+    python examples/search_folder.py ~/Pictures clip "two dogs play in the snow"
+    python examples/search_folder.py ~/Pictures clip dog.jpg
 
-The first run encodes all pictures; later ones search the existing index. A CSV with the columns image,caption works
+The first run encodes all pictures; later ones only new and changed pictures. A CSV with the columns image,caption works
 like a folder.
 """
 
 import sys
+from pathlib import Path
 
-from boc import Searcher, build_index, plugins
-
-
-def show(label: str, done: int, total: int) -> None:
-    print(f"\r{label} {done} of {total}", end="", file=sys.stderr)
+import boc
 
 
-def main(folder: str, spec: str, sentence: str) -> None:
-    if not plugins.backend("file:boc-data").exists("folder"):
-        build_index("folder", folder, encoder=spec, code="dictionary", progress=show)
-    for hit in Searcher.open("folder").search(sentence, k=5):
-        print(f"{hit.score:.3f}  {hit.item.content}")
+def main(folder: str, encoder: str, query: str) -> None:
+    try:
+        index = boc.open("folder")
+    except boc.BocError:
+        boc.build_index("folder", folder, encoder=encoder, code="dictionary")
+        index = boc.open("folder")
+    else:
+        index.sync(folder)
+    for hit in index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5):
+        print(f"{hit.score:.3f}  {hit.path}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python examples/serve_in_your_app.py photos file:boc-data
     curl 'http://127.0.0.1:8000/api/best?q=a+house+in+the+snow'
 
-One searcher serves all requests. Routes below /api/ require the token, if Settings has one, and are subject to the load
-limits.
+Routes below /api/ require the token, if Settings has one, and are subject to the load limits.
 """
 
 import sys
@@ -12,20 +11,20 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from boc import Searcher
+import boc
 from boc.web.app import create_app
 from boc.web.settings import Settings
 
 
 def application(name: str, at: str, token: str | None = None) -> FastAPI:
-    searcher = Searcher.open(name, at)
-    app = create_app(searcher, Settings(name, at, token=token))
+    index = boc.open(name, at)
+    app = create_app(index.searcher, Settings(name, at, token=token))
 
     @app.get("/api/best")
     def best(q: str) -> dict[str, str | float]:
         """A route of your own: the best picture."""
-        hits = searcher.search(q, k=1)
-        return {"id": hits[0].item.id, "score": hits[0].score} if hits else {}
+        hits = index.search(q, k=1)
+        return {"id": hits[0].id, "score": hits[0].score} if hits else {}
 
     return app
 

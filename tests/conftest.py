@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.helpers import SHARED, boc, draw_pictures
 from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
-settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)  # of make check
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)  # the same examples each time, so more of them find nothing new; make fuzz draws others
+settings.register_profile(
+    "quick", settings.get_profile("ci"), max_examples=20, phases=(Phase.explicit, Phase.generate)
+)  # of make check: a law that fails is not shrunk, which takes minutes
 settings.register_profile(
     "fuzz", settings.get_profile("ci"), max_examples=50_000, derandomize=False, print_blob=True
 )  # of make fuzz
@@ -35,12 +40,32 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``--dist loadgroup`` runs the tests that share a server in one process, which starts it once; others anywhere."""
+SERVER_SECONDS = 1800  # of a test that asks or starts servers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Put tests into groups: those that share a server, which is started once, and else those of a file.
+
+    ``--dist loadgroup`` runs a group in one process, those that take long first. A single process runs the tests of
+    servers last, one server after the other.
+    """
+    seconds: Counter[str] = Counter()
+    group_of: dict[pytest.Item, str] = {}
     for item in items:
-        if (shared := shared_server(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(shared))
+        shared, slow = shared_server(item), item.get_closest_marker("slow") is not None
+        servers = shared is not None or item.get_closest_marker("servers") is not None
+        group_of[item] = group = shared or item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        if servers:
+            item.add_marker(pytest.mark.timeout(SERVER_SECONDS))
+        seconds[group] += 100 if servers else 10 if slow else 1
+    result = yield
+    if config.getoption("loadgroup", False):  # in a process of xdist
+        items.sort(key=lambda item: (-seconds[group_of[item]], group_of[item]))
+    else:
+        items.sort(key=lambda item: shared_server(item) or "")
+    return result
 
 
 def pytest_sessionfinish() -> None:
@@ -75,17 +100,6 @@ def photos() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no photographs in {folder}; name a folder with captions.csv and images/ with BOC_PHOTOS")
     return folder
-
-
-@pytest.fixture(scope="session")
-def mobilenet() -> Path:
-    """Weights of MobileNetV2 for TensorFlow Lite: BOC_MOBILENET, or the file beside the project."""
-    pytest.importorskip("ai_edge_litert")
-    place = SHARED / "data" / "weights" / "mobilenet_v2_1.0_224_quant.tflite"
-    file = Path(os.environ.get("BOC_MOBILENET", place))
-    if not file.is_file():
-        pytest.skip(f"no weights at {file}; name the .tflite file with BOC_MOBILENET")
-    return file
 
 
 @pytest.fixture(scope="session")

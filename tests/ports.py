@@ -10,14 +10,14 @@ PORTS = range(20_000, 32_000)  # below those that systems give to connections: f
 _held: list[socket.socket] = []
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on, and that no other test gets before this process ends.
+def free_port(ports: range = PORTS) -> int:
+    """A TCP port of ``ports`` that nobody listens on, and that no other test gets before this process ends.
 
     A server listens on its port only seconds after the port was chosen. Therefore no port is taken that an outgoing
     connection could be given meanwhile; and the UDP port of the same number is held, which keeps other tests off and
     does not keep the server from listening.
     """
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.sample(ports, len(ports)):
         held = socket.socket(type=socket.SOCK_DGRAM)
         with suppress(OSError):
             held.bind(("127.0.0.1", port))
@@ -25,4 +25,4 @@ def free_port() -> int:
             _held.append(held)
             return port
         held.close()
-    raise OSError(f"no port from {PORTS[0]} to {PORTS[-1]} is free")
+    raise OSError(f"no port from {ports[0]} to {ports[-1]} is free")

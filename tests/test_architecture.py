@@ -6,7 +6,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -36,14 +36,12 @@ MAY = {
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
-    "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE,
     "boc.rerank": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},
     "boc.indexes": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
-    "boc.synchronise": BASE | {"boc.indexes", "boc.inputs", "boc.search"},
     "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.codecs", "boc.indexes", "boc.inputs", "boc.rerank", "boc.search"},
     "boc.doctor": BASE,
@@ -54,7 +52,7 @@ MAY = {
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.errors", "boc.indexes", "boc.search", "boc.synchronise", "boc.types"},
+    "boc": {"boc.errors", "boc.indexes", "boc.search", "boc.types"},
     "boc.codecs": {"boc.clustering"},
     "boc.cli": {"encoders"},
 }
@@ -138,8 +136,7 @@ def test_the_table_has_no_circle() -> None:
     assert done == set(MAY)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_go_one_way(path: Path) -> None:
+def imports_go_one_way(path: Path) -> None:
     part = part_of(name_of(path))
     assert part in MAY, f"{part} needs a row in the table of {Path(__file__).name}"
     for module, typing_only in imports(path):
@@ -148,14 +145,12 @@ def test_imports_go_one_way(path: Path) -> None:
             assert part_of(module) in allowed, f"{name_of(path)} imports {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_torch_lives_in_encoders(path: Path) -> None:
+def torch_lives_in_encoders(path: Path) -> None:
     heavy = {module.split(".")[0] for module, _ in imports(path)} & TORCH
     assert not heavy or part_of(name_of(path)) == "encoders"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
+def nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
     tree = parsed(path)
     anything = caught_anything(tree, name_of(path))
     for node in ast.walk(tree):
@@ -182,6 +177,14 @@ def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
             assert arguments.get("allow_pickle") == "False", where
         if function == "torch.load":
             assert arguments.get("weights_only") == "True", where
+
+
+@pytest.mark.parametrize(
+    "rule", [imports_go_one_way, torch_lives_in_encoders, nothing_prints_or_catches_everything_or_unpickles]
+)
+def test_every_file_keeps_the_rule(rule: Callable[[Path], None]) -> None:
+    for path in FILES:
+        rule(path)
 
 
 def test_the_command_line_starts_without_the_heavy_libraries() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import io
 import json
+import os
 import pkgutil
 import re
 import shlex
@@ -36,9 +38,11 @@ from tests.helpers import draw_pictures, parse
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-TUTORIAL = ROOT / "docs" / "tutorial.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCS = ROOT / "docs"
+COMMANDS = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
+FIRST_SEARCH, TRAIN = DOCS / "tutorial" / "first-search.md", DOCS / "tutorial" / "train-your-own.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md")])
+GENERATED = re.compile(r"<!-- rows: .*?<!-- end -->", re.S)
 BLOCK = re.compile(r"^(?:<!-- (run|other data) -->\n+)?```(\w+)\n(.*?)^```$", re.S | re.M)
 FENCED = re.compile(r"^```.*?^```$|`[^`\n]+`", re.S | re.M)
 
@@ -63,6 +67,70 @@ def test_shell_lines_parse(line: str) -> None:
         return
     context = parse(name, arguments)
     assert not context.args
+
+
+def test_modules_that_are_run_exist() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
+    names = {name for text in texts for name in re.findall(r"python -m ((?:bench|demo|tests)[\w.]*)", text)}
+    assert len(names) > 5
+    assert not [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def words(page: Path) -> int:
+    """Return the number of words of a page that were written by hand."""
+    return sum(bool(re.search(r"\w", word)) for word in GENERATED.sub("", page.read_text(encoding="utf-8")).split())
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("**/*.md")), ids=lambda page: page.name)
+def test_pages_are_short(page: Path) -> None:
+    assert words(page) <= (600 if page.parent.name == "howto" else 1000)
+
+
+def test_all_pages_together_are_short() -> None:
+    assert sum(map(words, (ROOT / "README.md", *DOCS.glob("**/*.md")))) <= 20_000
+
+
+def test_every_page_is_one_link_from_the_first() -> None:
+    first = (DOCS / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
+    results = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
+    linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", first)}
+    linked |= {(DOCS / "results" / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", results)}
+    assert {page for page in DOCS.glob("**/*.md") if page != DOCS / "index.md"} <= linked
+
+
+NUMBER = r"(?<![\w.-])\d[\d.,]*"
+UNIT = r"(?:(?:ms|milliseconds?|[kMG]B|KB|s|seconds?|minutes?|hours?|points?|times)\b|%)"
+SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings, limits, rules
+    "README.md": ["6 GB with PyTorch", "(0.6 GB, once)"],
+    "explanation/embedded-engine.md": ["about 48 MB"],
+    "explanation/exactness.md": ["512 times its weight"],
+    "explanation/servers.md": ["at most 8 MB"],
+    "howto/filters.md": ["2.2 times smaller"],
+    "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
+    "reference/servers.md": ["up to 63 times"],
+    "results/encoders.md": ["10 to 25 minutes"],
+    "results/memory.md": ["reads 128 KB ahead"],
+    "results/server-size.md": ["4 GB of heap", "each 30 GB or 10 million", "64 GB of memory"],
+    "results/servers.md": ["a heap of 2 GB"],
+    "tutorial/first-search.md": ["0.6 GB for a CLIP"],
+}
+
+
+def by_hand(page: Path) -> str:
+    """Return what of a page is neither made of rows, nor code, nor the target of a link."""
+    text = re.sub(r"^```.*?^```$", "", GENERATED.sub("", page.read_text(encoding="utf-8")), flags=re.S | re.M)
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "", text))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))], ids=lambda page: page.name)
+def test_figures_are_made_of_rows(page: Path) -> None:
+    text = " ".join(re.sub(r"^\|.*$", "", by_hand(page), flags=re.M).split())
+    for setting in SETTINGS.get(page.name if page.parent == ROOT else page.relative_to(DOCS).as_posix(), ()):
+        assert setting in text
+        text = text.replace(setting, "")
+    assert not re.findall(rf".{{30}}{NUMBER} {UNIT}.{{20}}", text)
+    if page.parent.name == "results":
+        assert not re.findall(rf"^\|.*{NUMBER}.*$", by_hand(page), re.M)
 
 
 def test_make_targets_exist() -> None:
@@ -169,7 +237,7 @@ def home(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
     """Run the blocks of a page in the working directory, and compare what they print; how many did.
 
-    ``command`` runs a line of the shell that begins with boc.
+    ``command`` runs a line of the shell that begins with boc or python.
     """
     namespace: dict[str, object] = {"__name__": page.stem}
     printed, compared = "", 0
@@ -180,7 +248,7 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
             printed = output.getvalue()
         elif kind == "sh" and mark == "run":
             lines = [shlex.split(line, comments=True) for line in body.splitlines()]
-            printed = "".join(command(words[1:]) for words in lines if words[:1] == ["boc"])
+            printed = "".join(command(line) for line in lines if line[:1] in (["boc"], ["python"]))
         elif kind == "text" and printed:
             if mark == "other data":
                 assert len(printed.splitlines()) == len(body.splitlines()), printed
@@ -192,8 +260,14 @@ def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
     return compared
 
 
-def boc_prints(words: list[str]) -> str:
-    result = run_boc(*words)
+def prints(line: list[str]) -> str:
+    """Run a line of the shell; what it prints."""
+    if line[0] == "python":
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [sys.executable, *line[1:]], env=environment, check=True, capture_output=True
+        ).stdout.decode()
+    result = run_boc(*line[1:])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -204,7 +278,7 @@ def with_python(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=lambda page: page.name)
 def test_python_snippets_run(page: Path, home: Path) -> None:
-    assert run_page(page, boc_prints) == sum(kind == "text" for _, kind, _ in blocks(page))
+    assert run_page(page, prints) == sum(kind == "text" for _, kind, _ in blocks(page))
 
 
 SMALLER = {"500": "60", "2000": "60", "100": "20"}  # pictures of the tutorial
@@ -213,37 +287,38 @@ TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 
 
 @pytest.mark.slow
-def test_the_tutorial_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     served: list[str] = []
 
-    def command(words: list[str]) -> str:
-        if words[0] == "serve":
-            served.extend(words)
-            with serving(words[1]) as address:
+    def command(line: list[str]) -> str:
+        if line[1] == "serve":
+            served.extend(line)
+            with serving(line[2]) as address:
                 question = urlencode({"q": "a house in the snow", "k": 3})
                 with urlopen(f"{address}/api/search?{question}") as answer:
                     assert len(json.load(answer)["hits"]) == 3
             return ""
-        if words[0] == "gallery":
-            words = [SMALLER.get(word, word) for word in words]
-        return boc_prints([*words, *(TINY.split() if words[0] == "train" else ())])
+        if line[0] == "python":
+            line = [SMALLER.get(word, word) for word in line]
+        return prints([*line, *(TINY.split() if line[1] == "train" else ())])
 
-    assert run_page(TUTORIAL, command) == 2
+    assert run_page(TRAIN, command) == 1
+    assert run_page(FIRST_SEARCH, command) == 1
     assert served
     assert {"hits.html", "alike.html", "why.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_search_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from tests.encoders.test_clip import tiny_clip
 
     monkeypatch.chdir(tmp_path)
     draw_pictures(tmp_path / "Pictures", 5)
-    (line,) = re.findall(r"^boc index .* --encoder clip$", TUTORIAL.read_text(encoding="utf-8"), re.M)
+    (line,) = re.findall(r"^boc index .* --encoder clip$", FIRST_SEARCH.read_text(encoding="utf-8"), re.M)
     tiny_clip(tmp_path / "clip")
-    boc_prints(shlex.split(line.replace("~", str(tmp_path)).replace("--encoder clip", "--encoder clip:clip"))[1:])
-    assert len(boc_prints(["search", "photos", "a red box", "-k", "3"]).splitlines()) == 3
+    prints(shlex.split(line.replace("~", str(tmp_path)).replace("--encoder clip", "--encoder clip:clip")))
+    assert len(prints(["boc", "search", "photos", "a red box", "-k", "3"]).splitlines()) == 3
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def test_a_module_compiles_against_the_stable_interface(source: Path) -> None:
 @pytest.mark.slow
 def test_the_smoke_test_of_wheels_runs_from_the_source() -> None:
     done = subprocess.run([sys.executable, ".ci/smoke.py"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if "No module named 'boc.codecs._query_terms'" in done.stderr:
+    if "No module named 'boc.clustering._nearest'" in done.stderr:
         pytest.skip("no modules in C here")
     assert done.returncode == 0, done.stderr
     assert "0 wrong" in done.stdout

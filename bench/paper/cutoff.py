@@ -2,7 +2,7 @@
 
     python -m bench.paper.cutoff FEATURES --gallery GALLERY
 
-GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures. A row has a family of sentences
+GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures. A row has a family of sentences
 (bench/datasets/gallery_truth.py) and a re-rank metric: the precision of the hits of confidence 0.5 and more (mean over
 the sentences that have any), the share of right pictures among them (recall), their number, and the share of empty
 answers. Two families have no right picture: "nowhere" are sentences about things that are in no gallery, "left out" the

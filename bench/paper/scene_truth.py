@@ -2,7 +2,7 @@
 
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
+GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
 it, a temporary one is made). A row has a family of sentences (see bench/datasets/gallery_truth.py), a re-rank metric,
 and a measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours,
 the background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order

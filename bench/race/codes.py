@@ -1,11 +1,10 @@
-"""Engines of the race that answer from codes: ours, scipy and tantivy.
+"""Engines of the race that answer from codes: ours and scipy.
 
-Ours is the whole public path, ``load_index`` and ``Searcher.search_arrays``: query encoding, posting lists, re-ranking
-from float16, or from 8 bits (``dictionary:2 int8``); ids and scores as arrays, which is what the libraries of vectors
-give. ``scipy`` (product
-with the transposed term matrix, ``argpartition``) and ``tantivy`` (terms as words of a document, weights of the query
-as boosts; it does not see the frequencies of documents, whose lengths are equal) answer from the same codes and
-re-score in the same way; their bytes count float16 vectors and the arrays of the code.
+Ours is what users call, ``load_index`` and ``Searcher.search_vectors``: from the vector of a query to hits with their
+content, by query encoding, posting lists and re-ranking from float16, or from 8 bits (``dictionary:2 int8``). Batches
+are answered by ``Searcher.rank_vectors``, ids and scores as arrays, which is what the libraries of vectors give.
+``scipy`` (product with the transposed term matrix, ``argpartition``) answers from the same codes and re-scores in the
+same way; its bytes count float16 vectors and the arrays of the code.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from boc.errors import BocError
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
+from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, TermMatrix
 
 NAME = "bench"
 INT8 = " int8"
 DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # candidates
-FEW = (100, 300, 1000)  # of an engine that is slow
 SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
 QUERY_Z = {
     "dictionary": (8, 16, 24, 32, 48, 64, 96, 128, 192),
@@ -106,20 +105,18 @@ class Ours(Coded, Local):
         rest = parts["other"] + parts["concepts"] - codec
         return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
 
-    def ask(self, query: Matrix) -> Any:
-        return self.batch(query, 1)
+    def choose(self, setting: Setting) -> None:
+        super().choose(setting)
+        self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
 
-    def vectors_read(self, setting: Setting) -> int:
-        shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
-        return setting[1] if shortlist is None else shortlist.size(setting[1], K)
+    def ask(self, query: Matrix) -> Any:
+        return self.searcher.search_vectors(Embeddings(self.data.modality, query), self.options)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        asked = Embeddings(self.data.modality, queries)
-        return self.searcher.search_arrays(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)
+        return self.searcher.rank_vectors(Embeddings(self.data.modality, queries), self.options, threads=threads)
 
     def rows(self, answer: Any) -> Sequence[int]:
-        ids, _ = answer
-        return [self.data.rows[found] for found in ids[0] if found is not None]
+        return [self.data.rows[hit.item.id] for hit in answer[0]]
 
 
 class Scipy(Coded, Local):
@@ -150,60 +147,6 @@ class Scipy(Coded, Local):
         if len(rows) > self.depth:
             rows = rows[np.argpartition(-scores.data, self.depth)[: self.depth]]
         return rescored(query, rows.astype(np.int64), self.data)
-
-
-class Tantivy(Coded, Local):
-    """Terms as words, with boosts of weight / idf, so that BM25 becomes the sum of the weights."""
-
-    library = "tantivy"
-    beside = 2
-    depths = FEW
-
-    def __init__(self, data: Data, folder: Path, code: str) -> None:
-        import tantivy
-
-        Coded.__init__(self, data, code, fitted(data, code))
-        self.schema, self.searcher = self._schema(), tantivy.Index.open(str(folder)).searcher()
-        seen = np.array([self.searcher.doc_freq("terms", str(term)) for term in range(self.codec.n_terms)])
-        self.idf = np.log(1 + (data.shape[0] - seen + 0.5) / (seen + 0.5))
-
-    @staticmethod
-    def _schema() -> Any:
-        import tantivy
-
-        builder = tantivy.SchemaBuilder()
-        builder.add_text_field("terms", tokenizer_name="whitespace", index_option="basic")
-        builder.add_integer_field("row", fast=True)
-        return builder.build()
-
-    @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        import tantivy
-
-        begun, clock, row = time.perf_counter(), Clock(), 0
-        writer = tantivy.Index(cls._schema(), path=str(folder)).writer(500_000_000, threads)
-        for terms in encoded(data, code, clock):
-            for low, high in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
-                words = " ".join(map(str, terms.indices[low:high].tolist()))
-                writer.add_document(tantivy.Document(row=row, terms=words))
-                row += 1
-        writer.commit()
-        writer.wait_merging_threads()
-        return Took(time.perf_counter() - begun - clock.seconds, clock.seconds)
-
-    def ask(self, query: Matrix) -> Any:
-        import tantivy
-
-        terms = self.terms(query)
-        boosts = terms.data / self.idf[terms.indices]
-        should, Query = tantivy.Occur.Should, tantivy.Query
-        words = [Query.term_query(self.schema, "terms", str(term), index_option="basic") for term in terms.indices]
-        asked = Query.boolean_query(
-            [(should, Query.boost_query(word, boost)) for word, boost in zip(words, boosts.tolist(), strict=True)]
-        )
-        hits = self.searcher.search(asked, limit=self.depth, count=False).hits
-        rows = self.searcher.fast_field_values("row", [address for _, address in hits])
-        return rescored(query, np.array(rows, np.int64), self.data)
 
 
 def fit(data: Data, kind: str) -> Took:

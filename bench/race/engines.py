@@ -13,25 +13,24 @@ from importlib import import_module
 import click
 import numpy as np
 
-from bench.race.codes import Coded, Ours, Scipy, Tantivy, code_of, fit, is_raced
+from bench.race.codes import Coded, Ours, Scipy, code_of, fit, is_raced
 from bench.race.data import Data
 from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
-from bench.race.vectors import Brute, Flat, Hnsw, Ivf, IvfOpq, IvfPq, IvfRabitq, Scann, Usearch
+from bench.race.vectors import Brute, Flat, Hnsw, Ivf, IvfPq, Usearch
 from boc.codecs import parse_code
 
 ASKED = 100  # queries before memory is looked at
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
-    "boc": Ours, "scipy": Scipy, "tantivy": Tantivy, "brute": Brute,
-    "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "ivf-pq4": IvfPq, "opq-pq4": IvfOpq, "ivf-rabitq": IvfRabitq,
-    "scann": Scann, "usearch-f16": Usearch,
+    "boc": Ours, "scipy": Scipy, "brute": Brute, "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "ivf-pq4": IvfPq,
+    "usearch-f16": Usearch,
 }  # fmt: skip
 
 
 def all_names() -> list[str]:
     """The names of the indexes that are compared by default."""
-    coded = [f"{engine} {code}" for engine in ("boc", "scipy", "tantivy") for code in CODES]
-    return coded + [name for name in ENGINES if name not in ("boc", "scipy", "tantivy")]
+    coded = [f"{engine} {code}" for engine in ("boc", "scipy") for code in CODES]
+    return coded + [name for name in ENGINES if name not in ("boc", "scipy")]
 
 
 def check_name(name: str) -> None:
@@ -70,7 +69,7 @@ def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     use_threads(1)
-    for module in ("faiss", "scipy.sparse", "indexing.embedded.index", "tantivy", "usearch.index"):
+    for module in ("faiss", "scipy.sparse", "indexing.embedded.index", "usearch.index"):
         with suppress(ImportError):
             import_module(module)
     queries, _ = np.ascontiguousarray(data.asked[1][:ASKED]), data.modality  # read before, not counted

@@ -18,7 +18,7 @@ how they are timed, says timing.py. Queries per second and memory are those of s
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
 is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
 Milliseconds are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was.
-``vectors_read`` are the stored vectors that a query is compared with at most, after cells, posting lists and codes.
+``vectors_read`` are the stored vectors that a query is compared with at most, after cells or posting lists.
 ``fit_s`` learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in
 a folder encodes while it loads: all of it is ``build_s``; a server has loaded a code and a graph before); ``cpu_s`` are
 processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the
@@ -55,7 +55,7 @@ from bench.race.timing import Variant, measure, measure_rates, picked, spread, v
 from bench.race.vectors import EF_CONSTRUCTION
 from bench.report.rows import Writer
 
-LIBRARIES = ("tantivy", "usearch", "elasticsearch", "opensearch-py")
+LIBRARIES = ("usearch", "elasticsearch", "opensearch-py")
 PARTS = ("index", "vectors", "codec", "rest")
 HEAD = (
     "engine", "index", "setting", "ours", "at", "recall", "validation",

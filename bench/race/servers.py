@@ -1,6 +1,6 @@
 """The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
 
-``elasticsearch-9 dictionary:8``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
+``elasticsearch-9 dictionary:8``, ``elasticsearch-9 bits:48 sparse_vector byte`` (how the code is stored, and how
 the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
 loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
 before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is part of their time.

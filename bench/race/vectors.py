@@ -1,4 +1,4 @@
-"""Engines of the race that answer from vectors: those of faiss, ScaNN, usearch, and numpy as brute force."""
+"""Engines of the race that answer from vectors: those of faiss, usearch, and numpy as brute force."""
 
 from __future__ import annotations
 
@@ -166,76 +166,9 @@ class IvfPq(Ivf):
         return f"IVF{cells},PQ{_parts(dim)}x4fs"
 
 
-class IvfOpq(IvfPq):
-    """The same behind a rotation that is learned for it."""
-
-    kind = "OPQ,IVF,PQ fast scan"
-
-    @classmethod
-    def factory(cls, cells: int, dim: int) -> str:
-        return f"OPQ{_parts(dim)},{super().factory(cells, dim)}"
-
-
-class IvfRabitq(IvfPq):
-    """Cells of one bit per component (RaBitQ)."""
-
-    kind = "IVF,RaBitQ fast scan"
-
-    @classmethod
-    def factory(cls, cells: int, dim: int) -> str:
-        return f"IVF{cells},RaBitQfs"
-
-
 def _parts(dim: int) -> int:
     """Parts of a vector of product quantization: of four components, or as near as divides the vector."""
     return next(parts for parts in range(max(1, dim // 4), 0, -1) if dim % parts == 0)
-
-
-class Scann(Local):
-    """ScaNN: sqrt(n) cells of anisotropic product quantization, the first R re-ranked by its own float32."""
-
-    library = "scann"
-    kind = "tree, AH"
-    knobs = ("leaves", "R")
-    inside = 4
-
-    def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.index = self._module().load_searcher(str(folder))
-        leaves = self._leaves(data.shape[0])
-        self.grid = list(product([probes for probes in PROBES if probes <= leaves], IvfPq.depths))
-
-    @staticmethod
-    def _leaves(count: int) -> int:
-        return int(count**0.5)
-
-    @staticmethod
-    def _module() -> Any:
-        try:
-            from scann import scann_ops_pybind
-        except ImportError as error:
-            raise UnavailableError(f"{error}; pip install scann") from error
-        return scann_ops_pybind
-
-    @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        begun, count = time.perf_counter(), data.shape[0]
-        vectors = np.concatenate([block for _, block in data.blocks()])
-        builder = (
-            cls._module().builder(vectors, K, "dot_product").tree(cls._leaves(count), 1, training_sample_size=count)
-        )
-        builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(max(IvfPq.depths))
-        builder.set_n_training_threads(threads).build().serialize(str(folder))
-        return Took(time.perf_counter() - begun)
-
-    def choose(self, setting: Setting) -> None:
-        self.leaves, self.depth = setting
-
-    def ask(self, query: Matrix) -> Any:
-        return self.index.search(query[0], K, self.depth, self.leaves)[0]
-
-    def batch(self, queries: Matrix, threads: int) -> Any:
-        search = self.index.search_batched if threads == 1 else self.index.search_batched_parallel
-        return search(queries, K, self.depth, self.leaves)[0]
 
 
 class Usearch(Local):

@@ -16,28 +16,23 @@ import click
 from boc import __version__
 from boc.cli import settings
 from boc.cli.commands import (
+    add,
     attach,
     build_codebook,
     compact,
     convert,
     copy,
     delete,
-    detach,
     doctor,
     duplicates,
-    estimate,
     evaluate,
     explain,
-    export,
     extract,
-    gallery,
     index,
     info,
     model,
     search,
     serve,
-    show_alignment,
-    show_relations,
     sync,
     train,
     tune,
@@ -47,11 +42,10 @@ from boc.cli.options import plain
 from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
-    "Pictures to try things on": (gallery,),
-    "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment, show_relations),
-    "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
+    "Get or make an encoder": (model, train, convert, extract, evaluate),
+    "Make an index": (build_codebook, index, add, sync, attach, tune),
     "Search": (search, serve, explain),
-    "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
+    "Look after indexes": (info, verify, copy, duplicates, compact, delete),
     "Look after boc": (doctor,),
 }
 
@@ -137,7 +131,7 @@ def _notes() -> Iterator[None]:
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or ~/.config/boc/boc.toml, and in the "
-    "environment: see docs/configuration.md.",
+    "environment: see docs/reference/configuration.md.",
 )
 @click.version_option(__version__, message="boc, version %(version)s")
 def main() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -17,7 +15,6 @@ from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -119,45 +116,6 @@ class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before
         return [CompletionItem(code) for code in CODES if code.startswith(incomplete)]
 
 
-CODING = (
-    click.option(
-        "--code",
-        type=CodeType(),
-        default="scalar",
-        show_default=True,
-        help="How vectors become terms: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
-    ),
-    click.option(
-        "--rerank",
-        type=click.Choice(METRICS),
-        default="dot",
-        show_default=True,
-        help="Default re-ranking of candidates: by dense vectors, or by an alignment of concept sets.",
-    ),
-    click.option(
-        "--vectors",
-        type=click.Choice(VECTOR_DTYPES),
-        help="Round vectors to this type; int8 has half the bytes of float16 [default: as the feature file has them].",
-    ),
-    click.option(
-        "--concepts",
-        type=click.Choice(CONCEPT_DTYPES),
-        help="Store concept sets with this type [default: float16 if --rerank needs them, else none].",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Coding:
-    """What the options of ``coding`` say: the code of an index, how it re-ranks, and how it stores vectors and
-    concept sets."""
-
-    code: Code
-    rerank: str
-    vectors: str | None
-    concepts: str | None
-
-
 def code_help() -> str:
     """Return the codes with their arguments, as the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
@@ -170,42 +128,22 @@ def _entry(name: str, about: str) -> str:
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
-def coding(function: F) -> F:
-    """The options that choose a code, given to the command as one argument: ``coding``, a ``Coding``."""
-
-    @functools.wraps(function)
-    def command(**given: Any) -> Any:
-        chosen = {field.name: given.pop(field.name) for field in fields(Coding)}
-        return function(coding=Coding(**chosen), **given)
-
-    for option in reversed(CODING):
-        command = option(command)
-    return cast(F, command)
+_images = click.option(
+    "--images", type=PATH, help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it]."
+)
+_ids = click.option(
+    "--ids", type=PATH, help="Only the pictures listed in this file, one id per line, and their captions."
+)
 
 
 def source(function: F) -> F:
     """Add the argument SOURCE and the options that select a part of it."""
-    return _narrowed(click.argument("source", type=PATH)(function))
+    return _ids(_images(click.argument("source", type=PATH)(function)))
 
 
 def sources(function: F) -> F:
-    """Add the argument SOURCE..., one or more paths as ``sources``, and the options that select a part."""
-    return _narrowed(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
-
-
-def _narrowed(function: F) -> F:
-    for option in (
-        click.option(
-            "--images",
-            type=PATH,
-            help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it].",
-        ),
-        click.option(
-            "--ids", type=PATH, help="Only the pictures listed in this file, one id per line, and their captions."
-        ),
-    ):
-        function = option(function)
-    return function
+    """Add the argument SOURCE..., one or more paths as ``sources``, and the folder of pictures."""
+    return _images(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
 
 
 def assignment(text: str) -> tuple[str, str]:

@@ -107,7 +107,7 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise ConfigError(
-            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/configuration.md"
+            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/reference/configuration.md"
         ) from error
 
 

@@ -22,13 +22,18 @@ static PyObject *nearest(PyObject *module, PyObject *const *objects, Py_ssize_t 
         !same_length(arrays[6].view.shape[0], n, "numbers for another number of queries") ||
         !same_length(arrays[7].view.shape[0], n, "cosines for another number of queries") ||
         !same_length(arrays[7].view.shape[1], z, "cosines for another number of nearest") ||
-        !check_budgets(&s, held, z, cells))
+        !set_budgets(&s, held, z, cells))
         goto done;
     int64_t fewest;
     Py_BEGIN_ALLOW_THREADS
     fewest = find_nearest(&s, arrays[0].view.buf, n, arrays[6].view.buf, arrays[7].view.buf);
     Py_END_ALLOW_THREADS
-    if (are_enough(&s, fewest))
+    if (fewest < 0)
+        PyErr_NoMemory();
+    else if (fewest < z)
+        PyErr_Format(PyExc_ValueError, "%zd nearest of %zd in %zd cells; search more of them", (Py_ssize_t)z,
+                     (Py_ssize_t)fewest, (Py_ssize_t)cells);
+    else
         result = Py_NewRef(Py_None);
 done:
     release(arrays, 8);

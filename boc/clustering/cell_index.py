@@ -40,7 +40,6 @@ BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
 BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
 LARGEST = 127  # of int8, kept symmetric
 EXACT = 1 << 24  # float32 holds all integers up to this one
-PRODUCTS_PER_ROW = 1000  # that take as long as reading, rounding and summing one row of 256 components
 
 
 @dataclass
@@ -214,20 +213,6 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
         owners = points.owners(centroids, REFINING_CELLS)
         vectors = points.means(owners, Directions(centroids.vectors, centroids.scales))
     return in_cells(_distinct(vectors), rng)
-
-
-def kmeans_products(n: int, k: int) -> float:
-    """The work of ``spherical_kmeans`` of ``n`` points for ``k`` centroids, as a number of products of two directions.
-
-    This includes reading the points. If they are no more than the centroids, they are only put in cells.
-    """
-    rows, n, k, rounds = n, min(n, k * POINTS), min(n, k), REFINEMENTS if n > k else 0
-    m: float = k**0.5 * (FINENESS if k > ONE_CELL_CENTROIDS else 1)
-    in_cell, searched = k / m, REFINING_CELLS * k / m if k > ONE_CELL_CENTROIDS else k
-    cells = ROUNDS * m * min(k, m * HEAD_POINTS) + k * m if k > ONE_CELL_CENTROIDS else 0  # of the centroids themselves
-    heads = ROUNDS * m * min(n, m * HEAD_POINTS) + n * m
-    first = heads + n * in_cell * ROUNDS if rounds else 0
-    return first + rounds * n * (m + searched) + (rounds + 1) * cells + PRODUCTS_PER_ROW * rows
 
 
 def _distinct(vectors: Directions) -> Directions:

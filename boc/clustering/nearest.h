@@ -168,7 +168,7 @@ typedef struct {
 
 /* The centroids in the arrays heads, head_scales, starts, vectors and scales, for rows of d numbers, and how many there
    are; 0 and an error if the arrays do not fit each other. */
-MAYBE_UNUSED static int take_centroids(Search *s, const Array *arrays, int64_t d, int64_t *held)
+static int take_centroids(Search *s, const Array *arrays, int64_t d, int64_t *held)
 {
     const Py_buffer *heads = &arrays[0].view, *vectors = &arrays[3].view;
     *s = (Search){.heads = heads->buf, .head_scales = arrays[1].view.buf, .starts = arrays[2].view.buf,
@@ -269,43 +269,26 @@ static int64_t nearest_to(const Search *s, const float *rows, int64_t n, int64_t
     return fewest;
 }
 
-/* Search for z of ``held`` centroids in ``cells`` cells; 0 if there are not so many cells, or if starts do not bound them. */
+/* Search for z of ``held`` centroids in ``cells`` cells; 0 and an error if there are not so many cells, or if starts do not
+   bound them. */
 static int set_budgets(Search *s, int64_t held, int64_t z, int64_t cells)
 {
     int64_t widest = 0;
-    if (z < 1 || cells < 1 || cells > s->m)
-        return 0;
-    for (int64_t i = 0; i < s->m; i++) {
+    int fits = z >= 1 && cells >= 1 && cells <= s->m;
+    for (int64_t i = 0; fits && i < s->m; i++) {
         const int64_t width = s->starts[i + 1] - s->starts[i];
-        if (s->starts[i] < 0 || width < 0 || s->starts[i + 1] > held)
-            return 0;
+        fits = s->starts[i] >= 0 && width >= 0 && s->starts[i + 1] <= held;
         widest = width > widest ? width : widest;
+    }
+    if (!fits) {
+        PyErr_Format(PyExc_ValueError, "cells: %zd of %zd, or starts that do not rise within %zd vectors",
+                     (Py_ssize_t)cells, (Py_ssize_t)s->m, (Py_ssize_t)held);
+        return 0;
     }
     s->z = z, s->cells = cells;
     s->room = widest > held / cells ? held : widest * cells; /* what the cells could hold */
     s->room = s->room > s->m ? s->room : s->m;
     return 1;
-}
-
-/* The same, and an error. */
-MAYBE_UNUSED static int check_budgets(Search *s, int64_t held, int64_t z, int64_t cells)
-{
-    const int set = set_budgets(s, held, z, cells);
-    if (!set)
-        PyErr_Format(PyExc_ValueError, "cells: %zd of %zd, or starts that do not rise within %zd vectors",
-                     (Py_ssize_t)cells, (Py_ssize_t)s->m, (Py_ssize_t)held);
-    return set;
-}
-
-/* An error unless each query had enough centroids to choose from; ``fewest`` is what ``find_nearest`` returned. */
-MAYBE_UNUSED static int are_enough(const Search *s, int64_t fewest)
-{
-    if (fewest < 0)
-        PyErr_NoMemory();
-    else if (fewest < s->z)
-        PyErr_Format(PyExc_ValueError, "%zd nearest of %zd in %zd cells; search more of them", (Py_ssize_t)s->z,
-                     (Py_ssize_t)fewest, (Py_ssize_t)s->cells);
-    return fewest >= s->z;
 }
 
 /* Answer n queries in batches; return the smallest number of centroids that a query chose from, -1 without memory. It

@@ -115,15 +115,6 @@ class Step:
         """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
 
-    def terms_at(self, n_items: int) -> int:
-        """Return the number of output columns of the step made for a collection of ``n_items``: here that of the fitted
-        step."""
-        return self._n_features_out
-
-    def learning_work(self, rows: int, n_items: int) -> float:
-        """Return the work of ``fit_blocks`` with so many rows, to compare collections of different sizes by."""
-        return rows
-
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """Return the bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""
         return 8 * rows * width

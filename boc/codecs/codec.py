@@ -82,14 +82,6 @@ class SurrogateCodec:
         """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
-    def terms_at(self, n_items: int) -> int:
-        """Return the number of terms of this code, once fitted, made for a collection of ``n_items``."""
-        return self.steps[-1].terms_at(n_items)
-
-    def learning_work(self, rows: int, n_items: int) -> float:
-        """Return the work of ``fit`` with so many rows, to compare collections of different sizes by."""
-        return sum(step.learning_work(rows, n_items) for step in self.steps if step.learned and not step.frozen)
-
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """Return the bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""
         learning = (step for step in self.steps if step.learned and not step.frozen)

@@ -9,16 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
+from boc.clustering.cell_index import Centroids, Directions, rounded, spherical_kmeans
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
 from boc.vectors import FLOAT32, unit_rows
-
-try:
-    from boc.codecs._query_terms import query_terms as _query_terms
-except ImportError:  # not built here: numpy stands in
-    _query_terms = None  # type: ignore[assignment]
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -102,9 +97,6 @@ class Dictionary(Step):
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
 
-    def learning_work(self, rows: int, n_items: int) -> float:
-        return kmeans_products(rows, self.terms_at(n_items))
-
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """The sample in 8 bits, and some arrays of the centroids in 8 bits."""
         return (rows + CENTROID_ARRAYS * self.terms_at(n_items)) * width
@@ -159,9 +151,10 @@ class Dictionary(Step):
 
     def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 after ``mean`` was subtracted."""
-        known = self._centroids
-        z, cells = known.within(self.query_z, max(FEWEST_CELLS, self.query_z))
-        arrays = known.heads, known.head_scales, known.starts, known.vectors, known.scales
+        z, cells = min(self.query_z, len(self.centroids_)), min(max(FEWEST_CELLS, self.query_z), len(self.heads_))
+        if cells < z:
+            z, cells = self._centroids.within(z, cells)
+        arrays = self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_
         return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -206,32 +199,6 @@ def vocabulary_size(n: int) -> int:
 def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     """The terms of queries ``X`` float32 (n, d), contiguous and finite: int32 csr (n, V), none for a row that ``mean``
     leaves nothing of."""
-    if _query_terms is None:
-        return _query_terms_by_numpy(code, X)
-    numbers = np.empty((len(X), code.z), np.int32)
-    frequencies = np.empty((len(X), code.z), np.int32)
-    heads, head_scales, starts, vectors, scales = code.centroids
-    zeros = _query_terms(
-        X,
-        code.mean,
-        heads,
-        head_scales,
-        starts,
-        vectors,
-        scales,
-        numbers,
-        frequencies,
-        code.cells,
-        code.temperature,
-        code.top,
-    )
-    terms = terms_of(frequencies, numbers, len(vectors))
-    if zeros:
-        terms.eliminate_zeros()
-    return terms
-
-
-def _query_terms_by_numpy(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     heads, head_scales, starts, vectors, scales = code.centroids
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)

@@ -1,1 +1,1 @@
-"""Evaluation of indexes: metrics, tuning, verification, capacity."""
+"""Evaluation of indexes: metrics, tuning, verification."""

@@ -138,7 +138,7 @@ def evaluate_ndcg(
     return Ndcg.mean(sides)
 
 
-def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64], gain: Gain) -> Ndcg:
+def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64], gain: Gain = "exponential") -> Ndcg:
     """The means over queries. With the exponential gain, that of the authors' code, the mean for pictures is over those
     whose NDCG is not 0, as in that code; with the linear gain, that of the papers, both means are over all queries."""
     counted = to_text[to_text > 0] if gain == "exponential" else to_text

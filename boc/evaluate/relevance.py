@@ -1,35 +1,23 @@
-"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, by caption graphs (see
-caption_graph.py), or by the SPICE tool.
+"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or from a file.
 
 A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture. As published with
 TERN and TERAN it is a file without a header, row by row in the order of the sentences, with -1 in cells that are not
-yet computed.
+computed.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import replacing
 from boc.errors import BocError
-from boc.evaluate.caption_graph import graph_relevance
-from boc.names import Relevance
 
 BETA = 1.2
 PICTURES = 256  # pictures compared with a sentence at a time, so that their masks stay in the cache
 ROWS = 1024  # rows of a file checked at a time
-CELLS = 100_000  # cells per run of SPICE
 UNFILLED = -1
 FULL = np.uint64(2**64 - 1)
 
@@ -69,32 +57,14 @@ def rouge_l_matrix(
     return relevance
 
 
-def known_relevance(
-    by: Relevance,
-    texts: Sequence[str],
-    owners: NDArray[np.int64],
-    *,
-    tick: Callable[[int], None] = lambda done: None,
-) -> NDArray[np.float32]:
-    """The relevance (n_texts, n_pictures) of this name."""
-    return (graph_relevance if by == "graph" else rouge_l_matrix)(texts, owners, tick=tick)
+def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
+    """Map a relevance file of ``n_texts`` rows, read-only.
 
-
-def write_relevance(path: Path, relevance: NDArray[np.float32]) -> None:
-    """Write a relevance matrix in the published format: float32, little-endian, no header."""
-    with replacing(path) as temporary:
-        relevance.astype("<f4", copy=False).tofile(temporary)
-
-
-def read_relevance(path: Path, n_texts: int, *, partial: bool = False) -> NDArray[np.float32]:
-    """Map a relevance file of ``n_texts`` rows, read-only; with ``partial``, writable and possibly incomplete.
-
-    BocError for a file that is missing, has a numpy header or another size, has negative values, or (unless
-    ``partial``) is incomplete.
+    BocError for a file that is missing, has a numpy header or another size, has negative values, or is incomplete.
     """
     try:
         size = path.stat().st_size
-        with path.open("r+b" if partial else "rb") as handle:
+        with path.open("rb") as handle:
             magic = handle.read(6)
     except OSError as error:
         raise BocError(f"{path}: cannot be read ({error.strerror or error}); name a relevance matrix") from error
@@ -105,52 +75,14 @@ def read_relevance(path: Path, n_texts: int, *, partial: bool = False) -> NDArra
             f"{path}: {size} bytes are no float32 rows of {n_texts} captions; give the matrix of these captions"
         )
     shape = (n_texts, size // (4 * n_texts))
-    relevance: NDArray[np.float32] = np.memmap(path, "<f4", "r+" if partial else "r", shape=shape)
+    relevance: NDArray[np.float32] = np.memmap(path, "<f4", "r", shape=shape)
     for start in range(0, n_texts, ROWS):
         rows = relevance[start : start + ROWS]
         if ((rows < 0) & (rows != UNFILLED)).any():
             raise BocError(f"{path}: holds {np.nanmin(rows):g}, relevance is 0 or more; is it a float32 matrix?")
-        if not partial and (rows == UNFILLED).any():
+        if (rows == UNFILLED).any():
             row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
             raise BocError(f"{path}: has unfilled cells (-1), the first in row {row}; finish making it")
-    return relevance
-
-
-def spice_file(
-    path: Path,
-    command: str,
-    texts: Sequence[str],
-    owners: NDArray[np.int64],
-    *,
-    cells: int = CELLS,
-    tick: Callable[[int], None] = lambda done: None,
-) -> NDArray[np.float32]:
-    """Make or complete the relevance file ``path`` with SPICE, block by block, and map it, float32 (n_texts,
-    n_pictures).
-
-    ``command`` starts SPICE 1.0 (Anderson et al., ECCV 2016), for example ``java -Xmx8G -jar spice-1.0.jar``. Finished
-    cells are kept, so the same call continues where it stopped. NaN means that SPICE could not parse the sentence.
-    ``tick`` is called with the number of cells of each finished part. BocError if the command fails, or if the file
-    belongs to other captions.
-    """
-    order, starts = _by_picture(texts, owners)
-    n = len(starts) - 1
-    if not path.exists():
-        write_relevance(path, np.full((len(texts), n), UNFILLED, dtype=np.float32))
-    relevance = read_relevance(path, len(texts), partial=True)
-    if relevance.shape[1] != n:
-        raise BocError(f"{path} has columns for {relevance.shape[1]} pictures, there are {n}; name another file")
-    clean = [_words(text) for text in texts]
-    references = [[clean[i] for i in order[a:b]] for a, b in pairwise(starts)]
-    step = max(1, cells // n)
-    with tempfile.TemporaryDirectory() as folder:
-        for start in range(0, len(texts), step):
-            rows = relevance[start : start + step]
-            where = np.argwhere(rows == UNFILLED)
-            if len(where):
-                pairs = [(clean[start + row], references[column]) for row, column in where.tolist()]
-                rows[tuple(where.T)] = _spice(command, pairs, Path(folder))
-            tick(rows.size)
     return relevance
 
 
@@ -217,52 +149,11 @@ def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray
                 carry = over | (total < carry)
             np.bitwise_xor(v, met, out=v)
             v |= total
-    lengths: NDArray[np.int64] = _count_bits(~V).sum(axis=0)
+    lengths: NDArray[np.int64] = np.bitwise_count(~V).sum(axis=0, dtype=np.int64)
     return lengths
-
-
-def _count_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Ones in each word, by sums of ever wider fields; numpy 1 has no bitwise_count."""
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (x * np.uint64(0x0101010101010101) >> np.uint64(56)).astype(np.int64)
 
 
 def _f_measure(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
     F = np.zeros_like(precision)
     above = (1 + BETA**2) * precision * recall
     return np.divide(above, recall + BETA**2 * precision, out=F, where=above > 0)
-
-
-def _words(sentence: str) -> str:
-    """Lower-cased words without punctuation, near to what the Penn Treebank tokeniser leaves of a caption."""
-    return " ".join(re.findall(r"'?\w+(?:-\w+)*", sentence.lower()))
-
-
-def _spice(command: str, pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[float]:
-    """One run of SPICE over (candidate, references); parses are kept in ``folder`` for the next."""
-    request, reply, cache = folder / "asked.json", folder / "answered.json", folder / "cache"
-    cache.mkdir(exist_ok=True)
-    request.write_text(
-        json.dumps([{"image_id": i, "test": test, "refs": refs} for i, (test, refs) in enumerate(pairs)]),
-        encoding="utf-8",
-    )
-    reply.unlink(missing_ok=True)
-    words = [*shlex.split(command), str(request), "-cache", str(cache), "-out", str(reply), "-silent"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise BocError(
-            f"SPICE: {words[0]!r} cannot be run ({error.strerror or error}); "
-            "install Java and give a command such as 'java -Xmx8G -jar spice-1.0.jar'"
-        ) from error
-    if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise BocError(f"SPICE: {command!r} ended with status {done.returncode} ({last}); run it by hand to see why")
-    try:
-        answers: list[dict[str, Any]] = json.loads(reply.read_text(encoding="utf-8"))
-        scores = {entry["image_id"]: entry["scores"]["All"]["f"] for entry in answers}
-        return [float("nan") if scores[i] is None else float(scores[i]) for i in range(len(pairs))]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BocError(f"SPICE: {command!r} wrote no score for each of {len(pairs)} pairs; is it SPICE 1.0?") from error

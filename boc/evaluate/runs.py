@@ -18,7 +18,6 @@ from boc.evaluate.metrics import (
     BLOCK,
     CUTOFFS,
     DEPTH,
-    Gain,
     Ndcg,
     Recall,
     Recalls,
@@ -28,15 +27,15 @@ from boc.evaluate.metrics import (
     ndcg_of_hits,
     owners_of,
 )  # fmt: skip
-from boc.evaluate.relevance import known_relevance, read_relevance, spice_file
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
-from boc.names import Metric, Relevance
+from boc.names import Metric
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Hit, Item, Modality, Ragged
+from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
@@ -81,45 +80,46 @@ class Gallery:
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(
-        self, metric: str = "dot", *, device: str = "cpu", tick: Callable[[int], None] = lambda done: None
+        self,
+        metric: str = "dot",
+        *,
+        device: str = "cpu",
+        block: int = BLOCK,
+        tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
         """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
-        read-only, with 4 bytes per score on disk. Alignments are computed in blocks on the ``device``, of which ``cpu``
-        needs no torch. ``tick`` is called with the number of captions of each finished block. FeatureFileError if an
-        alignment needs concept sets that a file lacks.
+        read-only, with 4 bytes per score on disk. Alignments are computed on the ``device``, of which ``cpu`` needs no
+        torch, ``block`` captions at a time. ``tick`` is called with the number of captions of each finished block.
+        FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
-            models = [_scorer(stack.enter_context(FeatureFile(path)), metric, device) for path in self.paths]
+            models = [
+                _scorer(stack.enter_context(FeatureFile(path)), metric, device, min(block, PICTURES))
+                for path in self.paths
+            ]
             handle = stack.enter_context(tempfile.TemporaryFile())
-            for start in range(0, n, BLOCK):
-                stop = min(start + BLOCK, n)
-                block = np.mean([rows(start, stop) for rows in models], axis=0, dtype=np.float32)
-                handle.write(block.tobytes())
+            for start in range(0, n, block):
+                stop = min(start + block, n)
+                rows = np.mean([score(start, stop) for score in models], axis=0, dtype=np.float32)
+                handle.write(rows.tobytes())
                 tick(stop - start)
             handle.flush()
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
     def relevance(
-        self,
-        path: Path | None = None,
-        spice: str | None = None,
-        *,
-        by: Relevance = "rouge-l",
-        tick: Callable[[int], None] = lambda done: None,
+        self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): ``by`` ROUGE-L or caption graphs, or the contents of the file ``path``.
+        """Relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
-        With the command ``spice`` that file is made or completed first. ``tick`` is called with the number of finished
-        cells (sentence, picture). BocError if the file has another number of items.
+        ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
+        number of items.
         """
         if path is None:
-            return known_relevance(by, self.captions, self.owners, tick=tick)
-        if spice is not None:
-            return spice_file(path, spice, self.captions, self.owners, tick=tick)
+            return rouge_l_matrix(self.captions, self.owners, tick=tick)
         known = read_relevance(path, len(self.captions))
         check_relevance(known, len(self.captions), self.images)
         tick(known.size)
@@ -135,7 +135,6 @@ def evaluate_index(
     *,
     fold: int | None = None,
     relevance: NDArray[np.float32] | None = None,
-    gain: Gain = "exponential",
     tick: Callable[[int], None] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
     """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates; with
@@ -161,9 +160,9 @@ def evaluate_index(
                 place = f"file:{Path(temporary) / str(number)}"
                 copy_items(name, [items[m][row].id for m in MODALITIES for row in part.rows[m]], at=at, to=place)
             asked = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
-            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", gain, tick)
-            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", gain, tick)
-            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg, gain)
+            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", tick)
+            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", tick)
+            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
             found.append((Recalls(text, image), ndcg))
     recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in found]) for side in SIDES))
     return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in found if ndcg is not None])
@@ -185,7 +184,6 @@ def _directed(
     options: SearchOptions,
     asking: Modality,
     target: Modality,
-    gain: Gain,
     tick: Callable[[int], None],
 ) -> tuple[Recall, NDArray[np.float64]]:
     """The recall of one direction, and NDCG by query, empty without a relevance."""
@@ -207,7 +205,7 @@ def _directed(
             rows = np.full((len(own), DEPTH), -1)
             for row, answers in zip(rows, best, strict=True):
                 row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
-            gained.append(ndcg_of_hits(rows, known[done : done + len(own)], gain=gain))
+            gained.append(ndcg_of_hits(rows, known[done : done + len(own)]))
         done += len(own)
         tick(len(own))
     *cut, deep = np.concatenate(ranks, axis=1)
@@ -253,8 +251,8 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
             )
 
 
-def _scorer(file: FeatureFile, metric: str, device: str) -> Callable[[int, int], NDArray[np.float32]]:
-    """A function that scores captions ``start`` to ``stop`` against all pictures of the file."""
+def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
+    """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size`` at a time."""
     if metric == "dot":
         images = file.vectors("image")
         return lambda start, stop: file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
@@ -264,17 +262,15 @@ def _scorer(file: FeatureFile, metric: str, device: str) -> Callable[[int, int],
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
-    count = file.count("image")
     align = alignments if device == "cpu" else partial(plugins.aligner().alignments, device=device)
 
-    def concepts(modality: Modality, start: int, stop: int) -> Ragged:
-        sets = file.batch(modality, start, stop).embeddings.concepts
-        assert sets is not None
-        return sets
+    def concepts(batch: Batch) -> Ragged:
+        assert batch.embeddings.concepts is not None
+        return batch.embeddings.concepts
 
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
-        words = concepts("text", start, stop)
-        pictures = (concepts("image", i, i + PICTURES) for i in range(0, count, PICTURES))
+        words = concepts(file.batch("text", start, stop))
+        pictures = map(concepts, file.batches("image", size))
         return np.concatenate([align(words, regions, metric) for regions in pictures], axis=1)
 
     return aligned

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,6 @@ BLOCK = 64  # queries scored at a time against all items
 DEEPEST = 50  # the largest Rm tried: candidates per hit
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
 SPAN = 1.96  # standard errors of a 95 % confidence interval
-Cost = Literal["postings", "bytes"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ def tune(
     targets: Sequence[float],
     *,
     k: int = 10,
-    by: Cost = "postings",
     candidates: Sequence[Candidate] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[float, Trial]:
@@ -111,12 +108,12 @@ def tune(
         raise BocError(f"k must be between 1 and the {len(sample.items)} items of the sample, got {k}")
     best: dict[float, Chosen] = {}
     for setting in settings(sample, candidates or grid(sample.items.vectors.shape[1]), k):
-        least = Chosen(setting, k, 1.0).cost(by)
-        if any(target not in best or least < best[target].cost(by) for target in targets):
+        least = Chosen(setting, k, 1.0).cost
+        if any(target not in best or least < best[target].cost for target in targets):
             ranks = setting.ranks(0)
             for target in targets:
                 chosen = cheapest(setting, ranks, target)
-                if chosen is not None and (target not in best or chosen.cost(by) < best[target].cost(by)):
+                if chosen is not None and (target not in best or chosen.cost < best[target].cost):
                     best[target] = chosen
         tick(1)
     return {target: chosen.judged() for target, chosen in best.items()}
@@ -154,11 +151,10 @@ class Chosen:
     candidates: int
     recall: float
 
-    def cost(self, by: Cost) -> tuple[float, float]:
-        """The cost to minimise, then the one that breaks ties: postings and candidates per query, and terms per item;
-        or the other way round."""
-        read = self.setting.postings + FETCH * self.candidates
-        return (read, self.setting.terms) if by == "postings" else (self.setting.terms, read)
+    @property
+    def cost(self) -> tuple[float, float]:
+        """The cost to minimise, postings and candidates per query, then the one that breaks ties, terms per item."""
+        return self.setting.postings + FETCH * self.candidates, self.setting.terms
 
     def judged(self) -> Trial:
         """The trial with its recall on the judging queries."""

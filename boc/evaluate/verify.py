@@ -17,11 +17,12 @@ from scipy import sparse
 
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
-from boc.errors import BocError, EncoderError
+from boc.errors import BocError
+from boc.indexes.load import check_same_encoder
 from boc.inputs.feature_files import FeatureFiles
 from boc.plugins import Index
 from boc.rerank.storage import kept
-from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
+from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
 
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
@@ -33,6 +34,7 @@ BATCH = 1000  # items looked up at a time
 ROUNDED = 2  # terms per item that may differ by 1 from those of another batch or processor
 
 Encode = Callable[[Embeddings], TermMatrix]
+Read = Callable[[Sequence[Item], Modality], Embeddings]
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _ask(
     codes = heaviest(source.queries(queries), QUERY_TERMS)
     trials = []
     for i, query in enumerate(queries):
-        hits = index.search(codes[[i]], k)[0]
+        hits = index.search(SearchRequest(codes[[i]], k))[0]
         chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
         taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)
@@ -187,84 +189,78 @@ def _mismatches(
 
 
 class _Source:
-    """The origin of the frequencies that scores are compared with."""
+    """The origin of the frequencies that scores are compared with: the codec over ``embeddings`` of items of one
+    modality; or, without these, the stored terms."""
 
-    name: str
-
-    def __init__(self, codec: SurrogateCodec) -> None:
-        self._codec = codec
-
-    def embeddings(self, items: Sequence[Item], modality: Modality) -> Embeddings:
-        """Embeddings of items of one modality, in their order."""
-        raise NotImplementedError
+    def __init__(self, name: str, codec: SurrogateCodec, index: Index, embeddings: Read | None = None) -> None:
+        self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
         """One row per item, encoded as a document."""
-        return self._rows(items, self._codec.encode_documents)
+        if self._embeddings is None:
+            return self._index.terms([item.id for item in items])
+        return self._rows(items, self._embeddings, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
         """One row per item, encoded as a query."""
-        return self._rows(items, self._codec.encode_queries)
+        if self._embeddings is None:
+            codes = self.documents(items)
+            codes.data = np.minimum(codes.data, LIGHT)
+            return codes
+        return self._rows(items, self._embeddings, self._codec.encode_queries)
 
-    def _rows(self, items: Sequence[Item], encode: Encode) -> TermMatrix:
+    def _rows(self, items: Sequence[Item], read: Read, encode: Encode) -> TermMatrix:
         parts, rows = [sparse.csr_array((0, self._codec.n_terms), dtype=np.int32)], []
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
                 # A batch of two for one item, since a product with a single row is rounded differently.
                 batch = [items[row] for row in some] + [items[row] for row in some if len(some) == 1]
-                parts.append(encode(self.embeddings(batch, modality))[: len(some)])
+                parts.append(encode(read(batch, modality))[: len(some)])
                 rows += some
         return sparse.vstack(parts, format="csr")[np.argsort(rows)]
 
 
-class _Vectors(_Source):
-    name = "vectors"
+def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], stack: ExitStack) -> _Source:
+    if files:
+        return _Source("features", codec, index, _reader(codec, stack.enter_context(FeatureFiles(files)), index))
+    if codec.reads_concepts or not index.exact_vectors:
+        return _Source("terms", codec, index)
 
-    def __init__(self, codec: SurrogateCodec, index: Index) -> None:
-        super().__init__(codec)
-        self._index = index
-
-    def embeddings(self, items: Sequence[Item], modality: Modality) -> Embeddings:
+    def read(items: Sequence[Item], modality: Modality) -> Embeddings:
         try:
-            vectors = self._index.vectors([item.id for item in items])
+            vectors = index.vectors([item.id for item in items])
         except KeyError as error:
             raise BocError(
                 f"item {error.args[0]!r} went away meanwhile; verify when nobody changes the index"
             ) from None
         return Embeddings(modality, vectors.astype(np.float32))
 
+    return _Source("vectors", codec, index, read)
 
-class _Files(_Source):
-    name = "features"
 
-    def __init__(self, codec: SurrogateCodec, files: FeatureFiles, index: Index) -> None:
-        super().__init__(codec)
-        identity, expected = files.header.identity, index.manifest.identity
-        if identity.digest != expected.digest:
-            raise EncoderError(
-                f"{files.path}: made by {identity.spec}, the index by {expected.spec}; use the same encoder"
-            )
-        self._path, self._dtype = files.path, index.manifest.vector_dtype
-        self._place = {
-            (modality, key): (file, row)
-            for file in files.files
-            for modality in MODALITIES
-            for row, key in enumerate(file.ids(modality))
-        }
+def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
+    """Return a function that reads items from the feature files of an index."""
+    check_same_encoder(files, index.manifest)
+    places = {
+        (modality, key): (file, row)
+        for file in files.files
+        for modality in MODALITIES
+        for row, key in enumerate(file.ids(modality))
+    }
 
-    def embeddings(self, items: Sequence[Item], modality: Modality) -> Embeddings:
+    def read(items: Sequence[Item], modality: Modality) -> Embeddings:
         parts = []
         for item in items:
-            if (modality, item.id) not in self._place:
+            if (modality, item.id) not in places:
                 raise BocError(
-                    f"{self._path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
+                    f"{files.path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
                 )
-            file, row = self._place[modality, item.id]
-            parts.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
+            file, row = places[modality, item.id]
+            parts.append(file.batch(modality, row, row + 1, sets=codec.reads_concepts).embeddings)
         sets = [one.concepts for one in parts if one.concepts is not None]
         words = [one.words[0] for one in parts if one.words is not None]
-        vectors = kept(np.concatenate([one.vectors for one in parts]), self._dtype)
+        vectors = kept(np.concatenate([one.vectors for one in parts]), index.manifest.vector_dtype)
         return Embeddings(
             modality,
             vectors.astype(np.float32, copy=False),
@@ -272,29 +268,7 @@ class _Files(_Source):
             words=words or None,
         )
 
-
-class _Terms(_Source):
-    name = "terms"
-
-    def __init__(self, codec: SurrogateCodec, index: Index) -> None:
-        super().__init__(codec)
-        self._index = index
-
-    def documents(self, items: Sequence[Item]) -> TermMatrix:
-        return self._index.terms([item.id for item in items])
-
-    def queries(self, items: Sequence[Item]) -> TermMatrix:
-        codes = self.documents(items)
-        codes.data = np.minimum(codes.data, LIGHT)
-        return codes
-
-
-def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], stack: ExitStack) -> _Source:
-    if files:
-        return _Files(codec, stack.enter_context(FeatureFiles(files)), index)
-    if codec.reads_concepts or not index.exact_vectors:
-        return _Terms(codec, index)
-    return _Vectors(codec, index)
+    return read
 
 
 def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, int], list[Item], list[str]]:

@@ -1,1 +1,1 @@
-"""What is done with whole indexes: make, add to, copy, export, attach to documents of others, find duplicates."""
+"""Operations on whole indexes: make, add, sync, delete, copy, attach to documents of others, find duplicates."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
@@ -20,7 +20,8 @@ from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, append_items, delete_items, load_index, new_manifest, stored_manifest
+from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
+from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.features import SUFFIXES, is_embeddings
@@ -33,11 +34,11 @@ from boc.plugins import check_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.plugins import Backend, Encoder
+    from boc.plugins import Backend, Encoder, Index
     from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
-NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
+LOOKED_UP = 1000  # ids looked up or deleted at a time
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ def build_index(
     vectors: VectorDtype | None = None,
     concepts: ConceptDtype | None = None,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     replace: bool = False,
     ocr: bool = False,
@@ -79,7 +79,8 @@ def build_index(
 ) -> LoadReport:
     """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
-    The index is published as a whole at the end. An index with the same contents is left unchanged.
+    The index is published as a whole at the end. An index of the same feature files is left unchanged; BocError if
+    there is another one of this name.
 
     Parameters
     ----------
@@ -95,19 +96,17 @@ def build_index(
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
-        Default: that of an exported index, of which all is taken as it was; else "scalar".
+        Default: that of a copy of an index, of which all is taken as it was; else "scalar".
     rm : float, optional
-        Candidates per hit that a search re-ranks; default: as exported, else 10.
+        Candidates per hit that a search re-ranks; default: as copied, else 10.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as exported, else "dot".
+        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as copied, else "dot".
     vectors : "float16" or "int8", optional
         Round vectors to this type; int8 takes half the bytes of float16. Default: as the feature file has them.
     concepts : "float16" or "int8", optional
         Store concept sets with this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
         Metadata to filter by and to show.
-    ids : path, optional
-        Only the pictures listed in this file, one id per line, and their captions.
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     replace : bool, default=False
@@ -135,13 +134,18 @@ def build_index(
     sources = _paths(source)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
-    paths, made, states = _feature_files(
-        name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
-    )
+    if existed and not replace and not _are_features(sources):
+        opened(sources, images)  # an error of the source comes first
+        raise BocError(
+            f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
+            "make it again with --replace"
+        )
+    paths, made, states = _feature_files(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
-        exported = file.exported if (code, vectors, concepts) == (None, None, None) else None
-        if exported is not None:
-            manifest, codec = stored_manifest(exported, rm, rerank, table)
+        copied = file.copied if (code, vectors, concepts) == (None, None, None) else None
+        learned: SurrogateCodec | Mapping[str, NDArray[Any]]
+        if copied is not None:
+            manifest, learned = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
         else:
             codec = make(file.header.identity)
             if shard is None:
@@ -158,16 +162,18 @@ def build_index(
                 metadata=table,
             )
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
-            manifest = replace_in(manifest, unreadable=unreadable)
+            manifest, learned = replace_in(manifest, unreadable=unreadable), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         held = existed and (not replace or shard is not None)
         same = held and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
-            kept = f" (its vectors wait for that in {made})" if made is not None else ""
-            raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
+            raise BocError(
+                f"{at} has an index {name!r} of something else; make it again with --replace, add these items by "
+                "boc add, or choose another name"
+            )
         if not same:
             total = file.count("image") + file.count("text")
-            for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None, part=shard):
+            for done in load_index(file, at, name, learned, manifest, table, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)
@@ -176,14 +182,13 @@ def build_index(
     return report
 
 
-def append(
+def add_items(
     name: str,
     source: Path | str | Sequence[Path | str],
     *,
     encoder: str | None = None,
     at: str = PLACE,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     ocr: bool = False,
     device: str = "auto",
@@ -204,14 +209,12 @@ def append(
         return codec.reads_concepts or manifest.concept_dtype is not None
 
     spec = encoder or manifest.identity.spec
-    paths, made, _ = _feature_files(
-        name, _paths(source), ids, images, at, spec, device, keeps_concepts, progress, ocr=ocr
-    )
+    paths, made, _ = _feature_files(name, _paths(source), images, at, spec, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
         if not total:
             raise SourceError(f"{file.path}: holds no items; there is nothing to add")
-        for done in append_items(file, at, name, table):
+        for done in add_features(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
@@ -225,11 +228,39 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 
     BackendError if the index would be empty.
     """
-    return delete_items(at, name, ids)
+    backend = plugins.backend(at)
+    index = backend.open(check_name(name))
+    distinct = list(dict.fromkeys(ids))
+    unknown = set(_unknown(index, distinct))
+    known = [key for key in distinct if key not in unknown]
+    if known:
+        with backend.edit(name) as editor:
+            for start in range(0, len(known), LOOKED_UP):
+                editor.delete(known[start : start + LOOKED_UP])
+            editor.commit(digest_of(index.manifest.source, "without", *sorted(known)))
+    return len(known), [key for key in distinct if key in unknown]
+
+
+def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
+    """Yield the ids without an item."""
+    for start in range(0, len(ids), LOOKED_UP):
+        asked = list(ids[start : start + LOOKED_UP])
+        while asked:
+            try:
+                index.find(asked)
+                break
+            except KeyError as error:
+                asked.remove(error.args[0])
+                yield error.args[0]
 
 
 def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+
+
+def _are_features(sources: Sequence[Path]) -> bool:
+    """Return whether all sources are feature files with vectors."""
+    return all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources)
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
@@ -254,7 +285,6 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
 def _feature_files(
     name: str,
     sources: Sequence[Path],
-    ids: Path | None,
     images: Path | None,
     at: str,
     encoder: str | None,
@@ -266,13 +296,11 @@ def _feature_files(
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
     """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
     pictures had before they were read."""
-    if all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources):
-        if ids is not None:
-            raise BocError(NARROWED)
+    if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
-    found = opened(sources, ids, images)
+    found = opened(sources, images)
     assert found is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
@@ -321,15 +349,13 @@ def encoded_file(
     return path
 
 
-def opened(
-    sources: Sequence[Path], ids: Path | None, images: Path | None, *, detachable: bool = False
-) -> Source | None:
+def opened(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
     """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
     ``open_folders``."""
     if len(sources) == 1:
-        return open_source(sources[0], ids, images)
+        return open_source(sources[0], None, images)
     if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
-        return open_folders(sources, ids, detachable=detachable)
+        return open_folders(sources, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
         raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")

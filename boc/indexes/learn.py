@@ -57,19 +57,15 @@ class VectorSample:
             yield Embeddings(self.modality, vectors)
 
 
-def sampled(codec: SurrogateCodec, count: int, total: int, n_items: int) -> int:
-    """How many of ``count`` items of one modality, of ``total`` of both, a code for ``n_items`` is learned from."""
-    return min(count, max(FIT_SAMPLE, math.ceil(codec.sample_rows(n_items) * count / total)))
-
-
 def fit_code(
     file: Samples,
     codec: SurrogateCodec,
     progress: Progress = lambda label, done, total: None,
     *,
     n_items: int | None = None,
+    sample: int = FIT_SAMPLE,
 ) -> SurrogateCodec:
-    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
+    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or as many as its steps
     need; their concept sets, of 2,000 per modality, if it learns from these.
 
     If this takes much memory, ``progress`` is called with the amount before it begins. ``n_items`` is the size of the
@@ -83,7 +79,8 @@ def fit_code(
         if count and codec.reads_concepts and not all(step.frozen for step in codec.steps):
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
-            samples.append(VectorSample(file, modality, sampled(codec, count, total, n_items)))
+            share = math.ceil(codec.sample_rows(n_items) * count / total)
+            samples.append(VectorSample(file, modality, min(count, max(sample, share))))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))

@@ -1,4 +1,4 @@
-"""Feature files to indexes: fit a code, load, append, delete. ``boc.indexes.build`` starts from pictures."""
+"""Feature files to indexes: fit a code, load, add. ``boc.indexes.build`` starts from pictures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,10 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import FeatureFile, LazyBatch
+from boc.inputs.features import FeatureFile, Header, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of
-from boc.inputs.stored_terms import concepts_of
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import check_name
@@ -33,17 +31,26 @@ from boc.types import (
     MODALITIES,
     Batch,
     Item,
+    Modality,
     StoredConcepts,
     TermMatrix,
 )
 
 if TYPE_CHECKING:
-    from boc.plugins import Index, IndexEditor
+    from boc.plugins import IndexEditor, IndexWriter
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
 DEFAULT_RM = 10.0
-FOUND = 1000  # ids looked up at a time
+
+
+class Vectors(Protocol):
+    """Where items come from: a feature file, several, or an index."""
+
+    @property
+    def header(self) -> Header: ...
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]: ...
 
 
 _Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
@@ -90,59 +97,58 @@ def new_manifest(
     )
 
 
-def stored_manifest(
-    file: FeatureFile, rm: float | None = None, rerank: Metric | None = None, metadata: Metadata | None = None
-) -> tuple[Manifest, SurrogateCodec]:
-    """The manifest of an exported index as it was, but for what is given, and its code."""
-    old = file.manifest
-    assert old is not None
-    if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
-        raise BocError(f"{file.path} holds no concept sets, which {rerank} compares; leave out --rerank")
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    changed = replace(old, rm=old.rm if rm is None else rm, rerank=rerank or old.rerank, created=now)
-    if metadata is not None:
-        source = _digest(old.source, metadata.digest)
-        given = sorted({*old.table_facts, *facts_among(metadata)})
-        changed = replace(changed, source=source, fields=old.fields | metadata.types, table_facts=given)
-    return changed, SurrogateCodec.restore(old.codec, file.code_arrays())
-
-
 def load_index(
     file: FeatureFile | FeatureFiles,
     at: str,
     name: str,
-    codec: SurrogateCodec,
+    code: SurrogateCodec | Mapping[str, NDArray[Any]],
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
-    as_stored: bool = False,
     part: str | None = None,
 ) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
+    """Make index ``name`` at back end ``at`` from embeddings, replacing an older one.
 
-    Yields the number of items done, including those of an earlier load that was killed. The index is published when
-    the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``as_stored`` the file is an
-    exported index, whose terms and concept sets are taken as they are. With ``part``, ``I/N``, one of N processes
-    takes every N-th batch, and the last one publishes the index.
+    ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and concept sets are
+    taken as they are stored. Yields the number of items done, including those of an earlier load that was killed. The
+    index is published when the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``part``,
+    ``I/N``, one of N processes takes every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
-    backend, given = plugins.backend(at), (check_name(name), manifest, codec.arrays())
-    with backend.create(*given) if part is None else backend.create_part(*given, part) as writer:
-        mine, every = (1, 1) if part is None else shard_of(part)
-
-        def chosen(number: int) -> bool:
-            return number % every == mine - 1
-
-        done = 0
-        for number, batch in _encoding(file, codec, manifest, metadata, writer.has, chosen, as_stored=as_stored):
-            if batch is not None:
-                writer.add(*batch)
-            done += number
-            yield done
+    codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
+    backend, made = plugins.backend(at), (check_name(name), manifest, arrays)
+    with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
+        yield from write_items(writer, file, codec, manifest, metadata, part=part)
         writer.commit()
 
 
-def append_items(
+def write_items(
+    writer: IndexWriter,
+    file: Vectors,
+    codec: SurrogateCodec | None,
+    manifest: Manifest,
+    metadata: Metadata | None = None,
+    *,
+    part: str | None = None,
+) -> Iterator[int]:
+    """Add the items that ``writer`` lacks, without a commit; yields the number of items done.
+
+    Terms are those of ``codec``, or as they are stored. ``part`` is as in ``load_index``.
+    """
+    mine, every = (1, 1) if part is None else shard_of(part)
+
+    def wanted(number: int, ids: Callable[[], list[str]]) -> bool:
+        return number % every == mine - 1 and not writer.has(ids())
+
+    done = 0
+    for count, batch in _encoding(file, codec, manifest, metadata, wanted):
+        if batch is not None:
+            writer.add(*batch)
+        done += count
+        yield done
+
+
+def add_features(
     file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
 ) -> Iterator[int]:
     """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
@@ -162,7 +168,7 @@ def append_items(
         yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         given = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
+        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
 
 
 def put_items(
@@ -181,67 +187,45 @@ def put_items(
         yield done
 
 
-def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
-    """Delete items from index ``name``; return how many were deleted, and the unknown ids.
-
-    BackendError if the index would be empty.
-    """
-    backend = plugins.backend(at)
-    index = backend.open(check_name(name))
-    distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
-    known = [key for key in distinct if key not in unknown]
-    if known:
-        with backend.edit(name) as editor:
-            for start in range(0, len(known), FOUND):
-                editor.delete(known[start : start + FOUND])
-            editor.commit(_digest(index.manifest.source, "without", *sorted(known)))
-    return len(known), [key for key in distinct if key in unknown]
-
-
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
     """All items of ``file`` with what the codec and an index with this manifest need of them."""
-    return (read() for _, read in _lazy_batches(file, codec, manifest))
+    return (read() for *_, read in _lazy_batches(file, codec, manifest))
 
 
-def _lazy_batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[LazyBatch]:
+def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifest) -> Iterator[LazyBatch]:
     """The same, still to be read."""
-    sets = manifest.concept_dtype is not None or codec.reads_concepts
+    sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
         yield from file.lazy_batches(modality, size, sets=sets)
 
 
 def _encoding(
-    file: FeatureFile | FeatureFiles,
-    codec: SurrogateCodec,
+    file: Vectors,
+    codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None,
-    known: Callable[[list[str]], bool] = lambda ids: False,
-    chosen: Callable[[int], bool] = lambda number: True,
-    *,
-    as_stored: bool = False,
+    wanted: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[tuple[int, _Documents | None]]:
-    """Yield for each batch the number of its items, and their encoding; None if they are ``known``, or if its number is
-    not ``chosen``: then it is not even read."""
-    fields, words = _Fields(file, manifest, metadata), codec.words
-    rounds = manifest.vector_dtype != file.header.dtype and not as_stored
+    """Yield for each batch the number of its items, and their encoding; None for batches that are not ``wanted``, by
+    their number and the ids of their items: these are not even read."""
+    fields = _Fields(file, manifest, metadata)
+    rounds = manifest.vector_dtype != file.header.dtype and codec is not None
 
-    def encoded(task: tuple[int, Batch | None]) -> tuple[int, _Documents | None]:
-        count, batch = task
-        if batch is None:
+    def encoded(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
+        count, read = task
+        if read is None:
             return count, None
+        batch = read()
         _check_range(batch, manifest)
         if rounds:  # first, so that the terms are those of the vectors that the index holds
             rows = kept(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
             batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
-        return count, _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
+        return count, _documents(batch, codec, manifest, fields)
 
-    def tasks() -> Iterator[tuple[int, Batch | None]]:
-        for number, (count, read) in enumerate(_lazy_batches(file, codec, manifest)):
-            batch = read() if chosen(number) else None
-            there = batch is None or known([item.id for item in batch.items])
-            yield count, None if there else batch
+    def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
+        for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
+            yield count, read if wanted(number, ids) else None
 
     yield from ahead(encoded, tasks())
 
@@ -252,7 +236,7 @@ class _Fields:
     Fields of the file that the index declares otherwise, or not at all, are left out.
     """
 
-    def __init__(self, file: FeatureFile | FeatureFiles, manifest: Manifest, metadata: Metadata | None) -> None:
+    def __init__(self, file: Vectors, manifest: Manifest, metadata: Metadata | None) -> None:
         types = file.header.types
         self._odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
         self._metadata = metadata
@@ -277,34 +261,31 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
         )
 
 
-def _documents(
-    batch: Batch,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-    fields: _Fields,
-    words: Mapping[int, str],
-    *,
-    as_stored: bool,
-) -> _Documents:
+def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
-    if as_stored and batch.stored is not None:
-        sets = None if dtype is None or found.concepts is None else concepts_of(found.concepts, batch.stored)
-        return items, batch.stored.terms, found.vectors, sets
-    sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    terms = codec.encode_documents(found)
-    return with_words(items, terms, words), terms, found.vectors, sets
+    if codec is None:
+        assert batch.stored is not None
+        terms = batch.stored.terms
+    else:
+        terms = codec.encode_documents(found)
+        items = with_words(items, terms, codec.words)
+    sets = None if batch.stored is None else batch.stored.concepts
+    if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
+        sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
+    return items, terms, found.vectors, sets
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
     """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
     read, and the metadata."""
     parts = [file.header.source, file.contents(sets=sets)]
-    return _digest(*parts, *([] if metadata is None else [metadata.digest]))
+    return digest_of(*parts, *([] if metadata is None else [metadata.digest]))
 
 
-def _digest(*parts: str) -> str:
+def digest_of(*parts: str) -> str:
+    """Return the digest of a list of texts, hexadecimal."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -365,16 +346,3 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
             BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
             stacklevel=2,
         )
-
-
-def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Yield the ids without an item."""
-    for start in range(0, len(ids), FOUND):
-        asked = list(ids[start : start + FOUND])
-        while asked:
-            try:
-                index.find(asked)
-                break
-            except KeyError as error:
-                asked.remove(error.args[0])
-                yield error.args[0]

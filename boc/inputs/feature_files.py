@@ -55,8 +55,8 @@ class FeatureFiles:
         return [pair for file in self.files for pair in file.failed]
 
     @property
-    def exported(self) -> FeatureFile | None:
-        """The file, if it is a single one and an exported index."""
+    def copied(self) -> FeatureFile | None:
+        """The file, if it is a single one and a copy of an index."""
         return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
 
     @property
@@ -70,7 +70,7 @@ class FeatureFiles:
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
-        return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
+        return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
         """The same, still to be read."""

@@ -160,7 +160,7 @@ class _Layout:
         count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
         stored = batch.stored if isinstance(batch, Batch) else None
         postings = 0 if stored is None else stored.terms.nnz
-        scales = stored is not None and stored.scales is not None
+        scales = stored is not None and stored.concepts is not None and stored.concepts.scales is not None
         return cls(len(batch), count, dense, ragged, arrays.words is not None, postings, stored is not None, scales)
 
     def __add__(self, other: _Layout) -> _Layout:
@@ -286,7 +286,8 @@ def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) ->
     for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
     if isinstance(batch, Batch) and batch.stored is not None:
-        stored_terms.fill(group, batch.stored, item, row)
+        concepts = batch.stored.concepts
+        stored_terms.fill(group, batch.stored.terms, None if concepts is None else concepts.scales, item, row)
     last = row
     for name, sets in arrays.ragged.items():
         last = row + len(sets.values)

@@ -6,7 +6,7 @@ done; ``FILE`` appears when it is complete. A file and a part have the same layo
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
                  is not float32, shard if the source is a part, fields if items have metadata, index if the file is
-                 an exported index; see ``stored_terms`` for what else such a file holds
+                 a copy of an index; see ``stored_terms`` for what else such a file holds
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
         ids, content, group     UTF-8 strings, one per item
@@ -52,8 +52,8 @@ from boc.types import (
     StoredRows,
 )
 
-LazyBatch: TypeAlias = tuple[int, Callable[[], Batch]]
-"""The number of items of a batch, and the function that reads it."""
+LazyBatch: TypeAlias = tuple[int, Callable[[], list[str]], Callable[[], Batch]]
+"""The number of items of a batch, and the functions that read their ids, and all of them."""
 
 FORMAT = 2
 SUFFIXES = frozenset({".h5", ".hdf5"})  # of the names of feature files
@@ -75,7 +75,7 @@ class Header:
 
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
     ``precision`` that of the matrix products of the encoder, which the vectors do not show. ``fields`` is JSON of the
-    metadata fields of the items with their types, or empty. ``index`` is the manifest of the index that was exported to
+    metadata fields of the items with their types, or empty. ``index`` is the manifest of the index that was copied to
     it, as JSON, or empty.
     """
 
@@ -167,10 +167,10 @@ class FeatureFile:
         with _damage(self.path):
             return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
 
-    def ids(self, modality: Modality) -> list[str]:
-        """Ids of all items of one modality."""
+    def ids(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[str]:
+        """Ids of items ``start`` to ``stop`` of one modality."""
         with _damage(self.path):
-            return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
+            return self._file[modality]["ids"].asstr()[start:stop].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Items ``start`` to ``stop`` in the order of the source."""
@@ -198,30 +198,27 @@ class FeatureFile:
             return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
         vectors = self._single(self._file[modality]["dense/vectors"], start, end)
-        stored = self._stored_rows(modality, start, end)
-        if not sets:
-            return Batch(items, Embeddings(modality, vectors), stored)
-        ragged, words = self._sets(modality, start, end)
-        return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words), stored)
-
-    def _stored_rows(self, modality: Modality, start: int, end: int) -> StoredRows | None:
-        """The terms of items, if the file is an exported index."""
-        if self.manifest is None:
-            return None
-        with _damage(self.path):
-            return stored_terms.read(self.path, self._file[modality], start, end, self.manifest.codec["n_terms"])
+        ragged, words = self._sets(modality, start, end) if sets else ({}, None)
+        concepts = ragged.get("concepts")
+        stored = None
+        if self.manifest is not None and "terms" in self._file[modality]:
+            with _damage(self.path):
+                n_terms = self.manifest.codec["n_terms"]
+                terms, scales = stored_terms.read(self.path, self._file[modality], start, end, n_terms)
+            stored = StoredRows(terms, None if concepts is None else stored_terms.concepts_of(concepts, scales))
+        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words), stored)
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        """The manifest of the index that was exported to this file, or None."""
+        """The manifest of the index that was copied to this file, or None."""
         return Manifest.from_json(self.header.index, where=str(self.path)) if self.header.index else None
 
     def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the code of an exported index. FeatureFileError if they are not those of its manifest."""
+        """The arrays of the code of a copied index. FeatureFileError if they are not those of its manifest."""
         with _damage(self.path):
             found = stored_terms.read_arrays(self._file)
         if self.manifest is None or {name: describe(array) for name, array in found.items()} != self.manifest.arrays:
-            raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; export the index again")
+            raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; copy the index again")
         return found
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
@@ -262,13 +259,15 @@ class FeatureFile:
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """All items of one modality with their embeddings, ``size`` items at a time."""
-        return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
+        return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
         """The same, still to be read."""
         count = self.count(modality)
         for start in range(0, count, size):
-            yield min(size, count - start), partial(self.batch, modality, start, start + size, sets=sets)
+            stop = min(start + size, count)
+            ids = partial(self.ids, modality, start, stop)
+            yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
         """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import SUFFIXES, FeatureFile
-from boc.inputs.folders import Listing, beginnings, listing
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import csv_fault, read_ids
@@ -140,7 +140,7 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable: bool = False) -> Source:
+def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source:
     """The pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
@@ -167,7 +167,7 @@ def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable
     for missing in gone:
         warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
     items = [item for one in found for item in one.items]
-    return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in found for c in one.closed))
+    return Source(items, closed=tuple(c for one in found for c in one.closed))
 
 
 def _checked(folder: Path) -> Path:
@@ -180,6 +180,66 @@ def _checked(folder: Path) -> Path:
 def no_pictures(folder: Path) -> SourceError:
     """The error for a folder without pictures."""
     return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
+
+
+@dataclass
+class Listing:
+    """Everything below a folder, as paths relative to it: files, linked folders, and folders that cannot be listed.
+
+    Files are in the order of their paths part by part.
+    """
+
+    files: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+
+def listing(folder: Path) -> Listing:
+    """List ``folder``. SourceError if it cannot be listed itself."""
+    found, waiting = Listing(), [""]
+    while waiting:
+        below = waiting.pop()
+        try:
+            with os.scandir(folder / below) as entries:
+                for entry in entries:
+                    name = below + entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{name}/")
+                    elif entry.is_symlink() and Path(entry.path).is_dir():
+                        found.links.append(name)
+                    else:
+                        found.files.append(name)
+        except OSError as error:
+            if not below:
+                raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
+            found.closed.append(below)
+    found.files.sort(key=lambda name: name.split("/"))
+    found.links.sort()
+    found.closed.sort()
+    return found
+
+
+def beginnings(folders: Sequence[Path]) -> list[str]:
+    """What the ids of the pictures of each folder begin with: nothing for a single folder, else its name and /.
+
+    So files of the same name in two folders stay two. SourceError if two folders have one name, or if one lies in
+    another.
+    """
+    if len(folders) == 1:
+        return [""]
+    roots = [folder.resolve() for folder in folders]
+    names: dict[str, Path] = {}
+    for folder, root in zip(folders, roots, strict=True):
+        if root.name in names:
+            raise SourceError(
+                f"{folder} and {names[root.name]} are both called {root.name!r}, with which the ids of their pictures "
+                "begin; rename one, or give the folder that holds both"
+            )
+        names[root.name] = folder
+        outer = next((other for other in roots if other in root.parents), None)
+        if outer is not None:
+            raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
+    return [f"{root.name}/" for root in roots]
 
 
 def _folder(folder: Path, begin: str = "") -> Source:

@@ -1,4 +1,4 @@
-"""What an exported index adds to a feature file: its manifest and code, and the terms of its items as they were stored.
+"""Read and write what a copy of an index adds to a feature file: manifest, code, and the terms of items as stored.
 
 ::
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import FeatureFileError
-from boc.types import Ragged, StoredConcepts, StoredRows
+from boc.types import Ragged, StoredConcepts, TermMatrix
 
 NAMES = ("starts", "columns", "values")
 
@@ -37,30 +37,33 @@ def allocate(group: h5py.Group, items: int, postings: int, rows: int | None) -> 
         group.create_dataset("terms/scales", shape=(rows,), dtype=np.float32)
 
 
-def fill(group: h5py.Group, stored: StoredRows, item: int, row: int) -> None:
+def fill(group: h5py.Group, terms: TermMatrix, scales: NDArray[np.float32] | None, item: int, row: int) -> None:
     """Write the terms of items from number ``item`` on, whose ragged rows begin at ``row``."""
-    terms, begin = stored.terms, int(group["terms/starts"][item])
+    begin = int(group["terms/starts"][item])
     group["terms/starts"][item + 1 : item + 1 + terms.shape[0]] = terms.indptr[1:].astype(np.int64) + begin
     group["terms/columns"][begin : begin + terms.nnz] = terms.indices
     group["terms/values"][begin : begin + terms.nnz] = terms.data
-    if stored.scales is not None:
-        group["terms/scales"][row : row + len(stored.scales)] = stored.scales
+    if scales is not None:
+        group["terms/scales"][row : row + len(scales)] = scales
 
 
-def read(path: Path, group: h5py.Group, start: int, stop: int, n_terms: int) -> StoredRows | None:
-    """The terms of items ``start`` to ``stop``; None if there are none. FeatureFileError if they cannot be terms."""
-    if "terms" not in group:
-        return None
+def read(
+    path: Path, group: h5py.Group, start: int, stop: int, n_terms: int
+) -> tuple[TermMatrix, NDArray[np.float32] | None]:
+    """Return the terms of items ``start`` to ``stop``, and the scales of their int8 concept sets.
+
+    FeatureFileError if they cannot be terms.
+    """
     starts = group["terms/starts"][start : stop + 1]
     low, high = int(starts[0]), int(starts[-1])
     columns, values = group["terms/columns"][low:high], group["terms/values"][low:high]
     terms = sparse.csr_array((values, columns, starts - low), shape=(stop - start, n_terms))
     if len(values) and (columns.min() < 0 or columns.max() >= n_terms or values.min() < 1):
-        raise FeatureFileError(f"{path}: some of its terms are none of the {n_terms} of its code; export it again")
+        raise FeatureFileError(f"{path}: some of its terms are none of the {n_terms} of its code; copy the index again")
     if not terms.has_sorted_indices:
-        raise FeatureFileError(f"{path}: the terms of an item are not in order; export it again")
+        raise FeatureFileError(f"{path}: the terms of an item are not in order; copy the index again")
     first, last = group["offsets"][start], group["offsets"][stop]
-    return StoredRows(terms, group["terms/scales"][first:last] if "terms/scales" in group else None)
+    return terms, group["terms/scales"][first:last] if "terms/scales" in group else None
 
 
 def write_arrays(file: h5py.File, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -77,9 +80,9 @@ def read_arrays(file: h5py.File) -> dict[str, NDArray[Any]]:
     return {name: np.load(io.BytesIO(found[name][:].tobytes()), allow_pickle=False) for name in found}
 
 
-def concepts_of(sets: Ragged, stored: StoredRows) -> StoredConcepts:
-    """Concept sets exactly as the index had them, float16 or int8."""
-    if stored.scales is None:
+def concepts_of(sets: Ragged, scales: NDArray[np.float32] | None) -> StoredConcepts:
+    """Return concept sets exactly as the index had them, float16 or int8."""
+    if scales is None:
         return StoredConcepts(sets.values.astype(np.float16), sets.offsets)
-    scales = np.where(stored.scales > 0, stored.scales, 1)[:, None]
-    return StoredConcepts(np.rint(sets.values / scales).astype(np.int8), sets.offsets, stored.scales)
+    steps = np.where(scales > 0, scales, 1)[:, None]
+    return StoredConcepts(np.rint(sets.values / steps).astype(np.int8), sets.offsets, scales)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
-import numkong
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.rerank.storage import restored
-from boc.topk import topk
 from boc.types import Hit
 
 try:
     from boc.rerank import _rescore
 except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
-
-_NONE = np.empty(0, np.int64)
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
@@ -46,34 +41,6 @@ def dot(
     return scores
 
 
-def best(
-    queries: NDArray[np.float32], vectors: NDArray[np.generic], chosen: Sequence[NDArray[np.int64]], k: int
-) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """For each of ``queries`` float32 (q, d) the k of its ``chosen`` rows int64 (m,) with the largest dot products, and
-    these, best first; ties in the given order. One call answers all queries, and lets other threads run."""
-    if _rescore is None or not vectors.flags.c_contiguous:
-        return [_best(query, vectors, rows, k) for query, rows in zip(queries, chosen, strict=True)]
-    counts = [len(rows) for rows in chosen]
-    one = len(counts) == 1
-    offsets = np.array([0, counts[0]] if one else [0, *accumulate(counts)], np.int64)
-    together = np.ascontiguousarray(chosen[0] if one else np.concatenate([_NONE, *chosen]))
-    width = min(k, max(counts, default=0))
-    rows, scores = np.empty((len(counts), width), np.int64), np.empty((len(counts), width), np.float32)
-    _rescore.best(np.ascontiguousarray(queries), vectors, offsets, together, rows, scores)
-    if one:
-        return [(rows[0], scores[0])]
-    return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts)]
-
-
-def _best(
-    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The same for one query, from all scores."""
-    scores = dot(query, vectors, chosen)
-    order = topk(scores, k)
-    return chosen[order], scores[order]
-
-
 def _gathered(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None
 ) -> NDArray[np.float32]:
@@ -85,26 +52,8 @@ def _gathered(
 
 
 def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
-    """``queries`` float32 (m, d) @ ``rows``.T float16, int8 or float32 (n, d) -> (m, n), without converting ``rows``.
-
-    numkong multiplies float16 and int8 rows faster than numpy converts them. It needs queries of the type of the rows,
-    so each query is passed as the sum of two such vectors, its rounded value and the remainder: the precision of the
-    query is kept.
-    """
+    """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32 or int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
-    if rows.dtype == np.float32 or not len(rows):
-        plain: NDArray[np.float32] = queries @ rows.astype(np.float32, copy=False).T
-        return plain
-    largest, finer = (127.0, 254.0) if rows.dtype == np.int8 else (1.0, 2048.0)
-    peaks = np.abs(queries).max(axis=1, keepdims=True)
-    peaks[peaks == 0] = 1
-    scaled = queries / peaks * np.float32(largest)
-    high = np.rint(scaled) if rows.dtype == np.int8 else scaled.astype(np.float16)
-    low = (scaled - high.astype(np.float32)) * np.float32(finer)
-    parts = np.concatenate([high, np.rint(low) if rows.dtype == np.int8 else low]).astype(rows.dtype)
-    dots = np.asarray(numkong.dots_packed(np.ascontiguousarray(rows), numkong.dots_pack(parts)))
-    both = np.ascontiguousarray(dots.T).astype(np.float32, copy=False)
-    m = len(queries)
-    whole: NDArray[np.float32] = (both[:m] + both[m:] / np.float32(finer)) * (peaks / np.float32(largest))
+    whole: NDArray[np.float32] = queries @ rows.astype(np.float32, copy=False).T
     return whole

@@ -26,10 +26,10 @@ from boc.types import Embeddings, Item, Rescore, StoredConcepts
 if TYPE_CHECKING:
     from boc.plugins import Index
 
-NEAR = 0.2  # of the distance of random pairs, where near-duplicates begin; how it was chosen: docs/commands.md
+NEAR = 0.2  # of the distance of random pairs, where near-duplicates begin; how it was chosen: docs/howto/duplicates.md
 SIZE = 1000  # items of the sample
 SETS = 100  # of these, whose concept sets are read
-WIDER, FOOT = 1.4, 0.5  # how they were chosen: docs/commands.md
+WIDER, FOOT = 1.4, 0.5  # how they were chosen: docs/explanation/confidence.md
 SIXTH = 0.158655  # share of normal scores below the mean less one standard deviation
 ALIKE = 1e-6  # standard deviation that rounding alone gives
 

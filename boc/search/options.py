@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from boc.errors import BocError
-from boc.names import HYBRIDS, Hybrid, Metric, Modality
+from boc.inputs.metadata import check_filter, parse_filter
+from boc.names import HYBRIDS, MODALITIES, Hybrid, Metric, Modality
 from boc.rerank import check_metric
-from boc.types import Filter
+from boc.types import FieldType, Filter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+Filters: TypeAlias = str | Filter | Sequence[str | Filter]
+"""Conditions on metadata fields: texts such as "width>10", values, or several of them."""
+
+_WHOLE, _NUMBER, _TEXT = (int, Integral), (float, Real), (str, str)
+_KINDS: dict[str, tuple[tuple[type, type], str]] = {
+    "k": (_WHOLE, "a whole number, such as 10"),
+    "rm": (_NUMBER, "a number, such as 5"),
+    "find": (_TEXT, "image or text"),
+    "rerank": (_TEXT, "the name of a metric, such as dot"),
+    "filters": ((tuple, object), ""),
+    "hybrid": (_TEXT, "rrf or sum"),
+    "words_weight": (_NUMBER, "a number, such as 1000"),
+    "query_z": (_WHOLE, "a whole number, such as 32"),
+    "sort": (_TEXT, "the name of a field, such as -taken"),
+    "min_confidence": (_NUMBER, "a number from 0 to 1"),
+    "mmr": (_NUMBER, "a number from 0 to 1"),
+    "collapse": ((bool, bool), "True or False"),
+}
+"""Of each option its usual type, all types that it may have, and how to write it."""
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -23,7 +46,7 @@ class SearchKeywords(TypedDict, total=False):
     rm: float | None
     find: Modality | None
     rerank: Metric | None
-    filters: Sequence[Filter]
+    filters: Filters
     hybrid: Hybrid | None
     words_weight: float | None
     query_z: int | None
@@ -48,8 +71,8 @@ class SearchOptions:
         Modality of the hits; default: "image" if the index has pictures.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: that of the index.
-    filters : sequence of Filter
-        Conditions on metadata fields; all must hold.
+    filters : str, Filter, or sequence of these
+        Conditions on metadata fields, such as "width>10"; all must hold.
     hybrid : "rrf" or "sum", optional
         Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of BM25 by reciprocal
         rank; "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times BM25.
@@ -74,7 +97,7 @@ class SearchOptions:
     rm: float | None = None
     find: Modality | None = None
     rerank: Metric | None = None
-    filters: Sequence[Filter] = ()
+    filters: Filters = ()
     hybrid: Hybrid | None = None
     words_weight: float | None = None
     query_z: int | None = None
@@ -84,6 +107,14 @@ class SearchOptions:
     collapse: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is None and name != "k":
+                continue
+            (usual, kind), rule = _KINDS[name]
+            if type(value) is not usual and (not isinstance(value, kind) or (type(value) is bool and kind is not bool)):
+                raise BocError(f"{name} must be {rule}, got {value!r}")
+        if self.find is not None and self.find not in MODALITIES:
+            raise BocError(f"find must be image or text, got {self.find!r}")
         if self.k < 1:
             raise BocError(f"k must be at least 1, got {self.k}; ask for one hit or more")
         if self.rm is not None and not 1 <= self.rm < math.inf:
@@ -102,7 +133,12 @@ class SearchOptions:
 
     @classmethod
     def of(cls, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
-        """``options`` with the keyword arguments replaced."""
+        """Return ``options`` with the keyword arguments replaced. BocError for the name of no option."""
+        for name in keywords:
+            if name not in _KINDS:
+                raise BocError(f"no search option {name!r}; known: {', '.join(_KINDS)}")
+        if options is not None and not isinstance(options, cls):
+            raise BocError(f"options must be SearchOptions, got {type(options).__name__}; or give k=5 and such")
         if options is None:
             return cls(**keywords)
         return replace(options, **keywords) if keywords else options
@@ -137,3 +173,25 @@ class SearchOptions:
                 f"hybrid sum needs words_weight above 0, got {weight}: BM25 scores are around 10, term scores often "
                 "above 10,000; choose a weight that balances them"
             )
+
+
+def parsed(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
+    """Return filters as values, for an index that declares ``fields``. BocError says how to write one."""
+    each = (filters,) if isinstance(filters, (str, Filter)) else filters
+    if not isinstance(each, Sequence):
+        raise BocError(f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}")
+    values = []
+    for one in each:
+        if not isinstance(one, (str, Filter)):
+            raise BocError(f"a filter must be a text such as 'width>10', or a boc.Filter, got {one!r}")
+        values.append(parse_filter(one, fields) if isinstance(one, str) else check_filter(one, fields))
+    return tuple(values)
+
+
+def check_texts(texts: Sequence[str], method: str) -> None:
+    """Raise BocError unless ``texts`` are sentences."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise BocError(f"{method} takes a list of sentences, got {texts!r}; write [{texts!r}]")
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise BocError(f"a sentence must be words, got {text!r}; write what the picture shows")

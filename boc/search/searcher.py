@@ -1,14 +1,18 @@
-"""Searching an index by sentences, pictures or vectors."""
+"""Searching an index by sentences, pictures or vectors.
+
+All searches end in ``Searcher._hits``, which makes one request of the terms of the queries and arranges the hits.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +21,52 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.metadata import check_filter
 from boc.inputs.sorting import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
-from boc.search.arrays import ArraySearch
 from boc.search.background import Background, confidences
-from boc.search.options import SearchOptions
+from boc.search.options import SearchOptions, check_texts, parsed
 from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.variety import varied
-from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TermMatrix, TextScore
+from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
+from boc.vectors import are_plain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from boc.plugins import Encoder, Index, Request
     from boc.search.options import SearchKeywords
+    from boc.types import Filter, QueryCode
+
+
+CODES = 4  # of queries, of each modality and budget, that are cached
+BLOCK = 256  # queries per request of a batch that several threads share
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of several parts is one row,
+    and an alignment with it is the sum over the weighted ``parts``."""
+
+    rows: Embeddings
+    texts: Sequence[str] | None = None
+    parts: Sequence[tuple[Embeddings, float]] = ()
+
+    def take(self, i: int) -> _Queries:
+        return replace(self, rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
 
 
 class Searcher:
-    """Searches one index by sentences, pictures or vectors.
+    """Search one index by sentences, pictures or vectors.
 
     The encoder is loaded when the first query needs it; vectors never load torch.
+
+    Examples
+    --------
+    >>> searcher = Searcher.open("photos")  # doctest: +SKIP
+    >>> for hit in searcher.search("two dogs", k=5, filters="width>1000"):  # doctest: +SKIP
+    ...     print(hit.score, hit.path)
     """
 
     def __init__(
@@ -52,7 +79,7 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
-        self._arrays = ArraySearch(self)
+        self._code = lru_cache(CODES)(partial(_query_code, self.codec))
         self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
@@ -86,6 +113,11 @@ class Searcher:
             found.encoder = self.encoder  # reused, so it is not loaded again
         return found
 
+    def __repr__(self) -> str:
+        manifest = self.index.manifest
+        counts = f"{manifest.items['image']} pictures and {manifest.items['text']} sentences"
+        return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
+
     def stored(self, id: str) -> Embeddings:
         """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
@@ -107,13 +139,13 @@ class Searcher:
     def search(
         self,
         text: str | None = None,
+        *,
         image: Path | str | None = None,
         options: SearchOptions | None = None,
-        *,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hit]:
-        """The k best items for a sentence or a picture, best first.
+        """Return the k best items for a sentence or a picture, best first.
 
         The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they override
         those of ``options``. ``stages`` gets the time of each stage.
@@ -122,8 +154,14 @@ class Searcher:
         picture.
         """
         if (text is None) == (image is None):
-            raise BocError("give either a sentence or a picture to search by")
-        part = Part("text", text) if image is None and text is not None else Part("image", Path(str(image)))
+            raise BocError(
+                "give either a sentence or a picture to search by: search('a dog') or search(image='dog.jpg')"
+            )
+        if text is not None and not isinstance(text, str):
+            raise BocError(f"search takes one sentence, got {type(text).__name__}; search_texts takes a list of them")
+        if image is not None and not isinstance(image, (str, Path)):
+            raise BocError(f"image must be the path of a picture, got {type(image).__name__}")
+        part = Part("image", Path(str(image))) if text is None else Part("text", text)
         return self.search_query(Query((part,)), options, stages=stages, **keywords)
 
     def search_query(
@@ -135,63 +173,22 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hit]:
-        """The k best items for a question of several parts, best first, without the items that it names.
+        """Return the k best items for a question of several parts, best first, without the items that it names.
 
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
         are encoded already. BocError for an unknown id, and as ``search``.
         """
-        options, stages = query.with_metric(SearchOptions.of(options, **keywords)), stages or Stages()
+        if not isinstance(query, Query):
+            raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
+        options, begun = query.with_metric(self._options(options, **keywords)), perf_counter()
         if encoded is None:
-            begun = perf_counter()
             encoded = [self._encoded(part) for part in query.parts]
-            stages.took("encode_ms", begun)
-        wanted = replace(options, k=options.k + len(query.ids)) if query.ids else options
-        begun = perf_counter()
-        whole, parts = self._composed(query, encoded, options)
-        stages.took("code_ms", begun)
-        texts = None if query.words is None else [query.words]
-        hits = self._ranked(whole, wanted, stages, texts, parts)[0]
-        best = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
-        return best if options.sort is None else by_field(best, options.sort)
-
-    def background(self, modality: Modality) -> Background:
-        """The background of the scores of items of a modality."""
-        return self._backgrounds.setdefault(modality, Background(self.index, modality))
-
-    def _composed(
-        self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
-    ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """The one query that the parts make, and the weighted parts that an alignment sums over."""
-        if len(encoded) == 1:
-            return encoded[0], []
-        background = self.background(self.target(options.find))
-
-        def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
-            pairs = zip(query.parts, encoded, strict=True)
-            return [(one, part.weight / background.spread(one, metric)) for part, one in pairs]
-
-        metric = self.metric(options)
-        whole = compose(weighted("dot"))
-        return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
-
-    def _encoded(self, part: Part) -> Embeddings:
-        if part.kind == "text":
-            return self.encoder.encode_texts([str(part.value)])
-        if part.kind == "image":
-            path = Path(part.value)
-            return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
-        try:
-            found = self.stored(str(part.value))
-        except KeyError:
-            raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
-        if not self.codec.reads_concepts:
-            return found
-        content = self.index.find([str(part.value)])[0].content
-        return replace(self._encoded(Part(found.modality, content)), vectors=found.vectors)
-
-    def metric(self, options: SearchOptions) -> Metric:
-        """How candidates are re-ranked."""
-        return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
+            begun = _took(stages, "encode_ms", begun)
+        rows, parts = self._composed(query, encoded, options)
+        _took(stages, "code_ms", begun)
+        queries = _Queries(rows, None if query.words is None else [query.words], parts)
+        hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
+        return _sorted([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
 
     def search_texts(
         self,
@@ -202,12 +199,10 @@ class Searcher:
         **keywords: Unpack[SearchKeywords],
     ) -> list[list[Hit]]:
         """Search by several sentences as one batch; one list of hits per sentence."""
-        if not all(text.strip() for text in texts):
-            raise BocError("the sentence is empty; write what the picture shows")
-        options, stages, encoder = SearchOptions.of(options, **keywords), stages or Stages(), self.encoder
-        begun = perf_counter()
+        check_texts(texts, "search_texts")
+        options, encoder, begun = self._options(options, **keywords), self.encoder, perf_counter()
         encoded = encoder.encode_texts(texts)
-        stages.took("encode_ms", begun)
+        _took(stages, "encode_ms", begun)
         return self.search_vectors(encoded, options, texts=texts, stages=stages)
 
     def search_words(
@@ -218,18 +213,13 @@ class Searcher:
 
         BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence, mmr and collapse.
         """
-        if not all(text.strip() for text in texts):
-            raise BocError("there are no words to look for; write some")
-        options = SearchOptions.of(options, **keywords)
+        check_texts(texts, "search_words")
+        options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
-        for condition in options.filters:
-            check_filter(condition, self.index.manifest.fields)
-        answers = self.index.match(texts, options.k, self.target(options.find), options.filters)
-        if options.sort is None:
-            return answers
-        check_sort(options.sort, self.index.manifest.fields)
-        return [by_field(hits, options.sort) for hits in answers]
+        filters = cast("tuple[Filter, ...]", options.filters)
+        answers = self.index.match(texts, options.k, self.target(options.find), filters)
+        return [_sorted(hits, options) for hits in answers]
 
     def search_vectors(
         self,
@@ -244,102 +234,40 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        options = SearchOptions.of(options, **keywords)
-        answers = self._ranked(queries, options, stages or Stages(), texts)
-        return answers if options.sort is None else [by_field(hits, options.sort) for hits in answers]
+        options = self._options(options, **keywords)
+        answers = self._hits(_Queries(_embeddings(queries), texts), options, stages)
+        return answers if options.sort is None else [_sorted(hits, options) for hits in answers]
 
-    def search_arrays(
+    def rank_vectors(
         self,
         queries: Embeddings,
         options: SearchOptions | None = None,
         *,
         threads: int = 1,
         **keywords: Unpack[SearchKeywords],
-    ) -> tuple[NDArray[np.object_], NDArray[np.float32]]:
-        """Search by n queries that are encoded already: ids (n, k) and scores float32 (n, k), best first.
+    ) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as arrays.
 
-        The hits are those of ``search_vectors``, without their content, which takes most of its time in a batch.
-        Where there are fewer than k, None and -inf follow. ``threads`` share the queries. BocError for an option that
-        works on hits: hybrid, sort, min_confidence, mmr and collapse.
+        Their content is not read, which takes most of the time of a batch. m is at most k; where a query has fewer hits
+        than others, None and -inf follow. ``threads`` share the queries. BocError for an option that works on hits:
+        hybrid, sort, min_confidence, mmr and collapse.
         """
-        options = SearchOptions.of(options, **keywords)
+        options, n = self._options(options, **keywords), len(_embeddings(queries))
         if named := options.on_hits:
-            raise BocError(f"search_arrays gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
+            raise BocError(f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
         if threads < 1:
             raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
-        return self._arrays(queries, options, threads)
+        size = max(1, min(BLOCK, -(-n // threads)))
 
-    def _ranked(
-        self,
-        queries: Embeddings,
-        options: SearchOptions,
-        stages: Stages,
-        texts: Sequence[str] | None,
-        parts: Sequence[tuple[Embeddings, float]] = (),
-    ) -> list[list[Hit]]:
-        """The hits of each query by score; an alignment is that of weighted ``parts`` if there are any."""
-        if options.sort is not None:
-            check_sort(options.sort, self.index.manifest.fields)
-        if options.hybrid is not None and texts is None:
-            raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
-        if options.mmr is not None or options.collapse:
-            return [self._varied(queries, i, options, stages, texts, parts) for i in range(len(queries))]
-        target, filters = self.target(options.find), options.filters
-        codes, depth, rescore = self.asked(queries, options, stages, parts)
-        stages.codes = codes
-        if options.hybrid == "sum":
-            words = TextScore(texts or (), options.words_weight or 1.0)
-            return self.index.search(codes, options.k, target, filters=filters, words=words, stages=stages)
-        if options.hybrid == "rrf":
-            ranked = self.index.search(
-                codes, depth, target, filters=filters, rescore=replace(rescore, k=depth), stages=stages
-            )
-            begun = perf_counter()
-            matched = self.index.match(texts or (), depth, target, filters)
-            stages.took("postings_ms", begun)
-            return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
-        hits = self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
-        return hits if options.min_confidence is None else self._judged(hits, queries, options, stages, parts)
+        def rank(first: int) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+            some = queries if n <= size else queries.take(range(first, min(first + size, n)))
+            return self.index.rank(self._request(_Queries(some), options, None))
 
-    def _varied(
-        self,
-        queries: Embeddings,
-        i: int,
-        options: SearchOptions,
-        stages: Stages,
-        texts: Sequence[str] | None,
-        parts: Sequence[tuple[Embeddings, float]],
-    ) -> list[Hit]:
-        """The hits of query i, chosen from more hits by maximal marginal relevance or without near-duplicates."""
-        query, words = queries.take([i]), None if texts is None else texts[i : i + 1]
-        plain = replace(options, mmr=None, collapse=False)
-
-        def ask(k: int) -> list[Hit]:
-            return self._ranked(query, replace(plain, k=k), stages, words, parts)[0]
-
-        near = self.background(self.target(options.find)).near if options.collapse else None
-        return varied(ask, self.index, options.k, near, options.mmr)
-
-    def _judged(
-        self,
-        answers: Sequence[Sequence[Hit]],
-        queries: Embeddings,
-        options: SearchOptions,
-        stages: Stages,
-        parts: Sequence[tuple[Embeddings, float]],
-    ) -> list[list[Hit]]:
-        """The hits of at least ``options.min_confidence``, with their confidences."""
-        begun = perf_counter()
-        modality, metric = self.target(options.find), self.metric(options)
-        total = self.index.manifest.items[modality]
-        found = []
-        for i, hits in enumerate(answers):
-            usual = self.background(modality).scores(queries.take([i]), metric, parts)
-            sure = confidences([hit.score for hit in hits], usual, total).tolist()
-            judged = [replace(hit, confidence=share) for hit, share in zip(hits, sure, strict=True)]
-            found.append([hit for hit in judged if (hit.confidence or 0) >= (options.min_confidence or 0)])
-        stages.took("code_ms", begun)
-        return found
+        if n <= size:
+            return rank(0)
+        with ThreadPoolExecutor(threads) as pool:
+            ids, scores = zip(*pool.map(rank, range(0, n, size)), strict=True)
+        return np.concatenate(ids), np.concatenate(scores)
 
     def request(
         self,
@@ -347,48 +275,28 @@ class Searcher:
         options: SearchOptions | None = None,
         *,
         encoded: Sequence[Embeddings] | None = None,
-        template: bool = False,
         **keywords: Unpack[SearchKeywords],
     ) -> Request:
-        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs; with ``template``
-        the call of the search template that is stored on the server, with its parameters.
+        """Return the HTTP request that has the hits of ``search_query`` as its answer, for other programs.
 
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
         """
-        options = query.with_metric(SearchOptions.of(options, **keywords))
+        options = query.with_metric(self._options(options, **keywords))
         own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
         encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
-        whole, _ = self._composed(query, encoded, options)
-        codes, depth, rescore = self.asked(whole, options, Stages())
-        only, filters = self.target(options.find), options.filters
-        return self.index.request(codes, depth, only, filters=filters, rescore=rescore, template=template)
+        rows, _ = self._composed(query, encoded, options)
+        return self.index.request(self._request(_Queries(rows), options, None))
 
-    def asked(
-        self,
-        queries: Embeddings,
-        options: SearchOptions,
-        stages: Stages,
-        parts: Sequence[tuple[Embeddings, float]] = (),
-    ) -> tuple[TermMatrix, int, Rescore]:
-        """The request to an index: the terms of the queries, the number of candidates, and how they are re-ranked."""
-        for condition in options.filters:
-            check_filter(condition, self.index.manifest.fields)
-        begun = perf_counter()
-        codes = self.codec.encode_queries(queries)
-        if options.query_z is not None:
-            codes = heaviest(codes, options.query_z)
-        stages.took("code_ms", begun)
-        return codes, self.depth(options), Rescore(self.metric(options), queries, options.k, parts)
-
-    def depth(self, options: SearchOptions) -> int:
-        """The number of candidates."""
-        return math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+    def background(self, modality: Modality) -> Background:
+        """Return the background of the scores of items of a modality."""
+        return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """The modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such items."""
+        """Return the modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such
+        items."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -396,3 +304,139 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(f"the index holds {held} only; drop --find, or index a CSV of image,caption to have both")
         return find
+
+    def _options(self, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
+        """The options with keywords replaced, whose filters are values; BocError for a field that is none."""
+        options = SearchOptions.of(options, **keywords)
+        if options.filters:
+            options = replace(options, filters=parsed(options.filters, self.index.manifest.fields))
+        if options.sort is not None:
+            check_sort(options.sort, self.index.manifest.fields)
+        return options
+
+    def _metric(self, options: SearchOptions) -> Metric:
+        return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
+
+    def _encoded(self, part: Part) -> Embeddings:
+        if part.kind == "text":
+            return self.encoder.encode_texts([str(part.value)])
+        if part.kind == "image":
+            path = Path(part.value)
+            return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
+        try:
+            stored = self.stored(str(part.value))
+        except KeyError:
+            raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
+        if not self.codec.reads_concepts:
+            return stored
+        content = self.index.find([str(part.value)])[0].content
+        return replace(self._encoded(Part(stored.modality, content)), vectors=stored.vectors)
+
+    def _composed(
+        self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
+    ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
+        """The one query that the parts make, and the weighted parts that an alignment sums over."""
+        if len(encoded) == 1:
+            return encoded[0], []
+        background = self.background(self.target(options.find))
+
+        def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
+            pairs = zip(query.parts, encoded, strict=True)
+            return [(one, part.weight / background.spread(one, metric)) for part, one in pairs]
+
+        metric = self._metric(options)
+        whole = compose(weighted("dot"))
+        return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
+
+    def _request(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> SearchRequest:
+        """The request to the index: the terms of the queries, candidates, and how they are ranked.
+
+        ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms itself.
+        """
+        rows, only, code = queries.rows, self.target(options.find), None
+        filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
+        alone = stages is None and metric == "dot" and options.query_z is None and options.hybrid is None
+        if alone and are_plain(rows.vectors, self.index.manifest.identity.dim):
+            code = self._code(rows.modality, self.codec.query_budget)
+        terms: TermMatrix | Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
+        if code is None:
+            begun = perf_counter()
+            terms = self._terms(rows, options.query_z)
+            _took(stages, "code_ms", begun)
+            if stages is not None:
+                stages.codes = terms
+        if options.hybrid == "sum":
+            words = TextScore(queries.texts or (), options.words_weight or 1.0)
+            return SearchRequest(terms, options.k, only, filters, words=words)
+        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+        return SearchRequest(terms, depth, only, filters, Rescore(metric, rows, options.k, queries.parts), code=code)
+
+    def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
+        terms = self.codec.encode_queries(rows)
+        return terms if query_z is None else heaviest(terms, query_z)
+
+    def _hits(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> list[list[Hit]]:
+        """The hits of each query by score."""
+        if options.hybrid is not None and queries.texts is None:
+            raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
+        if options.mmr is not None or options.collapse:
+            return [self._varied(queries.take(i), options, stages) for i in range(len(queries.rows))]
+        request = self._request(queries, options, stages)
+        if options.hybrid == "rrf":
+            return self._fused(queries, request, options, stages)
+        answers = self.index.search(request, stages)
+        return answers if options.min_confidence is None else self._confident(answers, queries, options, stages)
+
+    def _varied(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
+        """The hits of one query, chosen from more hits by maximal marginal relevance or without near-duplicates."""
+        plain = replace(options, mmr=None, collapse=False)
+        near = self.background(self.target(options.find)).near if options.collapse else None
+        return varied(
+            lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near, options.mmr
+        )
+
+    def _fused(
+        self, queries: _Queries, request: SearchRequest, options: SearchOptions, stages: Stages | None
+    ) -> list[list[Hit]]:
+        """The hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
+        assert request.rescore is not None
+        ranked = self.index.search(replace(request, rescore=replace(request.rescore, k=request.k)), stages)
+        begun = perf_counter()
+        matched = self.index.match(queries.texts or (), request.k, request.modality, request.filters)
+        _took(stages, "postings_ms", begun)
+        return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
+
+    def _confident(
+        self, answers: Sequence[Sequence[Hit]], queries: _Queries, options: SearchOptions, stages: Stages | None
+    ) -> list[list[Hit]]:
+        """The hits of at least ``options.min_confidence``, with their confidences."""
+        begun = perf_counter()
+        modality, metric = self.target(options.find), self._metric(options)
+        total, least = self.index.manifest.items[modality], options.min_confidence or 0
+        confident = []
+        for i, hits in enumerate(answers):
+            usual = self.background(modality).scores(queries.take(i).rows, metric, queries.parts)
+            shares = confidences([hit.score for hit in hits], usual, total).tolist()
+            pairs = zip(hits, shares, strict=True)
+            confident.append([replace(hit, confidence=share) for hit, share in pairs if share >= least])
+        _took(stages, "code_ms", begun)
+        return confident
+
+
+def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -> QueryCode | None:
+    """The code of queries of a modality, under a dictionary with a ``budget`` of terms."""
+    return None if budget is None else codec.query_code(modality)
+
+
+def _sorted(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+    return hits if options.sort is None else by_field(hits, options.sort)
+
+
+def _embeddings(queries: Embeddings) -> Embeddings:
+    if not isinstance(queries, Embeddings):
+        raise BocError(f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)")
+    return queries
+
+
+def _took(stages: Stages | None, name: str, begun: float) -> float:
+    return begun if stages is None else stages.took(name, begun)

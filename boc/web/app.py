@@ -10,23 +10,21 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from PIL import Image
 
 from boc import __version__
 from boc.search.searcher import Searcher
 from boc.web import routes
 from boc.web.http.auth import Guard
-from boc.web.http.errors import answer_problems
-from boc.web.http.limits import Bodies, Crowd, Heads
-from boc.web.http.logs import log_answered
-from boc.web.http.observed import Answered, Observed
-from boc.web.http.responses import Checked, Compressed
+from boc.web.http.limits import BodyLimit, Heads, LoadLimit
+from boc.web.http.logs import RequestLog
+from boc.web.http.responses import Compressed, answer_problems
 from boc.web.live_index import Library
-from boc.web.metrics import Metrics
-from boc.web.microbatch import Together
-from boc.web.operations import add_operations
+from boc.web.metrics import Metrics, add_operations
+from boc.web.microbatch import Batcher
 from boc.web.pictures.decoding import Budget
-from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.search import Search
 from boc.web.settings import Settings
@@ -35,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Searcher] | None = None) -> FastAPI:
-    """The server of one index, or of several, as an ASGI application.
+    """Create the server of one index, or of several, as an ASGI application.
 
     ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at ``/index/NAME/``. With
     ``settings.api_only`` there is the JSON interface without pages. It loads nothing
@@ -55,40 +53,35 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
     app.include_router(routes.api)
     app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)
     if not settings.api_only:
-        app.mount("/static", Checked(directory=HERE / "static"), "static")
+        app.mount("/static", StaticFiles(directory=HERE / "static"), "static")
         _add_pages(app)
     add_operations(app, {name: service.library for name, service in services.items()}, metrics)
     app.add_middleware(Compressed)
-    for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
+    for layer in (LoadLimit, BodyLimit, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
-
-    def record(found: Answered) -> None:
-        metrics.request(found.route, found.method, found.status, found.seconds)
-        log_answered(found, queries=settings.log_queries)
-
-    app.add_middleware(Observed, record=record)
+    app.add_middleware(RequestLog, count=metrics.request)
     app.add_middleware(Heads)
     return app
 
 
 @asynccontextmanager
-async def _warm(app: FastAPI) -> AsyncIterator[None]:
-    """Load what the first search would wait for."""
-    await run_in_threadpool(next(iter(app.state.services.values())).sizes.warm)
+async def _warm(_: FastAPI) -> AsyncIterator[None]:
+    """Load the decoders of pictures, for which the first thumbnail would wait."""
+    await run_in_threadpool(Image.init)
     yield
 
 
 def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
-    """A service per index; they share encoders, thumbnails, sizes, and the memory for decoding."""
-    budget, sizes = Budget(settings.decoding), Sizes()
-    batching: dict[str, Together] = {}
+    """A service per index; they share encoders, thumbnails, and the memory for decoding."""
+    budget = Budget(settings.decoding)
+    batching: dict[str, Batcher] = {}
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))
     found = {}
     for name, searcher in searchers.items():
         library = Library(searcher, settings, budget, metrics, batching)
-        search = Search(library, sizes, metrics.stages)
+        search = Search(library, metrics.stages)
         own = replace(settings, name=name)
-        found[name] = routes.Service(tuple(searchers), library, sizes, thumbnails, own, search)
+        found[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)
     return found
 
 
@@ -98,8 +91,9 @@ def _add_pages(app: FastAPI) -> None:
 
     def page(service: routes.Service, home: str) -> Response:
         name, names = service.settings.name, service.names
-        shown = pages.get_template("index.html").render(name=name, names=names, home=home, version=__version__)
-        return HTMLResponse(shown, headers={"Cache-Control": "no-cache"})
+        return HTMLResponse(
+            pages.get_template("index.html").render(name=name, names=names, home=home, version=__version__)
+        )
 
     @app.get("/", include_in_schema=False)
     def first(service: routes.Served) -> Response:

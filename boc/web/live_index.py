@@ -24,8 +24,8 @@ from boc.plugins import Encoder
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
-from boc.web.http.errors import ProblemError, unknown
-from boc.web.microbatch import Together
+from boc.web.http.responses import ProblemError, unknown
+from boc.web.microbatch import Batcher
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
@@ -127,7 +127,7 @@ class Library:
         settings: Settings,
         budget: Budget,
         counts: Counts,
-        batching: dict[str, Together] | None = None,
+        batching: dict[str, Batcher] | None = None,
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
         self._settings = settings
@@ -190,8 +190,8 @@ class Library:
 
         return self._pictures.get((encoder.identity.digest, key), make)
 
-    def _together(self, encoder: Encoder) -> Together:
-        return self._batching.setdefault(encoder.identity.digest, Together())
+    def _together(self, encoder: Encoder) -> Batcher:
+        return self._batching.setdefault(encoder.identity.digest, Batcher())
 
     def upload(self, opened: Opened, sent: Upload) -> Embeddings:
         """The embedding of an uploaded picture, from the cache if possible."""

@@ -1,4 +1,4 @@
-"""Measurements of the server for Prometheus."""
+"""Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,19 +8,30 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from boc.web.http.responses import ProblemError
 from boc.web.live_index import Library
 from boc.web.settings import SHARED
 
+FRESH = {"Cache-Control": "no-store"}
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """What one application counts. With ``SHARED`` set, the processes that share that folder answer with their sum."""
+    """The counters of one application. With ``SHARED`` set, processes that share that folder answer with their sum."""
 
     def __init__(self) -> None:
         self._own = CollectorRegistry()
@@ -69,13 +80,32 @@ class Metrics:
         if SHARED in os.environ:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry) + generate_latest(_registry(_Indexes(libraries)))
+        indexes = CollectorRegistry()
+        indexes.register(_Indexes(libraries))
+        return generate_latest(registry) + generate_latest(indexes)
 
 
-def _registry(collector: Collector) -> CollectorRegistry:
-    found = CollectorRegistry()
-    found.register(collector)
-    return found
+def add_operations(app: FastAPI, libraries: Mapping[str, Library], metrics: Metrics) -> None:
+    """Add ``/healthz``, ``/readyz`` and ``/metrics`` to ``app``."""
+
+    @app.get("/healthz", include_in_schema=False)
+    async def alive() -> Response:
+        return PlainTextResponse("ok\n", headers=FRESH)
+
+    @app.get("/readyz", include_in_schema=False)
+    def ready() -> Response:
+        away = 0
+        for library in libraries.values():
+            try:
+                library.do(lambda _: None)
+            except ProblemError:
+                away += 1
+        text = f"{away} of {len(libraries)} indexes cannot be reached\n" if away else "ready\n"
+        return PlainTextResponse(text, 503 if away else 200, FRESH)
+
+    @app.get("/metrics", include_in_schema=False)
+    def measured() -> Response:
+        return Response(metrics.text(libraries), 200, FRESH, CONTENT_TYPE_LATEST)
 
 
 class _Indexes(Collector):

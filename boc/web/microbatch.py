@@ -17,7 +17,7 @@ class _Waiting:
         self.found: Embeddings | None = None
 
 
-class Together:
+class Batcher:
     """Encodes sentences for several threads. One thread at a time encodes, for all threads that wait by then."""
 
     def __init__(self) -> None:

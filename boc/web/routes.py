@@ -19,20 +19,16 @@ from boc.codecs import SurrogateCodec, code_of
 from boc.codecs.signed import CReLU
 from boc.errors import BackendError, BocError, ImageError, UnreachableError
 from boc.explain.score import explain_item
-from boc.search.queries import Part
-from boc.search.queries import Query as Parts
-from boc.types import Embeddings, Item
+from boc.types import Item
 from boc.web import schemas, serialize
 from boc.web.facets import facets as count_facets
 from boc.web.facets import offered
-from boc.web.http.errors import ProblemError, unknown
-from boc.web.http.responses import as_json
+from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, Opened
 from boc.web.pictures import archive, uploads
-from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Asked, Id, Question, Search
+from boc.web.search import MOST, Id, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 LABELLED = 12  # terms per explanation that get words and pictures
@@ -44,7 +40,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class Why(BaseModel):
-    """The query of an explanation: a sentence, or another item."""
+    """The query of an explanation: a sentence, or another item, unless a picture is sent."""
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
@@ -57,8 +53,7 @@ class Chosen(BaseModel):
     ids: list[Id] = Field(min_length=1, max_length=archive.PICTURES)
 
 
-Picture = Annotated[UploadFile, File(description="A picture; its bytes are looked at, not its name.")]
-Terms = Annotated[int | None, Query(ge=1, le=MOST, description="Terms of the query that count, the heaviest.")]
+Picture = Annotated[UploadFile | None, File(description="A picture; its bytes are looked at, not its name.")]
 Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}.")]
 
 
@@ -68,7 +63,6 @@ class Service:
 
     names: tuple[str, ...]
     library: Library
-    sizes: Sizes
     thumbnails: Thumbnails
     settings: Settings
     search: Search
@@ -77,8 +71,19 @@ class Service:
         """Run ``work`` on the index in a thread; answer with its result as JSON."""
         return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
-    async def with_upload(self, image: UploadFile, work: Callable[[Upload], Response]) -> Response:
-        """Run ``work`` on an uploaded picture in a thread."""
+    async def with_upload(
+        self, request: Request, image: UploadFile | None, work: Callable[[Upload | None], Response]
+    ) -> Response:
+        """Run ``work`` in a thread, with the picture that was sent. ProblemError 415 for a POST without one."""
+        if image is None:
+            if request.method == "POST":
+                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if kind == "multipart/form-data":
+                    raise ProblemError(400, "image: no file of this name in the form; send the picture as image")
+                raise ProblemError(
+                    415, f"a body of type {kind[:100]!r}; send a form (multipart/form-data) with a file image"
+                )
+            return await run_in_threadpool(work, None)
         data = await image.read()
 
         def run() -> Response:
@@ -98,6 +103,7 @@ async def service_of(request: Request) -> Service:
 
 
 Served = Annotated[Service, Depends(service_of)]
+Asked = Annotated[Question, Query()]
 api = APIRouter(prefix="/api", responses=ERRORS)
 
 
@@ -108,81 +114,53 @@ async def info(service: Served) -> Response:
 
 
 @api.get("/search", response_model=schemas.SearchAnswer)
-async def by_question(request: Request, service: Served, asked: Annotated[Question, Query()]) -> Response:
-    """Search by a sentence, by items, or by both. Items that it names are left out."""
-    query = asked.query()
-    return await run_in_threadpool(service.search, request, query, asked.told(query), asked, service.library.part)
-
-
 @api.post("/search", response_model=schemas.SearchAnswer)
-async def by_picture(
-    request: Request, service: Served, image: Picture, asked: Annotated[Question, Query()]
-) -> Response:
-    """Search by a picture, and whatever else is asked."""
-
-    def work(sent: Upload) -> Response:
-        query = asked.query([sent.path])
-        return service.search(request, query, asked.told(query), asked, partial(service.library.part, sent=sent))
-
-    return await service.with_upload(image, work)
+async def search(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+    """Search by a sentence, by items, by a picture, or by several of these. Items that it names are left out."""
+    return await service.with_upload(request, image, partial(service.search, request, asked))
 
 
 WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
 
 
 @api.get("/query", response_class=Response, responses=WRITTEN)
-async def query(service: Served, asked: Annotated[Question, Query()]) -> Response:
-    """The body of the search request for the server that holds the index, as ``boc query`` prints it."""
-    return await run_in_threadpool(_request, service, asked.query(), asked, service.library.part)
-
-
 @api.post("/query", response_class=Response, responses=WRITTEN)
-async def query_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
-    """The same for a picture, and the other parts of the question."""
+async def request_body(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+    """Return the body of the search request for the server that holds the index. 400 for what no single request
+    does."""
 
-    def work(sent: Upload) -> Response:
-        return _request(service, asked.query([sent.path]), asked, partial(service.library.part, sent=sent))
+    def work(sent: Upload | None) -> Response:
+        query = asked.query(sent)
 
-    return await service.with_upload(image, work)
+        def write(opened: Opened) -> str:
+            encoded = [] if query.ids else [service.library.part(opened, each, sent) for each in query.parts]
+            try:
+                return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("body")
+            except UnreachableError:
+                raise
+            except BackendError as error:
+                raise ProblemError(400, str(error)) from error
 
+        return Response(service.library.do(write), 200, {"Cache-Control": "no-store"}, "application/json")
 
-def _request(service: Service, query: Parts, asked: Asked, encode: Callable[[Opened, Part], Embeddings]) -> Response:
-    """The body for a query. ProblemError 400 for what no single request does."""
-
-    def work(opened: Opened) -> str:
-        encoded = [] if query.ids else [encode(opened, each) for each in query.parts]
-        try:
-            return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("json")
-        except UnreachableError:
-            raise
-        except BackendError as error:
-            raise ProblemError(400, str(error)) from error
-
-    return Response(service.library.do(work), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    return await service.with_upload(request, image, work)
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
-async def facets(service: Served, asked: Annotated[Question, Query()]) -> Response:
-    """How many of the hits have which value of each field."""
-    return await service.answer(partial(_counted, asked.query(), asked, service.library.part))
-
-
 @api.post("/facets", response_model=schemas.FacetsAnswer)
-async def facets_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
-    """How many of the hits for a picture, and the other parts of the question, have which value of each field."""
+async def facets(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+    """Count how many of the hits have which value of each field."""
 
-    def work(sent: Upload) -> Response:
-        encode = partial(service.library.part, sent=sent)
-        return as_json(service.library.do(partial(_counted, asked.query([sent.path]), asked, encode)))
+    def work(sent: Upload | None) -> Response:
+        query = asked.query(sent)
 
-    return await service.with_upload(image, work)
+        def count(opened: Opened) -> serialize.Json:
+            encoded = [service.library.part(opened, each, sent) for each in query.parts]
+            return count_facets(opened, query, encoded, asked.options(opened))
 
+        return as_json(service.library.do(count))
 
-def _counted(
-    query: Parts, asked: Asked, encode: Callable[[Opened, Part], Embeddings], opened: Opened
-) -> serialize.Json:
-    encoded = [encode(opened, each) for each in query.parts]
-    return count_facets(opened, query, encoded, asked.options(opened))
+    return await service.with_upload(request, image, work)
 
 
 @api.post("/zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})
@@ -202,44 +180,38 @@ async def as_zip(service: Served, chosen: Chosen) -> StreamingResponse:
     return StreamingResponse(archive.stream(found), 200, headers, "application/zip")
 
 
-@api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
-async def by_item(request: Request, service: Served, id: str, asked: Annotated[Asked, Query()]) -> Response:
-    """Search by an item of the index, which itself is left out."""
-    query, told = Parts((Part("item", id),)), {"kind": "item", "id": id}
-    return await run_in_threadpool(service.search, request, query, told, asked, service.library.part)
-
-
 @api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
-async def why(service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
-    """Why an item has its score for a sentence, or for another item."""
-    q, like, library = asked.q, asked.like, service.library
-    if (q is None) == (like is None):
-        raise BocError("give either q, a sentence, or like, the id of an item")
-
-    def work(opened: Opened) -> serialize.Json:
-        if like is not None:
-            other = _item(opened, like)
-            query = ExplainedQuery(other, library.shown(opened, other), "item")
-        else:
-            query = ExplainedQuery(Item("query", "text", str(q)), library.sentence(opened, str(q)), "sentence")
-        return _explained(library, opened, id, query, asked.z)
-
-    return await service.answer(work)
-
-
 @api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
-async def why_picture(service: Served, id: str, image: Picture, z: Terms = None) -> Response:
-    """Why an item has its score for a picture."""
-    library = service.library
+async def why(
+    request: Request, service: Served, id: str, asked: Annotated[Why, Query()], image: Picture = None
+) -> Response:
+    """Explain why an item has its score for a sentence, for another item, or for a picture."""
+    q, like, library = asked.q, asked.like, service.library
 
-    def work(sent: Upload) -> Response:
+    def work(sent: Upload | None) -> Response:
+        if (q is not None) + (like is not None) + (sent is not None) != 1:
+            raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
+
         def explain(opened: Opened) -> serialize.Json:
-            query = ExplainedQuery(Item("query", "image", sent.name), library.upload(opened, sent), "image")
-            return _explained(library, opened, id, query, z)
+            if sent is not None:
+                query, encoded, kind = Item("query", "image", sent.name), library.upload(opened, sent), "image"
+            elif like is not None:
+                query, kind = _item(opened, like), "item"
+                encoded = library.shown(opened, query)
+            else:
+                query, kind = Item("query", "text", str(q)), "sentence"
+                encoded = library.sentence(opened, str(q))
+            item, searcher = _item(opened, id), opened.searcher
+            encode = partial(library.item, opened)
+            explanation = explain_item(
+                searcher, query, encoded, item, encode, opened.labels, labelled=LABELLED, query_z=asked.z
+            )
+            terms = searcher.index.terms([id])
+            return serialize.explanation(explanation, terms, kind, captions(opened, item))
 
         return as_json(library.do(explain))
 
-    return await service.with_upload(image, work)
+    return await service.with_upload(request, image, work)
 
 
 @api.get("/item/{id:path}", response_model=schemas.WholeItem)
@@ -248,10 +220,9 @@ async def item(service: Served, id: str) -> Response:
 
     def work(opened: Opened) -> serialize.Json:
         found = _item(opened, id)
-        (size,) = service.sizes.of([found], patience=None)
         words = opened.searcher.codec.words if found.modality == "image" else {}
         terms = serialize.written(opened.searcher.index.terms([id]), words) if words else []
-        return {**serialize.item(found, size), "captions": captions(opened, found), "words": terms}
+        return {**serialize.item(found), "captions": captions(opened, found), "words": terms}
 
     return await service.answer(work)
 
@@ -281,24 +252,6 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         return Response(service.thumbnails.get(path, side).data, 200, headers, "image/jpeg")
     except ImageError as error:
         raise ProblemError(404, str(error)) from error
-
-
-@dataclass(frozen=True)
-class ExplainedQuery:
-    """The query of an explanation; ``kind`` is "sentence", "item" or "image"."""
-
-    item: Item
-    embeddings: Embeddings
-    kind: str
-
-
-def _explained(library: Library, opened: Opened, id: str, query: ExplainedQuery, z: int | None) -> serialize.Json:
-    item, searcher = _item(opened, id), opened.searcher
-    encode = partial(library.item, opened)
-    found = explain_item(
-        searcher, query.item, query.embeddings, item, encode, opened.labels, labelled=LABELLED, query_z=z
-    )
-    return serialize.explanation(found, searcher.index.terms([id]), query.kind, captions(opened, item))
 
 
 def captions(opened: Opened, item: Item) -> list[str]:

@@ -61,9 +61,9 @@ class Info(BaseModel):
 
 class ItemAnswer(BaseModel):
     """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width`` and ``height`` are
-    those of the picture; null for a sentence, for an unreadable picture, and in a search for a picture whose file did
-    not answer at once. ``thumb`` is the address of a thumbnail of the picture, or of the picture that a sentence
-    describes, from the page of the index: ``api/thumb/ID``."""
+    those of its fields; null for a sentence, and for a picture without these fields. ``thumb`` is the address of a
+    thumbnail of the picture, or of the picture that a sentence describes, from the page of the index:
+    ``api/thumb/ID``."""
 
     id: str
     modality: Modality

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field, create_model
 
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
-from boc.names import Hybrid, Metric, Modality
 from boc.search.options import SearchOptions
 from boc.search.queries import BETA, GAMMA, Part, Query, parse_text
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.pictures.sizes import Sizes
+from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
 MOST = 10_000_000  # limit of the number of terms in a request
@@ -29,54 +29,36 @@ HEAVIEST = 1000
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]
 
-
-class Asked(BaseModel):
-    """The parameters of every search beside its query."""
-
-    find: Modality | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
-    k: int = Field(40, ge=1, le=K, description="Hits wanted.")
-    rm: float | None = Field(
-        None, ge=1, le=1000, allow_inf_nan=False, description="Candidates re-ranked per hit; the index's."
-    )
-    z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
-    rerank: Metric | None = Field(None, description="How candidates are re-ranked; the index's.")
-    filter: list[str] = Field([], max_length=FILTERS, description="FIELD=VALUE, or != < <= > >=. All must hold.")
-    hybrid: Hybrid | None = Field(None, description="Count the words of the sentence too.")
-    words_weight: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="What sum multiplies the score of the words by."
-    )
-    sort: str | None = Field(
-        None, max_length=1000, description="Order the hits by this field; after a minus, the largest value first."
-    )
-    min_confidence: float | None = Field(
-        None, ge=0, le=1, description="Give hits a confidence, and leave out hits below this one."
-    )
-    mmr: float | None = Field(None, ge=0, le=1, description="Variety: 1 keeps the ranking, 0 ranks by difference only.")
-    collapse: bool = Field(False, description="Group near-duplicates under the best of them.")
-
-    def options(self, opened: Opened) -> SearchOptions:
-        """Its value for an index. BocError for an unknown field, and for what the index does not hold."""
-        manifest = opened.searcher.index.manifest
-        if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
-            raise BocError(f"the index holds no concept sets, which {self.rerank} compares; leave rerank out")
-        return SearchOptions(
-            k=self.k,
-            rm=self.rm,
-            find=opened.searcher.target(self.find),
-            rerank=self.rerank,
-            filters=[parse_filter(each, manifest.fields) for each in self.filter],
-            hybrid=self.hybrid,
-            words_weight=self.words_weight,
-            query_z=self.z,
-            sort=self.sort,
-            min_confidence=self.min_confidence,
-            mmr=self.mmr,
-            collapse=self.collapse,
-        )
+LIMITS: Mapping[str, tuple[Any, Any]] = {
+    "k": (int, Field(40, ge=1, le=K)),
+    "rm": (float | None, Field(None, ge=1, le=1000, allow_inf_nan=False)),
+    "filters": (list[str], Field([], alias="filter", max_length=FILTERS)),
+    "words_weight": (float | None, Field(None, gt=0, allow_inf_nan=False)),
+    "query_z": (int | None, Field(None, alias="z", ge=1, le=MOST)),
+    "sort": (str | None, Field(None, max_length=1000)),
+    "min_confidence": (float | None, Field(None, ge=0, le=1)),
+    "mmr": (float | None, Field(None, ge=0, le=1)),
+}
+"""Types and limits of parameters that differ from those of ``SearchOptions``."""
 
 
-class Question(Asked):
-    """A question of several parts: a sentence, and items wanted or unwanted."""
+def _parameters() -> dict[str, Any]:
+    """Return the fields of ``SearchOptions`` as parameters of a request, described by its docstring."""
+    types = get_type_hints(SearchOptions)
+    texts = dict(re.findall(r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE))
+    found = {}
+    for each in fields(SearchOptions):
+        kind, value = LIMITS.get(each.name, (types[each.name], Field(each.default)))
+        value.description = " ".join(texts.get(each.name, "").split())
+        found[each.name] = kind, value
+    return found
+
+
+_Options: Any = create_model("_Options", **_parameters())
+
+
+class Question(_Options):
+    """A search: its options, and a sentence, items, or both. A picture may be sent with them."""
 
     q: str | None = Field(
         None, max_length=SENTENCE, description='What the picture shows; -word or -"some words": what it does not.'
@@ -88,21 +70,31 @@ class Question(Asked):
     )
     unlike_weight: float = Field(GAMMA, gt=0, le=HEAVIEST, description="Weight of all together that is unwanted.")
 
-    def query(self, images: Sequence[Path] = ()) -> Query:
-        """Its value, with uploaded ``images``. BocError if it asks for nothing."""
+    def options(self, opened: Opened) -> SearchOptions:
+        """Return its options for an index. BocError for an unknown field, and for what the index does not hold."""
+        manifest = opened.searcher.index.manifest
+        if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
+            raise BocError(f"the index holds no concept sets, which {self.rerank} compares; leave rerank out")
+        values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
+        values["find"] = opened.searcher.target(self.find)
+        values["filters"] = [parse_filter(each, manifest.fields) for each in self.filters]
+        return SearchOptions(**values)
+
+    def query(self, sent: Upload | None = None) -> Query:
+        """Return its query, with the picture that was sent. BocError if it asks for nothing."""
         sentence, minus = (None, []) if self.q is None else parse_text(self.q)
         return Query.of(
             sentence,
             minus=minus,
-            images=images,
+            images=[] if sent is None else [sent.path],
             like=self.like,
             unlike=self.unlike,
             weight=self.weight,
             unlike_weight=self.unlike_weight,
         )
 
-    def told(self, query: Query) -> serialize.Json:
-        """The query of the answer."""
+    def summary(self, query: Query) -> serialize.Json:
+        """Return the query of the answer."""
         if len(query.parts) == 1:
             (part,) = query.parts
             return {"kind": part.kind} | {"text": {"text": part.value}, "item": {"id": part.value}}.get(part.kind, {})
@@ -113,47 +105,38 @@ class Question(Asked):
 class Search:
     """Searches by embeddings from an encoder or from the index."""
 
-    def __init__(self, library: Library, sizes: Sizes, measured: Callable[[serialize.Json], None]) -> None:
+    def __init__(self, library: Library, measured: Callable[[serialize.Json], None]) -> None:
         """``measured`` is called with the milliseconds of the stages of each search."""
         self._library = library
-        self._sizes = sizes
         self._measured = measured
 
-    def __call__(
-        self,
-        request: Request,
-        query: Query,
-        told: serialize.Json,
-        asked: Asked,
-        encode: Callable[[Opened, Part], Embeddings],
-    ) -> Response:
-        """A ``SearchAnswer`` to ``query``, which is ``told`` in it; its parts are encoded by ``encode``."""
+    def __call__(self, request: Request, question: Question, sent: Upload | None) -> Response:
+        """Return the ``SearchAnswer`` to a question with the picture that was sent."""
         start: float = request.scope["state"]["start"]
-        found = self._library.do(lambda opened: self._found(opened, query, asked, partial(encode, opened)))
-        found["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
-        self._measured(found["stages"])
-        return as_json({"query": told, **found})
+        query, encode = question.query(sent), partial(self._library.part, sent=sent)
+        answer = self._library.do(lambda opened: self._answer(opened, query, question, partial(encode, opened)))
+        answer["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
+        self._measured(answer["stages"])
+        return as_json({"query": question.summary(query), **answer})
 
-    def _found(
-        self, opened: Opened, query: Query, asked: Asked, encode: Callable[[Part], Embeddings]
+    def _answer(
+        self, opened: Opened, query: Query, question: Question, encode: Callable[[Part], Embeddings]
     ) -> serialize.Json:
         searcher, stages = opened.searcher, Stages()
-        manifest = searcher.index.manifest
-        options, find = asked.options(opened), searcher.target(asked.find)
+        options, find = question.options(opened), searcher.target(question.find)
         begun = perf_counter()
         encoded = list(map(encode, query.parts))
         stages.took("encode_ms", begun)
         hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
         begun = perf_counter()
-        sizes = self._sizes.of([hit.item for hit in hits])
         shown = [
             {
-                **serialize.item(hit.item, size),
+                **serialize.item(hit.item),
                 "score": float(hit.score),
                 "confidence": hit.confidence,
                 "duplicates": hit.duplicates,
             }
-            for hit, size in zip(hits, sizes, strict=True)
+            for hit in hits
         ]
         stages.took("content_ms", begun)
         assert stages.codes is not None
@@ -164,7 +147,7 @@ class Search:
             "postings": opened.postings(stages.codes),
             "terms": int(stages.codes.nnz),
             "candidates": stages.candidates,
-            "more": len(hits) == asked.k < min(K, manifest.items[find]),
+            "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),
         }
 
 

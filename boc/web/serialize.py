@@ -15,7 +15,6 @@ from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.file_facts import shown
 from boc.labels import Example
 from boc.types import Item, TermMatrix
-from boc.web.pictures.sizes import Size
 
 SURROGATE = 20_000  # characters of a surrogate text that are sent
 CAPTIONS = 12  # captions per picture that are sent
@@ -23,10 +22,12 @@ CAPTIONS = 12  # captions per picture that are sent
 Json = dict[str, Any]
 
 
-def item(found: Item, size: Size | None) -> Json:
-    """An ``ItemAnswer``. It has the file name of a picture, but not its path on this disk."""
+def item(found: Item) -> Json:
+    """Return an ``ItemAnswer``. It has the file name of a picture, but not its path on this disk; its width and height
+    are those of its fields."""
     picture = found.modality == "image"
-    width, height = size or (None, None)
+    sizes = [found.fields.get(name) for name in ("width", "height")]
+    width, height = sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
     pictured = found.id if picture else found.group
     return {
         "id": found.id,

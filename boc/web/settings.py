@@ -35,7 +35,7 @@ class Settings:
     an uploaded picture, ``decoding`` those of all pictures that are decoded at a time, ``cache_bytes`` all thumbnails.
     ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
     ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
-    seconds between checks whether the index was replaced. With ``log_queries`` the log of requests has their addresses.
+    seconds between checks whether the index was replaced.
     With ``api_only`` there is no page.
     """
 
@@ -54,7 +54,6 @@ class Settings:
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0
-    log_queries: bool = False
     api_only: bool = False
 
     @property

@@ -205,19 +205,6 @@ class Vsrn(Network):
         state, regions = self.img_enc(features, boxes, lengths)
         return Encoded(nn.functional.normalize(state, dim=1), regions)
 
-    def affinities(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Tensor:
-        """R (B, n, n) of the first layer of region reasoning, for inputs as of ``images``; n is at least 1.
-
-        EncoderError for a network without such a layer.
-        """
-        if not self.config.reasoning_layers:
-            raise EncoderError("this network has reasoning_layers=0: no affinities of regions; take another model")
-        features, _, lengths = self._clean(features, boxes, lengths)
-        real = ~padding_mask(lengths, features.shape[1])
-        first = self.img_enc.get_submodule("Rs_GCN_1")
-        assert isinstance(first, Reasoning)
-        return first.affinity(self.img_enc.embedded(features, real), real)
-
     def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs of ``images`` with at least one region, features raised to their power, zeros as padding."""
         if not features.shape[1]:

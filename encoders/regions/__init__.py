@@ -1,56 +1,41 @@
-"""Region sources: one module per kind, each with ``load(argument) -> RegionSource``.
-
-A module names its argument (``ARGUMENT``) and the extra that installs its packages (``EXTRA``).
-"""
+"""Region sources by the kind that their spec begins with."""
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
 
-from . import _options
+KINDS = {
+    "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0&nms=0.3", "detectors"),
+    "detector": ("detector", "load", "FOLDER?top=36&threshold=0.2", "detectors"),
+    "efficientnet": ("efficientnet", "load", "NAME?side=0&maps=last&cells=0&crops=0&whole=0&colours=0", "eyes"),
+    "files": ("precomputed", "load_files", "DIR", "encoders"),
+    "grid": ("grid", "load", "", "encoders"),
+    "patches": ("patches", "load", "FOLDER", "encoders"),
+    "scan": ("precomputed", "load_scan", "DIR", "encoders"),
+    "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
+}
+"""Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with its packages."""
 
 
-def load(spec: str, base: Path | None = None) -> RegionSource:
-    """The region source ``KIND`` or ``KIND:ARGUMENT``; a file that it names is first looked up in ``base``.
-
-    Raises EncoderError for an unknown kind or a missing package.
-    """
+def load(spec: str) -> RegionSource:
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``. EncoderError for an unknown kind or a missing package."""
     kind, _, argument = spec.partition(":")
-    kinds = known()
-    if kind not in kinds:
-        raise EncoderError(f"no region source {spec!r}; known: {', '.join(kinds.values())}")
-    if base is not None and argument:
-        argument = _options.within(base, argument)
+    if kind not in KINDS:
+        raise EncoderError(f"no region source {spec!r}; known: {', '.join(known().values())}")
+    name, function, _, extra = KINDS[kind]
     try:
-        module = import_module(f".{kind}", __name__)
+        module = import_module(f".{name}", __name__)
     except ModuleNotFoundError as error:
-        extra = _said(kind)["EXTRA"]
         raise EncoderError(
             f"{kind} needs the package {error.name}; install it with: pip install 'boc[{extra}]'"
         ) from error
-    source: RegionSource = module.load(argument)
+    source: RegionSource = getattr(module, function)(argument)
     return source
 
 
 def known() -> dict[str, str]:
-    """The spec of each kind of region source by name: ``tflite:FILE`` for ``tflite``."""
-    kinds = sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
-    return {kind: ":".join(filter(None, (kind, _said(kind)["ARGUMENT"]))) for kind in kinds}
-
-
-def _said(kind: str) -> dict[str, str]:
-    """The constants of a module, read without importing it, since its packages may be missing."""
-    tree = ast.parse((Path(__file__).parent / f"{kind}.py").read_text(encoding="utf-8"))
-    return {
-        node.targets[0].id: str(node.value.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Constant)
-    }
+    """Return the spec of each kind of region source by name: ``tsv:FILE`` for ``tsv``."""
+    return {kind: f"{kind}:{argument}" if argument else kind for kind, (_, _, argument, _) in KINDS.items()}

@@ -30,11 +30,7 @@ from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ..runtime import device
-from . import _options
-from ._boxes import Kept, select
-
-ARGUMENT = "FILE?top=36&threshold=0&nms=0.3"
-EXTRA = "detectors"
+from ._shared import Kept, parse_spec, select, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
 SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
@@ -65,7 +61,7 @@ class Options(Kept):
 
 def load(argument: str) -> BottomUpRegions:
     """The source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
-    name, options = _options.parse(argument, Options)
+    name, options = parse_spec(argument, Options)
     return BottomUpRegions(Path(name), options)
 
 
@@ -82,7 +78,7 @@ class BottomUpRegions:
         self._network = read_network(path).to(self._device)
         kept = self._options
         decides = f"bottomup {sha256(path)} {kept.top} {kept.threshold} {kept.nms}"
-        spec = _options.spec("bottomup", str(path.resolve()), kept)
+        spec = write_spec("bottomup", str(path.resolve()), kept)
         self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), self._network.width)
 
     @torch.inference_mode()

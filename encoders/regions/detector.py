@@ -15,16 +15,13 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from . import _options, _pretrained
-from ._boxes import Kept, select
-
-ARGUMENT = "FOLDER?top=36&threshold=0.2"
-EXTRA = "detectors"
+from . import _pretrained
+from ._shared import Kept, parse_spec, select, write_spec
 
 
 def load(argument: str) -> DetectorRegions:
     """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
-    name, kept = _options.parse(argument, Kept)
+    name, kept = parse_spec(argument, Kept)
     return DetectorRegions(name, kept)
 
 
@@ -40,7 +37,7 @@ class DetectorRegions:
     def __init__(self, name: str, kept: Kept | None = None) -> None:
         self._kept = kept or Kept()
         self._model = _pretrained.load(name, AutoModelForObjectDetection, "detector")
-        spec = _options.spec("detector", self._model.name, self._kept)
+        spec = write_spec("detector", self._model.name, self._kept)
         digest = hashlib.sha256(f"{self._model.digest} {self._kept}".encode()).hexdigest()
         try:
             states, _, _ = self._detect(Image.new("RGB", (64, 48)))

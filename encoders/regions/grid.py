@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from skimage.color import rgb2lab
 
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ._cells import cell_boxes
+from ._shared import cell_boxes
 
-ARGUMENT = ""
-EXTRA = "encoders"
 LEVELS = (6, 3, 1)  # cells per side
 PARTS = 3  # parts per side of a cell
 PIXELS = 8  # pixels per side of a part
 ORIENTATIONS = 9
 DIM = PARTS * PARTS * (ORIENTATIONS + 3)
+XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+"""XYZ of the primaries of sRGB under D65, rows X, Y, Z."""
+WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
 
 def load(argument: str) -> GridRegions:
@@ -53,7 +53,7 @@ def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
     edges = _normalised(_of_cells(_histograms(pixels), side))
-    colours = rgb2lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
+    colours = rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
@@ -93,3 +93,15 @@ def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths: NDArray[np.float64] = np.sqrt((rows**2).sum(axis=1, keepdims=True) + 1e-10)
     return lengths
+
+
+def rgb_to_lab(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE 15:2004, IEC 61966-2-1)."""
+    linear = np.where(
+        pixels > 0.04045,
+        ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4),
+        pixels / np.float32(12.92),
+    )
+    xyz = linear @ np.array(XYZ, np.float32).T / np.array(WHITE, np.float32)
+    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)), -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)

@@ -1,10 +1,8 @@
-"""Model folders: weights (safetensors), configuration (JSON), tokens, and the weights of the region source if it has
-any. A folder contains everything needed to encode, and can be moved."""
+"""Model folders: weights (safetensors), configuration (JSON) and tokens. A folder can be moved."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -74,17 +72,12 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers
     lacks the boxes that the network reads."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
-    spec, weights = source.identity.spec, getattr(source, "weights", None)
-    if weights is not None:
-        spec = f"{spec.partition(':')[0]}:regions{weights.suffix}"
-        with replacing(folder / f"regions{weights.suffix}") as temporary:
-            shutil.copyfile(weights, temporary)
     config = {
         "format": FORMAT,
         "kind": kind,
         "network": asdict(network.config),
         "text": network.text,
-        "regions": {"spec": spec, "digest": source.identity.digest},
+        "regions": {"spec": source.identity.spec, "digest": source.identity.digest},
     }
     write_text(folder / "tokenizer.json", tokens.dump())
     write_text(folder / "config.json", json.dumps(config, indent=1, sort_keys=True))
@@ -109,7 +102,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         check_system(folder, error, EncoderError)
         raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
-    source = regions.load(config["regions"]["spec"], base=folder)
+    source = regions.load(config["regions"]["spec"])
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
     return network, tokens, source, Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), network.dim)

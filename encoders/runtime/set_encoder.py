@@ -74,18 +74,6 @@ class SetEncoder:
         vectors, sets = self._in_batches(prepared, [len(r) for r in prepared], encode)
         return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
 
-    @torch.inference_mode()
-    def affinities(self, prepared: Regions) -> NDArray[np.float32]:
-        """R (n, n) in the first layer of region reasoning of a VSRN or VSRN++: the weight in row i of what row j gives.
-
-        EncoderError for a network without such a layer.
-        """
-        found = getattr(self.network, "affinities", None)
-        if found is None:
-            raise EncoderError(f"{self.identity.spec}: relates no regions to each other; use a vsrn or vsrnpp")
-        matrix: Tensor = found(*(t.to(self.device) for t in pad_regions([prepared])))[0]
-        return np.asarray(matrix.cpu().numpy(), dtype=np.float32)
-
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         ids = self.tokens.ids(texts)
         kept = self.places(ids)

@@ -72,8 +72,7 @@ class TrainConfig:
     # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum of both directions'
     # NDCG@25, as TERAN's authors; or ndcg-image, that of sentence to picture, as TERN's.
     choose: str = "recall"
-    # For NDCG: rouge-l (also if empty), graph (see caption_graph.py), or a file with the published relevance matrix of
-    # the validation captions.
+    # For NDCG: rouge-l (also if empty), or a file with the published relevance matrix of the validation captions.
     relevance: str = ""
     keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
     patience: int = 5  # epochs without a better validation before training stops

@@ -72,7 +72,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # A mean over the words: among sums, long captions are found for a picture whatever they say (docs/encoders.md).
+    # A mean over the words: among sums, long captions win whatever a picture shows (docs/results/encoders.md).
     "photos-teran": {
         **ALIGNED, "kind": "teran", "objective": "alignment", "pooling": "mravgw", "alignment_temperature": "0.05",
     },

@@ -26,8 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, evaluate_recall
-from boc.evaluate.relevance import known_relevance, read_relevance
-from boc.names import RELEVANCES, Relevance
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 from ..networks.base import Network, raised
 from ..networks.layers import recompute
@@ -285,9 +284,8 @@ class Trainer:
     def _load_relevance(self) -> NDArray[np.float32]:
         """Return the relevance of the held-out pictures to their captions. BocError if the file is of others."""
         texts = [self.captions.texts[number] for numbers in self.held_out.captions for number in numbers]
-        if self.config.relevance in ("", *RELEVANCES):
-            by: Relevance = "graph" if self.config.relevance == "graph" else "rouge-l"
-            return known_relevance(by, texts, self.held_out.owners)
+        if self.config.relevance in ("", "rouge-l"):
+            return rouge_l_matrix(texts, self.held_out.owners)
         relevance = read_relevance(Path(self.config.relevance), len(texts))
         check_relevance(relevance, len(texts), len(self.held_out))
         return relevance

@@ -15,9 +15,7 @@ from boc.manifest import Manifest
 
 from . import commits
 from .index import EmbeddedIndex
-from .merge import MERGE
-from .postings import BLOCK
-from .writer import WAITING, EmbeddedEditor, EmbeddedWriter
+from .writer import EmbeddedEditor, EmbeddedWriter
 
 
 class EmbeddedBackend:
@@ -48,22 +46,9 @@ class EmbeddedBackend:
             f"file:{self.folder} holds indexes of boc only; attach to one on a server with --at elastic+URL"
         )
 
-    def store_template(self, name: str) -> NoReturn:
-        raise BackendError(f"file:{self.folder} stores no search templates, which are of servers; add --at elastic+URL")
-
-    def remove_template(self, name: str) -> NoReturn:
-        self.store_template(name)
-
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:
             editor.compact()
-
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        blocks, flushed, written, level = max(1, -(-items // BLOCK)), size // WAITING, 0, 1
-        while level <= flushed:  # merged at the end, and before in groups of each size class
-            written += flushed // level * level
-            level *= MERGE
-        return 4 * n_terms * blocks, written * WAITING / max(1, size)
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.folder.glob("*/CURRENT"))

@@ -20,45 +20,28 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.plugins import Answerer
-from boc.rerank import dot
-from boc.rerank.alignment import rescored
+from boc.manifest import Manifest
 from boc.rerank.storage import restored
-from boc.topk import topk, topk_positive
-from boc.types import (
-    Filter,
-    Hit,
-    Item,
-    Modality,
-    QueryCode,
-    Rescore,
-    Stages,
-    StoredConcepts,
-    TermMatrix,
-    TextScore,
-)
+from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
-from .live_segments import Part, located, masks_of, open_current, owner
-from .npy_files import DAMAGED, fetch
-from .query import Plan, planned
-from .segment import side_by_side, take_sets
-from .shortlist import Found, Shortlist, leading
+from .kernel import Ranked
+from .live_segments import Part, located, masks_of, open_current, owner, read
+from .npy_files import DAMAGED
+from .ranking import Ranking, Rows, best_of
+from .segment import Segment, side_by_side, take_sets
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROBE = 4  # candidates whose vectors tell whether the others are in memory
-COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
-TOGETHER = 32  # queries re-ranked in one call, for which one probe decides
-FILTERS = 16  # sets of filters whose masks are cached
+FILTERS = 16  # sets of filters for which a ranking is cached
 PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
     "vectors": "vectors",
-    "compact": "vectors",
+    "compact": "vectors",  # of indexes that were written with codes of them
     "concepts": "concepts",
     "concept": "concepts",
 }
@@ -93,8 +76,7 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self.shortlist = Shortlist.of(opened)
-        self._masks = lru_cache(FILTERS)(partial(masks_of, self._parts, self.manifest.fields))
+        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -107,91 +89,34 @@ class EmbeddedIndex:
         return self._arrays
 
     @_refusing
-    def search(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        words: TextScore | None = None,
-        stages: Stages | None = None,
-    ) -> list[list[Hit]]:
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         stages = Stages() if stages is None else stages
-        found = self._ranked(queries, k, modality, tuple(filters), rescore, words, stages)
+        ranked = self._ranked(request, stages)
         begun = perf_counter()
-        hits = [_hits(one, k if rescore is None else rescore.k) for one in found]
+        numbers, rows, scores = ranked.flat()
+        hits = ranked.split(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
         stages.took("content_ms", begun)
         return hits
 
     @_refusing
-    def search_ids(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> list[tuple[list[str], NDArray[Any]]]:
-        found = self._ranked(queries, k, modality, tuple(filters), rescore, None, Stages())
-        return [_ids(leading(one, k if rescore is None else rescore.k)) for one in found]
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        ranked = self._ranked(request, Stages())
+        numbers, rows, _ = ranked.flat()
+        there, ids = ranked.there, np.full(ranked.rows.shape, None, object)
+        ids[there] = read(self._parts, numbers, rows, Segment.ids)
+        ranked.scores[~there] = -np.inf
+        return ids, ranked.scores
 
-    @_refusing
-    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        plan = planned(code, self._parts, self._masks(modality, tuple(filters)), self.shortlist)
-        return None if plan is None else partial(self._answer, plan)
-
-    @_refusing
-    def _answer(
-        self,
-        plan: Plan,
-        queries: NDArray[np.float32],
-        depth: int,
-        ids: NDArray[np.object_],
-        scores: NDArray[np.float32],
-    ) -> bool:
-        return plan(queries, depth, ids, scores)
-
-    def _ranked(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None,
-        filters: tuple[Filter, ...],
-        rescore: Rescore | None,
-        words: TextScore | None,
-        stages: Stages,
-    ) -> list[list[Found]]:
-        """For each query the best rows of each part, best first, and their scores: at most k, or ``rescore.k``."""
-        if k < 1:
-            raise BackendError(f"k must be at least 1, got {k}")
+    def _ranked(self, request: SearchRequest, stages: Stages) -> Ranked:
+        if request.k < 1:
+            raise BackendError(f"k must be at least 1, got {request.k}")
         n_terms = self.manifest.codec["n_terms"]
-        if queries.shape[1] != n_terms:
-            raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
-        if rescore is not None:
-            check_rescore(rescore, modality, self.manifest, f"the index in {self._home}")
-        begun, by_row = perf_counter(), rescore is not None
-        masks = self._masks(modality, filters)
-        if words is None:
-            pairs = zip(self._parts, masks, strict=True)
-            tops = [(part, part.segment.postings.top(queries, k, mask, by_row)) for part, mask in pairs]
-            found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
-        else:
-            found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
-        if len(self._parts) > 1:
-            found = [leading(one, k) for one in found]
-        begun = stages.took("postings_ms", begun)
-        if rescore is not None:
-            for one in found:
-                for _, rows, _ in one:
-                    stages.candidates += len(rows)
-            if self.shortlist is not None and rescore.metric == "dot" and modality is not None:
-                found = self.shortlist.cut(found, rescore.queries.vectors, k, rescore.k)
-            found = _rescored(found, rescore, modality)
-            stages.took("rerank_ms", begun)
-        return found
+        asked = len(request.code.centroids[-1]) if request.code is not None else request.queries.shape[1]
+        if asked != n_terms:
+            raise BackendError(f"queries have {asked} terms, the index has {n_terms}")
+        if request.rescore is not None:
+            check_rescore(request.rescore, request.modality, self.manifest, f"the index in {self._home}")
+        return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:
@@ -206,43 +131,26 @@ class EmbeddedIndex:
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
-        masks = self._masks(modality, tuple(filters))
-        return [_hits([_best(*one, k) for one in self._matching(text, masks)], k) for text in texts]
+        masks, answers = self._ranking(modality, tuple(filters)).masks, []
+        for text in texts:
+            pairs = zip(self._matching(text), masks, strict=True)
+            found = [one if mask is None else _masked(*one, mask) for one, mask in pairs]
+            numbers, rows, scores = best_of(self._parts, found, k)
+            answers.append(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
+        return answers
 
-    def _with_words(
-        self,
-        query: TermMatrix,
-        k: int,
-        masks: Sequence[NDArray[np.uint8] | None],
-        words: TextScore,
-        i: int,
-        *,
-        by_row: bool,
-    ) -> list[Found]:
-        """The k best rows of each part by the sum of the term score and the text score of sentence i."""
-        found = []
-        for part, rows, scores in self._matching(words.texts[i], [None] * len(self._parts)):
-            joint = part.segment.postings.scores(query.indices, query.data)
-            shared = joint[rows] > 0
-            joint[rows[shared]] += words.weight * scores[shared]
-            found.append((part, joint))
-        return [
-            _best(part, np.arange(len(joint)), joint if mask is None else joint * mask, k, by_row=by_row)
-            for (part, joint), mask in zip(found, masks, strict=True)
-        ]
-
-    def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[Found]:
+    def _matching(self, text: str) -> list[Rows]:
         """For each part the rows that share a word with ``text``, and their scores."""
-        found: list[Found] = []
-        scores = iter(self._ranking.scores(text))
-        for part, mask in zip(self._parts, masks, strict=True):
+        found: list[Rows] = []
+        scores = iter(self._words.scores(text))
+        for part in self._parts:
             total = np.zeros(0) if part.segment.words is None else next(scores)
-            rows = np.flatnonzero(total if mask is None or not len(total) else total * mask)
-            found.append((part, rows, total[rows]))
+            rows = np.flatnonzero(total)
+            found.append((rows, total[rows]))
         return found
 
     @cached_property
-    def _ranking(self) -> bm25.Ranking:
+    def _words(self) -> bm25.Ranking:
         searched = [(part.segment.words, part.live) for part in self._parts]
         return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
 
@@ -277,8 +185,7 @@ class EmbeddedIndex:
 
     @_refusing
     def sample(self, count: int, modality: Modality) -> list[str]:
-        masks = self._masks(modality, ())
-        pairs = list(zip(self._parts, masks, strict=True))
+        pairs = list(zip(self._parts, self._ranking(modality, ()).masks, strict=True))
         sizes = [len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs]
         ends = np.cumsum([0, *sizes])
         drawn = np.random.default_rng(0).choice(ends[-1], min(count, ends[-1]), replace=False)
@@ -329,72 +236,16 @@ class EmbeddedIndex:
         return commits.damage(self._home, self._commit)
 
 
-def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> Found:
-    """The k rows of largest positive score, best first or ``by_row``; ``rows`` are ascending."""
-    chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
-    return part, rows[chosen], scores[chosen]
+def _ranking_of(
+    parts: Sequence[Part],
+    manifest: Manifest,
+    modality: Modality | None,
+    filters: tuple[Filter, ...],
+) -> Ranking:
+    masks = masks_of(parts, manifest.fields, modality, filters)
+    return Ranking(parts, masks, manifest.identity.dim)
 
 
-def _rescored(found: Sequence[Sequence[Found]], rescore: Rescore, modality: Modality | None) -> list[list[Found]]:
-    """For each query the ``rescore.k`` best rows of each part, best first, and their scores by the metric.
-
-    ``found`` has ascending rows, so that they are read in the order of the file and ties go to the smaller id.
-    """
-    if rescore.metric != "dot":
-        return [[_best_by_concepts(rescore, i, *one, modality) for one in parts] for i, parts in enumerate(found)]
-    columns = [_best_by_vectors(rescore, parts) for parts in zip(*found, strict=True)]
-    return [list(parts) for parts in zip(*columns, strict=True)] if columns else [[] for _ in found]
-
-
-def _best_by_concepts(
-    rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], _: NDArray[Any], modality: Modality | None
-) -> Found:
-    """Of some ascending ``rows`` those of the largest alignment scores for query i, and these."""
-    assert part.segment.concepts is not None
-    assert modality is not None
-    scores = rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
-    best = topk(scores, rescore.k)
-    return part, rows[best], scores[best]
-
-
-def _best_by_vectors(rescore: Rescore, found: Sequence[Found]) -> list[Found]:
-    """The best rows of one part for each query."""
-    part, best = found[0][0], []
-    vectors = part.segment.vectors
-    for first in range(0, len(found), TOGETHER):
-        span = slice(first, first + TOGETHER)
-        chosen = [rows for _, rows, _ in found[span]]
-        if _on_disk(vectors, chosen[0]):
-            fetch(vectors, np.unique(np.concatenate(chosen)))
-        best += dot.best(rescore.queries.vectors[span], vectors, chosen, rescore.k)
-    return [(part, rows, scores) for rows, scores in best]
-
-
-def _on_disk(vectors: NDArray[Any], rows: NDArray[np.int64]) -> bool:
-    """Whether the first ``rows`` of mapped vectors take so long to read that the others seem not to be in memory."""
-    if len(rows) <= PROBE:
-        return False
-    begun = perf_counter()
-    for row in rows[:PROBE].tolist():
-        vectors[row, 0]
-    return perf_counter() - begun > COLD
-
-
-def _hits(found: Sequence[Found], k: int) -> list[Hit]:
-    """The k best hits, ordered by (-score, id)."""
-    hits: list[Hit] = []
-    for part, rows, scores in leading(found, k) if len(found) > 1 else found:
-        hits += map(Hit, part.segment.items(rows), scores.tolist())
-    if len(found) > 1:
-        hits.sort(key=lambda hit: (-hit.score, hit.item.id))
-    return hits
-
-
-def _ids(found: Sequence[Found]) -> tuple[list[str], NDArray[Any]]:
-    """The ids of the rows of all parts, ordered by (-score, id), and their scores."""
-    ids = [id for part, rows, _ in found for id in part.segment.texts["ids"].take(rows)]
-    if len(found) == 1:
-        return ids, found[0][2]
-    scores = np.concatenate([np.empty(0), *(scores for _, _, scores in found)])
-    order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
-    return [ids[i] for i in order], scores[order]
+def _masked(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:
+    passed = mask[rows] != 0
+    return rows[passed], scores[passed]

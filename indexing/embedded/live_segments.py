@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from . import commits
 from .commits import Commit, Entry
 from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -128,6 +130,23 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
             passed = segment.words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
+
+
+def read(
+    parts: Sequence[Part],
+    numbers: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    of: Callable[[Segment, NDArray[np.int64]], list[T]],
+) -> list[T]:
+    """What ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
+    if len(parts) == 1:
+        return of(parts[0].segment, rows)
+    found: dict[int, T] = {}
+    for number, part in enumerate(parts):
+        places = np.flatnonzero(numbers == number)
+        if len(places):
+            found.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
+    return [found[place] for place in range(len(rows))]
 
 
 def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:

@@ -102,19 +102,6 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     return array
 
 
-def fetch(array: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Ask the system to read ``rows`` of a mapped array from disk all at once, which is several times as fast as one by
-    one. It has no effect on arrays in memory, or on systems without madvise."""
-    owner = _map_of(array)
-    if owner is None or not hasattr(mmap, "MADV_WILLNEED"):
-        return
-    size = array.strides[0]
-    begins = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data + rows * size
-    first = begins // mmap.PAGESIZE * mmap.PAGESIZE
-    for start, length in zip(first.tolist(), (begins + size - first).tolist(), strict=True):
-        owner.madvise(mmap.MADV_WILLNEED, start, length)
-
-
 def release(array: NDArray[Any]) -> None:
     """Let the pages of a mapped array go that were read: they stay in the page cache, but no longer count as memory of
     the process. It has no effect on arrays in memory, or on systems without madvise."""

@@ -2,14 +2,12 @@
 
 Rows are split into B blocks of 65,536, so that a list has 16-bit rows and the scores of a block stay in the cache while
 all lists of a query are added to them (term-at-a-time evaluation). The postings of a term are contiguous, block by
-block. ``_topk.c`` does the search; if it was not built, or a score may reach 2**32, numpy does the same.
+block. ``kernel.py`` does the search; if it was not built, or a score may reach 2**32, numpy does the same.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,19 +19,12 @@ from boc.errors import BackendError
 from boc.topk import topk_positive
 from boc.types import TermMatrix
 
-try:
-    from ._topk import top as _kernel_top
-except ImportError:  # installed without a C compiler
-    _kernel_top = None  # type: ignore[assignment]
+from .kernel import BLOCK, Kernel
 
 Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rows and their scores."""
 
-BLOCK = 65536
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
-SHARE = 1 << 19  # postings for which another thread pays
-BATCH = 256  # queries per call of the kernel; Ctrl-C works between calls
-ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,62 +84,33 @@ class Postings:
                 frequencies[places] = part.data
         return cls(starts, rows, frequencies, n, n_terms)
 
-    def top(
-        self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None, by_row: bool = False
-    ) -> list[Best]:
-        """Rows and scores of at most k largest positive scores per query, ties to the lower row, best first or in the
-        order of rows.
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """The arrays that the kernel takes."""
+        return self.starts, self.rows, self.frequencies, self._peaks
+
+    def top(self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
+        """Rows and scores of at most k largest positive scores per query, best first, ties to the lower row.
 
         The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight times frequency: exact
-        up to 2**53. A row whose ``mask`` (n,) is 0 is left out. Batches are answered by several threads.
+        up to 2**53. A row whose ``mask`` (n,) is 0 is left out.
         """
-        n_queries, n_terms = queries.shape
-        if n_terms != self.n_terms:
-            raise ValueError(f"queries have {n_terms} terms, the postings {self.n_terms}")
+        if queries.shape[1] != self.n_terms:
+            raise ValueError(f"queries have {queries.shape[1]} terms, the postings {self.n_terms}")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
-        width = max(1, min(k, self.n))
-        if n_queries == 1:
-            return self._answer(queries, range(1), width, mask, by_row)
-        workers = self._workers(queries)
-        step = max(1, min(-(-n_queries // workers), BATCH, ROOM // width))
-        parts = [range(first, min(first + step, n_queries)) for first in range(0, n_queries, step)]
-        if workers == 1:
-            return [best for part in parts for best in self._answer(queries, part, width, mask, by_row)]
-        with ThreadPoolExecutor(workers) as pool:
-            answers = pool.map(lambda part: self._answer(queries, part, width, mask, by_row), parts)
-            return [best for answer in answers for best in answer]
-
-    def _workers(self, queries: TermMatrix) -> int:
-        """Number of threads that pay for the queries."""
-        lengths = self.starts[(queries.indices + 1) * self.blocks] - self.starts[queries.indices * self.blocks]
-        return int(np.clip(lengths.sum(dtype=np.int64) // SHARE, 1, os.cpu_count() or 1))
-
-    def _answer(
-        self, queries: TermMatrix, part: range, k: int, mask: NDArray[np.uint8] | None, by_row: bool
-    ) -> list[Best]:
-        """Answer a part of the queries."""
-        if _kernel_top is None or queries.data.dtype != np.int32:
-            return [self._twin(queries, i, k, mask, by_row) for i in part]
-        rows, scores = np.empty((len(part), k), np.int64), np.empty((len(part), k))
-        offsets = queries.indptr[part.start : part.stop + 1].astype(np.int64)
-        terms = queries.indices.astype(np.int32, copy=False)
-        arrays = self.starts, self.rows, self.frequencies, self._peaks, offsets, terms, queries.data
-        return [
-            (rows[i, :count], scores[i, :count]) if count >= 0 else self._twin(queries, part[i], k, mask, by_row)
-            for i, count in enumerate(_kernel_top(*arrays, rows, scores, mask, self.n, k, by_row))
-        ]
-
-    def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None, by_row: bool) -> Best:
-        """Answer query i with numpy."""
-        span = slice(queries.indptr[i], queries.indptr[i + 1])
-        scores = self.scores(queries.indices[span], queries.data[span])
-        if mask is not None:
-            scores[mask == 0] = 0
-        rows = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
-        return rows, scores[rows]
+        found = Kernel([((*self.arrays, mask, *3 * [None]), self.n)]).best(queries, k, k)
+        if found is not None:
+            _, rows, scores, counts = found[0]
+            return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
+        answers = []
+        for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
+            sums = self.scores(queries.indices[begin:end], queries.data[begin:end])
+            best = topk_positive(sums if mask is None else sums * mask, k)
+            answers.append((best, sums[best]))
+        return answers
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
         """Scores (n,) of all rows for one query; integers, exact up to 2**53."""

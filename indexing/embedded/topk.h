@@ -18,12 +18,6 @@
 #define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
 #define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
 
-#if defined(_MSC_VER)
-#define THREAD_LOCAL __declspec(thread)
-#else
-#define THREAD_LOCAL _Thread_local
-#endif
-
 /* Passed by address, so that no loop looks up thread-local storage. */
 typedef struct {
     union {
@@ -33,7 +27,7 @@ typedef struct {
     uint16_t touched[FEW];
     uint32_t largest[BLOCK / LANES];
 } Scratch;
-static THREAD_LOCAL Scratch of_thread;
+static _Thread_local Scratch of_thread;
 
 typedef struct {
     Scratch *scratch;
@@ -208,24 +202,6 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     for (size_t i = 0; i < count; i++)
         largest = rows[i] > largest ? rows[i] : largest;
     return largest;
-}
-
-/* The k-th largest of `count` scores, 0 if there are fewer; found bit by bit from the highest. */
-DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
-{
-    uint32_t any = 0, score = 0;
-    for (size_t i = 0; i < count; i++)
-        any |= scores[i];
-    for (uint32_t bit = (uint32_t)1 << 31; bit != 0; bit >>= 1) {
-        const uint32_t tried = score | bit;
-        uint32_t reaching = 0;
-        if (tried > any)
-            continue;
-        for (size_t i = 0; i < count; i++)
-            reaching += scores[i] >= tried;
-        score = reaching >= k ? tried : score;
-    }
-    return score;
 }
 
 /* Offer the unmasked scores of a block and zero all of them. Rows ascend, so an equal score ranks lower. The maximum of

@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from boc.errors import BackendError
 
 EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
-VECTORS = ("binary", "float", "bfloat16", "byte")
+VECTORS = ("binary", "byte")
 ORDERS = ("id", "term")
 STORES = ("hybridfs", "mmapfs", "niofs")
-FIELDS = ("sparse_vector", "rank_features", "counted_text", "text", "binary_text")
+FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote
 
-from boc.errors import BackendError, BocWarning, ManifestError
+from boc.errors import BackendError, ManifestError
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
@@ -38,8 +37,6 @@ class State:
     ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
     whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
     documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``.
-    ``template``: a search template is stored under the name of the generation. ``searched``: the server can search
-    vectors without a script. ``packed``: documents have the field ``item``.
     """
 
     state: str
@@ -50,9 +47,9 @@ class State:
     concept_dim: int | None = None
     blocks: int = 0
     attached: bool = False
-    template: bool = False
-    searched: bool = False
-    packed: bool = False
+
+
+STATE = {field.name for field in fields(State)}
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,7 @@ class Generation:
 
     @property
     def vectors(self) -> VectorField:
-        field = VECTOR_FIELDS[self.state.vectors]
-        return field.at(self.layout.own("vector"), self.manifest.vector_floats, self.state.searched)
+        return VECTOR_FIELDS[self.state.vectors].at(self.layout.own("vector"), self.manifest.vector_floats)
 
     @property
     def borrowed(self) -> bool:
@@ -97,7 +93,7 @@ class Generation:
 
     @property
     def layout(self) -> Layout:
-        return ATTACHED if self.state.attached else replace(OWN, packed=self.state.packed)
+        return ATTACHED if self.state.attached else OWN
 
 
 def attached_alias(name: str) -> str:
@@ -115,12 +111,7 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 def meta(manifest: Manifest, state: State) -> Json:
     """The ``_meta`` of the mapping of a generation."""
-    return {
-        "boc": json.loads(manifest.to_json()),
-        "server": {
-            k: v for k, v in asdict(state).items() if v or k not in ("attached", "template", "searched", "packed")
-        },
-    }
+    return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
@@ -150,22 +141,16 @@ def check_own(generation: Generation | None) -> None:
     """BackendError if the items of ``generation`` are documents of another program, or if its name is borrowed."""
     if generation is None:
         return
-    check_borrowed(generation)
-    if generation.state.attached:
-        name = generation.name
-        raise BackendError(
-            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
-            f"them, boc detach {name} takes it away"
-        )
-
-
-def check_borrowed(generation: Generation) -> None:
-    """BackendError if the name of ``generation`` is borrowed."""
     name = generation.name
     if generation.borrowed:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
             "under its own name, or load under a name of its own and move the alias"
+        )
+    if generation.state.attached:
+        raise BackendError(
+            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
+            f"them, boc attach {name} --detach takes it away"
         )
 
 
@@ -207,7 +192,8 @@ def _check_object(found: Sequence[Generation], indices: Json) -> None:
             if any(there.get(field, {}).get("type") != told["type"] for field, told in wanted.items()):
                 raise BackendError(
                     f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
-                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc detach and attach"
+                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc attach, first "
+                    "with --detach"
                 )
 
 
@@ -216,8 +202,7 @@ def check_codes(transport: Transport, generation: Generation) -> None:
     if generation.state.attached:
         return
     there = {"exists": {"field": "modality"}}
-    needed = ("vector", "item") if generation.state.packed else ("vector",)
-    lacking = [{"bool": {"must_not": {"exists": {"field": field}}}} for field in needed]
+    lacking = [{"bool": {"must_not": {"exists": {"field": field}}}} for field in ("vector", "item")]
     query = {"bool": {"filter": [there, {"bool": {"should": lacking}}]}}
     body = {"query": query, "size": 1, "terminate_after": 1, "_source": False}
     hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
@@ -266,17 +251,6 @@ def drop(transport: Transport, unwanted: list[Generation]) -> None:
         except RefusedError as error:
             if error.status != 404:
                 raise
-        if generation.state.template:
-            unstore(transport, generation.physical)
-
-
-def unstore(transport: Transport, physical: str) -> None:
-    """Remove the search template of a generation; a BocWarning if that is not allowed."""
-    try:
-        transport.request("DELETE", f"/_scripts/{physical}")
-    except RefusedError as error:
-        if error.status != 404:
-            warnings.warn(f"the search template {physical} was not removed: {error}", BocWarning, stacklevel=2)
 
 
 def indices_of(transport: Transport, pattern: str) -> Json:
@@ -307,13 +281,15 @@ def _generation(physical: str, entry: Json, name: str, digest: str = "", number:
     """The generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
     told = _told(entry)
     try:
-        state = State(**told["server"])
+        state = State(**{name: told["server"][name] for name in told["server"] if name in STATE})
     except (KeyError, TypeError):
         raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
-    if state.field not in STRATEGIES:
-        raise ManifestError(f"{physical}: codes stored as {state.field!r}, unknown to this boc; upgrade boc")
-    if state.vectors not in VECTOR_FIELDS:
-        raise ManifestError(f"{physical}: vectors stored as {state.vectors!r}, unknown to this boc; upgrade boc")
+    for kind, name_of_field, known in (("codes", state.field, STRATEGIES), ("vectors", state.vectors, VECTOR_FIELDS)):
+        if name_of_field not in known:
+            raise ManifestError(
+                f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the index again, or use "
+                "the version of boc that made it"
+            )
     live = (attached_alias(name) if state.attached else name) in entry.get("aliases", {})
     return Generation(physical, name, digest, number, live, Manifest.from_dict(told["boc"], where=physical), state)
 

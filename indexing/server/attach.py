@@ -29,15 +29,15 @@ from .aliases import Generation, State, digest_of, drop, generations, indices_of
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex
-from .probe import EXACT, tried_field
 from .requests import ATTACHED, OBJECT, WINDOW, documents, kept, object_mapping
+from .score_check import EXACT, tried_field
 from .searches import scan
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
 from .vector_fields import is_unit
 from .writer import counts, put_arrays
 
-FIELDS = ("sparse_vector", "rank_features", "binary_text")
+FIELDS = ("sparse_vector", "rank_features")
 """How codes can be stored without settings of the index, best first."""
 KEYS = 500  # keys of documents looked up at a time
 PASSES = 5  # attempts to detach from documents that others write meanwhile
@@ -240,7 +240,7 @@ def _theirs(transport: Transport, name: str) -> Json:
     ((_, entry),) = there.items()
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
-        raise BackendError(f"{name} is an index of boc; add to it with boc index {name} FEATURES --append")
+        raise BackendError(f"{name} is an index of boc; add to it with boc add {name} FEATURES")
     if mapping.get("_source", {}).get("enabled") is False:
         raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
     return mapping

@@ -13,25 +13,14 @@ from boc.errors import BocWarning
 from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
-from . import search_template, term_fields
+from . import term_fields
 from .address import Address
-from .aliases import (
-    check_borrowed,
-    check_codes,
-    check_own,
-    drop,
-    generations,
-    names,
-    published,
-    remember,
-    unstore,
-)
+from .aliases import check_codes, check_own, drop, generations, names, published
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
-from .part_writer import PartWriter
-from .probe import EXACT, tried_field, tried_vectors
-from .shared_code import Learned, forget, shared
+from .parts import Learned, PartWriter, forget, shared
+from .score_check import EXACT, tried_field, tried_vectors
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
 
@@ -82,22 +71,6 @@ class ServerBackend:
         generation = published(self.transport, name)
         check_own(generation)
         merge(self.transport, generation.physical)
-
-    def store_template(self, name: str) -> str:
-        generation = published(self.transport, name)
-        check_borrowed(generation)
-        search_template.store(self.transport, generation)
-        remember(self.transport, replace(generation, state=replace(generation.state, template=True)))
-        return generation.physical
-
-    def remove_template(self, name: str) -> None:
-        generation = published(self.transport, name)
-        check_borrowed(generation)
-        unstore(self.transport, generation.physical)
-        remember(self.transport, replace(generation, state=replace(generation.state, template=False)))
-
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        return 0, 0  # unknown: servers merge when they like
 
     def names(self) -> list[str]:
         return names(self.transport)

@@ -11,22 +11,70 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import orjson
 
 from boc.errors import BackendError, BocWarning
 
-from .shards import Shards
 from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
-SHORTEST, LONGEST = 0.1, 10.0  # pauses between attempts, in seconds
+PAUSES = (0.1, 10.0)  # shortest and longest pause between attempts, in seconds
 SMALL = 1 << 16  # bytes; a connection lost below this size was not lost because the request was too large
 SHARD_WAIT = 5  # seconds that a server waits for the shard of a row
-NOTICE = 10.0  # seconds without an answer after which a note says what the load waits for
+NOTICE = 10.0  # seconds without an answer, or a shard, after which a note says what the load waits for
+PAUSE = 1.0  # seconds between two looks for a shard
+
+
+class Shards:
+    """The shards of ``index``, with the node that each was on when it was last seen. Thread-safe."""
+
+    def __init__(self, transport: Transport, index: str, *, notice: float = NOTICE, pause: float = PAUSE) -> None:
+        self._transport = transport
+        self._index = index
+        self._notice, self._pause = notice, pause
+        self._seen: dict[int, str] = {}
+        self.lost()
+
+    def lost(self) -> str:
+        """Which shards have no living copy, and where they were; empty if there are none, or none is known."""
+        try:
+            told = self._transport.request("GET", f"/{self._index}/_search_shards")
+        except BackendError:  # no master, or no right to ask: what called says what is wrong
+            return ""
+        copies = [copy for group in told.get("shards", ()) for copy in group]
+        alive = {
+            int(copy["shard"]): str(told["nodes"].get(copy["node"], {}).get("name", copy["node"]))
+            for copy in sorted(copies, key=lambda copy: bool(copy["primary"]))
+            if copy["state"] in ("STARTED", "RELOCATING")
+        }
+        self._seen = {**self._seen, **alive}
+        gone = [f"shard {shard}, last on node {node}," for shard, node in self._seen.items() if shard not in alive]
+        return f"{self._index} has no living copy of {' and of '.join(gone)} and waits for it" if gone else ""
+
+    def wait(self, patience: float) -> None:
+        """Wait until every shard answers. UnfinishedError, naming shards and nodes, after ``patience`` seconds."""
+        begun = noted = time.monotonic()
+        while True:
+            try:
+                self._transport.request(
+                    "POST", f"/{self._index}/_search", {"size": 0}, allow_partial_search_results="false"
+                )
+                return
+            except (RefusedError, UnreachableError) as error:
+                if isinstance(error, RefusedError) and error.status not in (500, 503):
+                    raise
+                trouble = self.lost() or str(error)
+            now = time.monotonic()
+            if now - begun >= patience:
+                raise UnfinishedError(f"{trouble}; bring the node back, and repeat the command to go on")
+            if now - noted >= self._notice:
+                warnings.warn(f"the load goes on when it can: {trouble}", BocWarning, stacklevel=2)
+                noted = now
+            time.sleep(self._pause)
 
 
 class Bulk:
@@ -34,9 +82,10 @@ class Bulk:
 
     A request holds at most ``max_bytes`` and ``max_rows``, but at least one row; 413 halves ``max_bytes``. Rows that
     the server rejects temporarily (429, 502, 503, 504, for a request or for one row in it) and rows without an answer
-    are sent again after pauses that grow to 10 seconds, until ``patience`` seconds pass without an acknowledged row.
-    Two operations on one id keep their order: the second waits until all before it are acknowledged. ``missing`` holds
-    the ids of updates whose documents are not there. ``shards`` says which of them a row waits for.
+    are sent again after ``pauses``, each twice as long as the one before, until ``patience`` seconds pass without an
+    acknowledged row. Two operations on one id keep their order: the second waits until all before it are acknowledged.
+    ``missing`` holds the ids of updates whose documents are not there. ``shards`` says which of them a row waits for.
+    After ``notice`` seconds without an answer a BocWarning says why; ``clock`` tells seconds.
 
     RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience`` has passed. All
     methods raise the same error from then on. Leaving the context flushes; leaving it by an error drops rows that are
@@ -55,6 +104,9 @@ class Bulk:
         in_flight: int = 2,
         patience: float = 300.0,
         shards: Shards | None = None,
+        pauses: tuple[float, float] = PAUSES,
+        notice: float = NOTICE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._target = target
@@ -74,7 +126,9 @@ class Bulk:
         self._sent: dict[Future[int], dict[str, bytes]] = {}
         self._deleted = 0
         self.missing: list[str] = []
-        self._progress = time.monotonic()
+        self._shortest, self._longest = pauses
+        self._notice, self._clock = notice, clock
+        self._progress = clock()
         self._trouble = ""
         self._stop = threading.Event()
 
@@ -137,7 +191,7 @@ class Bulk:
     def _settle(self, room: int) -> None:
         """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so its error is raised again."""
         while len(self._sent) >= room:
-            done, _ = wait(self._sent, NOTICE, return_when=FIRST_COMPLETED)
+            done, _ = wait(self._sent, self._notice, return_when=FIRST_COMPLETED)
             for future in done:
                 self._deleted += future.result()
                 del self._sent[future]
@@ -156,7 +210,7 @@ class Bulk:
     def _deliver(self, rows: dict[str, bytes]) -> int:
         """Send rows until all are acknowledged; return how many deletes removed a document."""
         left, found = list(rows), 0
-        limit, pause, begun = self._max_bytes, SHORTEST, time.monotonic()
+        limit, pause, begun = self._max_bytes, self._shortest, self._clock()
         while left:
             ids = list(_within(left, rows, limit))
             body = b"".join(rows[id] for id in ids)
@@ -176,10 +230,10 @@ class Bulk:
                 again, trouble = ids, str(error)
             left = again + left[len(ids) :]
             if len(again) < len(ids):
-                pause, self._progress, self._trouble = SHORTEST, time.monotonic(), ""
+                pause, self._progress, self._trouble = self._shortest, self._clock(), ""
             if again:
                 self._wait(pause, max(begun, self._progress), trouble)
-                pause = min(2 * pause, LONGEST)
+                pause = min(2 * pause, self._longest)
         return found
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
@@ -225,7 +279,7 @@ class Bulk:
     def _wait(self, pause: float, since: float, trouble: str) -> None:
         """Pause before an attempt; BackendError if ``patience`` has passed without progress since ``since``."""
         self._trouble = trouble
-        if time.monotonic() - since >= self._patience:
+        if self._clock() - since >= self._patience:
             full = "read_only_allow_delete" in trouble or "read-only-allow-delete" in trouble
             remedy = f"free disk space, clear index.blocks.read_only_allow_delete of {self._target}; " if full else ""
             raise UnfinishedError(

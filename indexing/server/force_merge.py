@@ -19,7 +19,7 @@ def refresh(transport: Transport, index: str) -> None:
     transport.request("POST", f"/{index}/_refresh", timeout=PATIENCE)
 
 
-def compact(transport: Transport, index: str, alias: str) -> None:
+def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUSE) -> None:
     """Merge an index into one segment per shard, without the copies that servers keep for recovery.
 
     A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It drops the copies in
@@ -27,17 +27,17 @@ def compact(transport: Transport, index: str, alias: str) -> None:
     document is written to each shard and deleted for the second; written twice, since Elasticsearch 9 and OpenSearch
     kept all copies of a shard in which nothing was ever replaced. Closing the index between them mostly releases the
     copies at once, if the load was shorter than the half minute after which a server looks at them first (not on
-    Elasticsearch 8, which keeps them then); otherwise ``_await_release`` does. The old segments stay on disk until no
+    Elasticsearch 8, which keeps them then); otherwise ``await_release`` does. The old segments stay on disk until no
     search and no commit uses them.
     Documents are written through ``alias``, because writing by name would create a removed index again.
     """
-    dummies = [f"/{alias}/_doc/{id}" for id in _one_per_shard(transport, index)]
+    dummies = [f"/{alias}/_doc/{id}" for id in one_per_shard(transport, index)]
     merge(transport, index)
     for dummy in (*dummies, *dummies):
         transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
     with suppress(RefusedError):  # a managed service may forbid it too
-        _await_release(transport, index)
+        await_release(transport, index, pause=pause)
     with suppress(RefusedError):  # a managed service may forbid closing an index; later merges drop the copies
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
@@ -48,7 +48,7 @@ def compact(transport: Transport, index: str, alias: str) -> None:
     transport.request("POST", f"/{index}/_flush", force="true", timeout=PATIENCE)
 
 
-def _one_per_shard(transport: Transport, index: str) -> list[str]:
+def one_per_shard(transport: Transport, index: str) -> list[str]:
     """Ids of dummy documents, each of which belongs to another shard."""
     path, found = f"/{index}/_search_shards", dict[int, str]()
     total = len(transport.request("GET", path)["shards"])
@@ -61,15 +61,15 @@ def _one_per_shard(transport: Transport, index: str) -> list[str]:
     return list(found.values())
 
 
-def _await_release(transport: Transport, index: str) -> None:
+def await_release(transport: Transport, index: str, *, release: float = RELEASE, pause: float = PAUSE) -> None:
     """Wait until no shard of a long load retains operations for a replica. A server advances what it retains every half
     minute, but if only a tenth was added since, not before half of ``PERIOD`` is over. That is set back in any case: an
     earlier load may have been killed while it waited."""
     if _retains(transport, index):
         transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
-        deadline = time.monotonic() + RELEASE
+        deadline = time.monotonic() + release
         while _retains(transport, index) and time.monotonic() < deadline:
-            time.sleep(PAUSE)
+            time.sleep(pause)
     transport.request("PUT", f"/{index}/_settings", {PERIOD: None})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +12,13 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, TermMatrix, TextScore
+from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
 from .._validate import check_rescore
-from . import requests, search_template
+from . import requests
 from .aliases import Generation
-from .clause_limit import Budget
 from .contents import BATCH, Contents
-from .http_request import HttpRequest
-from .term_fields import EXACT
+from .term_fields import EXACT, Budget
 from .transport import Json, RefusedError, Transport
 
 CANDIDATES = 4096  # hits with vectors per request
@@ -31,26 +28,6 @@ ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
 
 
-class Way(NamedTuple):
-    """How a server is asked: ``reranks`` says that it re-ranks candidates, and not this process, and ``base64`` that
-    vectors may be sent so."""
-
-    reranks: bool
-    base64: bool
-
-    def reranks_for(self, rescore: Rescore) -> bool:
-        """Whether the server can rank as many hits as are wanted."""
-        return self.reranks and rescore.k <= requests.WINDOW
-
-    def simpler(self, error: RefusedError) -> Way | None:
-        """The way to ask after this one was refused, None if there is none."""
-        if self.base64 and error.status == 400:
-            return self._replace(base64=False)  # Elasticsearch reads it from 9.4 on
-        if self.reranks and "script" in f"{error.kind} {error.reason}":
-            return self._replace(reranks=False)  # scripts are missing or forbidden on the server
-        return None
-
-
 class ServerIndex(Contents):
     """One generation of an index. Thread-safe."""
 
@@ -58,19 +35,11 @@ class ServerIndex(Contents):
         super().__init__(transport, generation)
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
-        self._way = Way(generation.state.unit, self._vectors.searched and self._vectors.base64)
+        self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
 
-    def search(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        words: TextScore | None = None,
-        stages: Stages | None = None,
-    ) -> list[list[Hit]]:
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+        queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
+        rescore, words = request.rescore, request.words
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         if words is not None:
@@ -82,9 +51,10 @@ class ServerIndex(Contents):
             if rescore.metric != "dot":
                 return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
         asked, bodies = [], []
-        only, way = self._only(modality), self._way
+        only = self._only(modality)
+        reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
         # Re-ranking all that match takes no scores of terms.
-        unscored = words is None and k > requests.WINDOW and rescore is not None and way.reranks_for(rescore)
+        unscored = words is None and k > requests.WINDOW and reranks
         query_of = self._strategy.matching if unscored else self._strategy.query
         for i in range(queries.shape[0]):
             features = self._features(queries, i, len(filters))
@@ -95,38 +65,31 @@ class ServerIndex(Contents):
         stages = Stages() if stages is None else stages
         found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
-            size = BATCH if rescore is None or way.reranks else max(1, CANDIDATES // k)
+            size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
                 part = slice(start, start + size)
                 try:
-                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, way, exact=words is None)
+                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, reranks, exact=words is None)
                 except RefusedError as error:
-                    simpler = way.simpler(error)
-                    if rescore is None or simpler is None:
+                    if not reranks or "script" not in f"{error.kind} {error.reason}":
                         raise
-                    self._way = simpler
-                    return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
+                    self._reranks = False  # scripts are missing or forbidden on the server
+                    return self.search(request, stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
         if only is None and self._has_other(found, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
-            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
+            return self.search(request, stages)
         return found
 
-    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> None:
-        """None: vectors are encoded here, and not on the server."""
-
-    def search_ids(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> list[tuple[list[str], NDArray[Any]]]:
-        found = self.search(queries, k, modality, filters=filters, rescore=rescore)
-        return [([hit.item.id for hit in hits], np.array([hit.score for hit in hits])) for hits in found]
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        answers = self.search(request)
+        shape = len(answers), min(request.most, sum(self.manifest.items.values()))
+        ids, scores = np.full(shape, None, object), np.full(shape, -np.inf)
+        for i, hits in enumerate(answers):
+            ids[i, : len(hits)] = [hit.item.id for hit in hits]
+            scores[i, : len(hits)] = [hit.score for hit in hits]
+        return ids, scores
 
     def _hits(
         self,
@@ -135,7 +98,7 @@ class ServerIndex(Contents):
         numbers: list[int],
         rescore: Rescore | None,
         stages: Stages,
-        way: Way,
+        reranks: bool,
         *,
         exact: bool,
     ) -> list[list[Hit]]:
@@ -150,8 +113,8 @@ class ServerIndex(Contents):
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
-        if way.reranks_for(rescore):
-            return self._rescored(bodies, k, queries, rescore.k, stages, base64=way.base64)
+        if reranks:
+            return self._rescored(bodies, k, queries, rescore.k, stages)
         return self._fetched(bodies, k, queries, rescore.k, stages)
 
     def _aligned(
@@ -165,7 +128,7 @@ class ServerIndex(Contents):
     ) -> list[list[Hit]]:
         """Candidates whose concept sets are fetched, and aligned here."""
         assert modality is not None
-        found = self.search(queries, k, modality, filters=filters, stages=stages)
+        found = self.search(SearchRequest(queries, k, modality, filters), stages)
         stages.candidates += sum(map(len, found))
         begun = perf_counter()
         ranked = [
@@ -176,19 +139,12 @@ class ServerIndex(Contents):
         return ranked
 
     def _rescored(
-        self,
-        bodies: list[Json],
-        candidates: int,
-        queries: list[NDArray[np.float32]],
-        k: int,
-        stages: Stages,
-        *,
-        base64: bool,
+        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
         shown = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
-        asked = [self._reranking(*pair, candidates, k, shown, base64=base64) for pair in pairs]
+        asked = [self._reranking(*pair, candidates, k, shown) for pair in pairs]
         begun = perf_counter()
         answers = self._searches.hits(asked, k)
         begun = stages.took("postings_ms", begun)
@@ -203,23 +159,19 @@ class ServerIndex(Contents):
         stages.took("content_ms", begun)
         return found
 
-    def _reranking(
-        self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json, *, base64: bool = False
-    ) -> Json:
+    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
         body = {**body, **shown, "size": min(k, candidates)}
-        return requests.reranked(body, self._vectors, query, candidates, base64=base64)
+        return requests.reranked(body, self._vectors, query, candidates)
 
-    def request(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        template: bool = False,
-    ) -> HttpRequest:
+    def request(self, search: SearchRequest) -> requests.HttpRequest:
+        queries, k, modality, filters, rescore = (
+            search.queries,
+            search.k,
+            search.modality,
+            search.filters,
+            search.rescore,
+        )
         most = k if rescore is None else rescore.k
         if most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
@@ -232,16 +184,6 @@ class ServerIndex(Contents):
         features = self._features(queries, 0, len(filters))
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        engine, address = self._transport.engine, self._transport.address
-        if template:
-            if rescore is None:
-                raise BackendError("the search template re-ranks by vectors; leave out --template")
-            vector = rescore.queries.vectors[0]
-            params = search_template.parameters(
-                features, self._vectors, vector, rescore.k, k, modality, filters, self._layout
-            )
-            body = search_template.call(self.generation, params)
-            return HttpRequest(engine, address, self._target, body, "_search/template")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
         shown = {"_source": self._layout.shown}
         body = (
@@ -249,7 +191,7 @@ class ServerIndex(Contents):
             if rescore is None
             else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, shown)
         )
-        return HttpRequest(engine, address, self.generation.name, body)
+        return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
     def _fetched(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
@@ -294,7 +236,7 @@ class ServerIndex(Contents):
         if self._layout.prefix:
             raise BackendError(
                 f"{self.generation.name} has words in fields of its own, which boc does not choose; leave out --hybrid "
-                "or add a clause for them to the body that boc query prints"
+                "or add a clause for them to the body that boc search --request body prints"
             )
 
     def _only(self, modality: Modality | None) -> Modality | None:

@@ -23,6 +23,7 @@ needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits a 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +34,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.manifest import Manifest
+from boc.names import RequestForm
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
+from .address import Address
 from .binary import decoded, encoded, raw
 from .term_fields import DIGITS, Strategy
 from .transport import Json
-from .vector_fields import Binary, VectorField, offset
+from .vector_fields import Binary, VectorField
 
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
@@ -62,10 +65,9 @@ TYPES: dict[FieldType, Json] = {
 class Layout:
     """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
     and metadata are under ``meta``; with one it belongs to another program, and all its other fields are metadata.
-    ``packed``: documents have the field ``item``, which those of other programs and of older indexes lack."""
+    Documents of other programs lack the field ``item``."""
 
     prefix: str = ""
-    packed: bool = False
 
     def own(self, name: str) -> str:
         """The path of a field of boc."""
@@ -83,9 +85,9 @@ class Layout:
     @property
     def hits(self) -> Json:
         """What a search says so that ``of_hits`` finds the items of its hits."""
-        if self.packed:
-            return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
-        return {"_source": self.shown}
+        if self.prefix:
+            return {"_source": self.shown}
+        return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
     def order(self) -> Json:
@@ -106,7 +108,7 @@ class Layout:
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
         """The items of hits, or their ids if they are too long to be shown by hits. KeyError for a missing field."""
-        if not self.packed:
+        if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
         rows = b",".join([decoded(hit.get("fields", {})["item"][0]) for hit in hits])
         return [Item(*row) if len(row) > 1 else row[0] for row in orjson.loads(b"[%b]" % rows)]
@@ -127,7 +129,7 @@ def flat(source: Json, path: str = "") -> Json:
 
 
 OBJECT = "boc"
-OWN, ATTACHED = Layout(packed=True), Layout(f"{OBJECT}.")
+OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
@@ -243,29 +245,17 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     return encoded(scales + raw(concepts.values[rows]))
 
 
-def reranked(
-    body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int, *, base64: bool = False
-) -> Json:
+def reranked(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
     """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
 
-    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked. ``base64``: the
-    vector may be written so, which a server parses sooner than numbers.
+    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
-    if candidates <= WINDOW:
-        return rescored(body, field.script(field.asked(vector), offset(vector)), candidates)
-    return {**_unsorted(body), "query": field.best(body["query"], vector, body["size"], base64=base64)}
-
-
-def rescored(body: Json, script: Json, candidates: Any) -> Json:
-    """The search ``body``, with the best ``candidates`` per shard re-ranked by ``script``."""
-    again = {"script_score": {"query": {"match_all": {}}, "script": script}}
+    unsorted = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
+    if candidates > WINDOW:
+        return {**unsorted, "query": field.best(body["query"], vector, body["size"])}
+    again = {"script_score": {"query": {"match_all": {}}, "script": field.script(vector)}}
     query = {"rescore_query": again, "query_weight": 0, "rescore_query_weight": 1}
-    return {**_unsorted(body), "rescore": {"window_size": candidates, "query": query}}
-
-
-def _unsorted(body: Json) -> Json:
-    """``body`` in the order of scores: a server ignores rescore beside sort."""
-    return {name: value for name, value in body.items() if name != "sort"}
+    return {**unsorted, "rescore": {"window_size": candidates, "query": query}}
 
 
 def search_body(
@@ -309,12 +299,6 @@ def match_body(text: str, boost: float = 1.0) -> Json:
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
-def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """The ``limit`` features of largest weight, ties to the earlier one."""
-    kept = sorted(features, key=lambda feature: -features[feature])[:limit]
-    return {feature: features[feature] for feature in kept}
-
-
 def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
     """Term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
@@ -334,3 +318,38 @@ def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) 
 def dumps(body: Json) -> bytes:
     """JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """The search ``body`` of ``index`` at ``address``, written for other programs. Secrets are named by their
+    variables, never shown."""
+
+    address: Address
+    index: str
+    body: Json
+
+    @property
+    def path(self) -> str:
+        """The path behind the address of the server. A shard that cannot answer is an error, not a gap in the hits."""
+        return f"{self.index}/_search?allow_partial_search_results=false"
+
+    def written(self, form: RequestForm) -> str:
+        """The body as JSON, or the whole request as a curl command."""
+        # One entry per line: long lists of numbers would take a line per number otherwise.
+        entries = [f'  "{name}": {dumps(value).decode()}' for name, value in self.body.items()]
+        body = "{\n" + ",\n".join(entries) + "\n}"
+        if form == "body":
+            return body
+        address = self.address
+        words = ["curl", "-sS", "-H", "'Content-Type: application/json'"]
+        if address.ca_certs is not None:
+            words += ["--cacert", shlex.quote(address.ca_certs)]
+        if not address.verify_certs and address.ssl_assert_fingerprint is None:  # curl knows no fingerprints
+            words.append("-k")
+        if address.user is not None:
+            words += ["-u", shlex.quote(f"{address.user}:") + '"$BOC_PASSWORD"']
+        elif address.api_key is not None:
+            words += ["-H", '"Authorization: ApiKey $BOC_API_KEY"']
+        url = shlex.quote(f"{address.hosts[0]}/{self.path}")
+        return f"{' '.join(words)} {url} --data-binary @- <<'END'\n{body}\nEND"

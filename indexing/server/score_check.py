@@ -1,12 +1,15 @@
 """Known-answer test of the scores of a new index, before anything is loaded into it.
 
 First the mapping and settings that the server reports are compared with those required, for faults that no score
-shows. Then a dozen documents with known scores are indexed, searched, and removed.
+shows. Then a dozen documents with known scores are indexed, searched, and removed. The same with a small temporary
+index tells how a server can hold codes and vectors.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,9 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
-from .term_fields import Strategy
+from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
+from .vector_fields import VECTOR_FIELDS, Binary
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
 """Frequencies of term 0 in the test documents: from the smallest to the largest that one number holds, and larger."""
@@ -31,9 +35,8 @@ QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 MUST: dict[str, Json] = {
     "text": {"norms": False, "index_options": "freqs"},
     "rank_features": {"positive_score_impact": True},
-    "binary_text": {"index_options": "docs"},
 }
-"""Required settings of each field type, and of strategies that differ, beside those of their mappings."""
+"""Required settings of each field type, beside those of the mapping of its strategy."""
 WHY = {
     "similarity": "BM25 and its like do not give the dot product",
     "norms": "norms on: the length of a document would count",
@@ -41,6 +44,7 @@ WHY = {
     "positive_score_impact": "larger frequencies would score less",
 }
 PATIENCE = 30.0  # seconds; little is lost by starting again
+EXACT = "exact"  # this field type passed its test
 ROUTING = "boc"  # sends all test documents to one shard, since pruning counts per shard
 
 
@@ -49,9 +53,9 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
 
     BackendError if it scores differently, naming the setting at fault. Leaves no document behind on success.
     """
-    terms, queries = _documents(), _queries()
+    terms, queries = check_documents(), check_queries()
     documents = list(strategy.documents(terms))
-    asked = list(_features(strategy, queries, strategy.digits(int(terms.data.max()))))
+    asked = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
     faults = [*_dots([*documents, *asked]), *_mapping(transport, index, strategy)]
     if faults:
         raise BackendError(f"{transport.shown} would score wrongly ({strategy.name}): {'; '.join(faults)}")
@@ -67,7 +71,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
         return error.reason or error.kind
     for query, got, wanted in zip(asked, found, expected, strict=True):
         if not np.array_equal(got, wanted):
-            fault = _pruned(query, documents, got) or _saturated(strategy, found[0])
+            fault = _pruned(query, documents, got) or saturation(strategy, found[0])
             row = int(np.flatnonzero(got != wanted)[0])
             raise BackendError(
                 f"{transport.shown} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
@@ -77,7 +81,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     return None
 
 
-def _documents() -> TermMatrix:
+def check_documents() -> TermMatrix:
     """The term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
     rows = np.zeros((n, 1 + OWN * n), np.int32)
@@ -87,15 +91,15 @@ def _documents() -> TermMatrix:
     return sparse.csr_array(rows)
 
 
-def _queries() -> TermMatrix:
+def check_queries() -> TermMatrix:
     """The weights of ``QUERIES``, one row per query."""
-    rows = np.zeros((len(QUERIES), _documents().shape[1]), np.int32)
+    rows = np.zeros((len(QUERIES), check_documents().shape[1]), np.int32)
     for row, query in zip(rows, QUERIES, strict=True):
         row[list(query)] = list(query.values())
     return sparse.csr_array(rows)
 
 
-def _features(strategy: Strategy, queries: TermMatrix, digits: int) -> Iterator[dict[str, int]]:
+def check_features(strategy: Strategy, queries: TermMatrix, digits: int) -> Iterator[dict[str, int]]:
     for start, stop in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
         yield strategy.features(queries.indices[start:stop].tolist(), queries.data[start:stop].tolist(), digits)
 
@@ -114,7 +118,7 @@ def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[s
     if kind != strategy.mapping["type"]:
         yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
         return
-    must = {**strategy.mapping, **MUST.get(kind, {}), **MUST.get(strategy.name, {})}
+    must = {**strategy.mapping, **MUST.get(kind, {})}
     for name, wanted in must.items():
         if mapped.get(name) != wanted and name not in ("analyzer", "search_analyzer"):
             found = "BM25" if name == "similarity" and mapped.get(name) is None else mapped.get(name)
@@ -201,7 +205,7 @@ def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], go
     return None
 
 
-def _saturated(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
+def saturation(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
     """The fault, if ``got``, the scores of term 0, are a * f / (f + p) of its frequency f (f / score is linear)."""
     f, s = np.array(COMMON[:ONE_DIGIT], np.float64), got[:ONE_DIGIT]
     if not (s > 0).all():
@@ -216,3 +220,49 @@ def _saturated(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def tried_field(transport: Transport, field: str) -> str:
+    """``EXACT`` if the server can hold codes in this way, tested with a small temporary index; else why not."""
+    strategy = STRATEGIES[field]
+    try:
+        with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
+            lack = self_test(transport, index, strategy)
+    except RefusedError as error:
+        if error.status in (401, 403):
+            return "not known: this user may not make the index boc-probe-*"
+        return f"no ({error.reason or error.kind})"
+    except BackendError as error:
+        return f"no ({error})"
+    return f"no ({lack})" if lack else EXACT
+
+
+def tried_vectors(transport: Transport) -> str:
+    """The formats in which the server can store vectors. It compares those of all but the default in compiled code."""
+    found = [f"{Binary.name} (exact, the default)"]
+    for field in VECTOR_FIELDS.values():
+        if field.name == Binary.name:
+            continue
+        try:
+            with _trial(transport, {"vector": field.mapping(2)}, field.settings) as index:
+                (value,) = field.values(np.array([[0.6, 0.8]], np.float32))
+                transport.request("PUT", f"/{index}/_doc/boc:test:vector", {"vector": value})
+        except RefusedError:
+            continue
+        found.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
+    return ", ".join(found)
+
+
+@contextmanager
+def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
+    """The name of a small index, which is removed. RefusedError if the server does not make it."""
+    index = f"boc-probe-{uuid.uuid4().hex[:12]}"
+    body: Json = {
+        "settings": {"number_of_shards": 1, "number_of_replicas": 0, **settings},
+        "mappings": {"dynamic": False, "properties": properties},
+    }
+    transport.request("PUT", f"/{index}", body)
+    try:
+        yield index
+    finally:
+        transport.request("DELETE", f"/{index}")

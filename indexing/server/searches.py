@@ -31,7 +31,8 @@ SEARCH = "_search?allow_partial_search_results=false"
 class Searches:
     """Searches of the index ``target``, whose documents have a ``layout``. Thread-safe."""
 
-    def __init__(self, transport: Transport, target: str, layout: Layout) -> None:
+    def __init__(self, transport: Transport, target: str, layout: Layout, *, pauses: Sequence[float] = PAUSES) -> None:
+        self._pauses = pauses
         self._transport, self._target, self._layout = transport, target, layout
         self._path = f"/{target}/{SEARCH}"
 
@@ -42,7 +43,7 @@ class Searches:
 
     def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
         """At most k hits for each body; asked again if a node stopped amid the search."""
-        for pause in PAUSES:
+        for pause in self._pauses:
             try:
                 return self._hits(bodies, k, **params)
             except RefusedError as error:

@@ -1,27 +1,27 @@
-"""Field types that store term frequencies on a server so that scores are integer dot products."""
+"""Field types that store term frequencies on a server so that scores are integer dot products, and the clause limit."""
 
 from __future__ import annotations
 
-import json
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
 
+from boc.errors import BocWarning
 from boc.types import TermMatrix
 
 from .transport import Json
 
 EXACT = 1 << 24
 """Servers add scores as float32, where integers below this are exact."""
-
-
-UNUSED = -1
-"""The weight of no term."""
-DIGITS = "abcdefghijklmnopqrstuvwxyzABCD"  # suffixes of the second and later digits: enough for an int32 in base 2
+SAFE = 1000
+"""Clauses that every server accepts: the lowest limit is 1,024, including filters."""
+NEAR = 16  # clauses: by so much the limit may be underestimated
+DIGITS = "abcde"  # suffixes of the second and later digits: enough for an int32 in base 64
 
 
 class Strategy(ABC):
@@ -67,11 +67,6 @@ class Strategy(ABC):
     def matching(self, features: Mapping[str, int]) -> Json:
         """The query that finds what ``query`` finds, at less cost if it may have other scores."""
         return self.query(features)
-
-    def template(self) -> str:
-        """The same query as mustache, for a list ``terms`` of objects with ``term`` and ``weight``."""
-        clause = json.dumps(self.clause("{{term}}", UNUSED)).replace(str(UNUSED), "{{weight}}")
-        return f'{{"bool": {{"should": [{{{{#terms}}}}{clause}, {{{{/terms}}}}{{"match_none": {{}}}}]}}}}'
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """The features of each row with their values; digits that are 0 are left out."""
@@ -124,10 +119,6 @@ class SparseVector(Strategy):
 
     def query(self, features: Mapping[str, int]) -> Json:
         return {"sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False}}
-
-    def template(self) -> str:
-        terms = '{ {{#terms}}"{{term}}": {{weight}}, {{/terms}}"-": 1}'  # no item has the last one
-        return json.dumps(self.query({"@": 1})).replace('{"@": 1}', terms)
 
 
 class RankFeatures(Strategy):
@@ -211,35 +202,55 @@ class CountedText(Text):
         return " ".join(f"{feature}|{value}" for feature, value in features.items())
 
 
-class BinaryText(Text):
-    """The binary digits of frequencies as words, under a similarity that is the boost of a word.
-
-    It needs no setting of the index, no script and no module, so it can be added to any index. A query has a clause per
-    digit.
-    """
-
-    name = "binary_text"
-    base = 2
-
-    @property
-    def mapping(self) -> Json:
-        words = {"type": "text", "analyzer": "whitespace", "search_analyzer": "whitespace"}
-        return {**words, "index_options": "docs", "norms": False, "similarity": "boolean"}
-
-    @property
-    def settings(self) -> Json:
-        return {}
-
-    def field(self, features: Mapping[str, int]) -> str:
-        return " ".join(features)
-
-
-STRATEGIES: dict[str, Strategy] = {
-    s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text(), BinaryText())
-}
+STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
 
 
 def preferred(names: Sequence[str], largest: int) -> list[str]:
     """The names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
     unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
+
+
+class Budget:
+    """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server reports it.
+
+    ``takes`` tries whether the server accepts a query of so many clauses; ``shown`` is its address for messages.
+    """
+
+    def __init__(self, takes: Callable[[int], bool], shown: str) -> None:
+        self._takes = takes
+        self._shown = shown
+        self._most = SAFE
+        self._too_many: int | None = None
+
+    def kept(self, features: Mapping[str, int], others: int) -> dict[str, int]:
+        """The features that fit into a query beside ``others`` clauses: all of them, or those of largest weight with a
+        BocWarning."""
+        limit = self._limit(len(features) + others) - others
+        if len(features) <= limit:
+            return dict(features)
+        warnings.warn(
+            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._shown} "
+            "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
+            "indices.query.bool.max_clause_count where the server has it",
+            BocWarning,
+            stacklevel=4,
+        )
+        return strongest(features, limit)
+
+    def _limit(self, wanted: int) -> int:
+        """How many of ``wanted`` clauses the server accepts."""
+        while wanted > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
+            untried = self._too_many is None or wanted < self._too_many
+            tried = wanted if untried else (self._most + (self._too_many or 0)) // 2
+            if self._takes(tried):
+                self._most = tried
+            else:
+                self._too_many = tried
+        return min(wanted, self._most)
+
+
+def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
+    """The ``limit`` features of largest weight, ties to the earlier one."""
+    kept = sorted(features, key=lambda feature: -features[feature])[:limit]
+    return {feature: features[feature] for feature in kept}

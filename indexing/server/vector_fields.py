@@ -43,8 +43,6 @@ for (int i = 0; i < n; ++i) {
 }
 return sum + params.offset;
 """
-DENSE = "double x = dotProduct(params.query, 'vector'); return x < 0 ? 1 / (1 - x) : 1 + x;"
-"""The dot product as ``max_inner_product`` turns it into a score that is not negative."""
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
 """The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
 READ_DENSE = """
@@ -56,34 +54,29 @@ return found;
 CANDIDATES = 10_000  # the most that a knn query takes
 LARGEST = 127  # the largest component of a byte vector
 BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,"
+"""The servers that store ``byte``, for errors."""
 
 
 class VectorField(ABC):
     """A way to store the vectors of items in one field of their documents.
 
     ``path`` is the name of the field, ``dtype`` that of the vectors as they are given: float16 or float32. ``exact``
-    tells whether they are read back as they were given. ``searched``: the field was mapped so that the server can
-    search it without a script.
+    tells whether they are read back as they were given.
     """
 
     name: str
     exact = True
     path = "vector"
     dtype = "float16"
-    searched = False
-    base64 = False
-    """Whether a server may read the queries of such a search in base64."""
     unit = False
     """Whether it stores vectors of length 1 only."""
     in_source = False
     """Whether _source has to be whole, since the field is read from there."""
-    needs = ""
-    """What stores it, for errors."""
 
-    def at(self, path: str, dtype: str, searched: bool) -> VectorField:
-        """The same way for a field of another name and its contents."""
+    def at(self, path: str, dtype: str) -> VectorField:
+        """Return the same format for a field of another name, of vectors of ``dtype``."""
         found = copy(self)
-        found.path, found.dtype, found.searched = path, dtype, searched
+        found.path, found.dtype = path, dtype
         return found
 
     @abstractmethod
@@ -112,18 +105,13 @@ class VectorField(ABC):
         """Bytes of a vector with ``dim`` components on the server."""
         return dim * np.dtype(self.dtype).itemsize
 
-    def asked(self, query: NDArray[np.float32]) -> NDArray[Any]:
-        """A query (d,) as scripts take it."""
-        return query
-
     @abstractmethod
-    def script(self, query: Any, offset: Any) -> Json:
-        """The script that scores a document by ``asked`` of the query and ``offset`` of it."""
+    def script(self, query: NDArray[np.float32]) -> Json:
+        """The script that scores a document by its product with a query (d,)."""
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int, *, base64: bool = False) -> Json:
-        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count.
-        ``base64``: a vector of numbers may be written so, which not all servers read."""
-        return {"script_score": {"query": matching, "script": self.script(self.asked(query), offset(query))}}
+    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count."""
+        return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         """The dot products with ``query`` for scores of ``script`` or ``best``."""
@@ -159,49 +147,54 @@ class Binary(VectorField):
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
         return (encoded(raw(vector)) for vector in vectors)
 
-    def script(self, query: Any, offset: Any) -> Json:
+    def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
-        return {"source": self._source(source), "params": {"query": query, "offset": offset}}
+        return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
 
     def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return np.frombuffer(b"".join([decoded(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
 
 
-class Dense(VectorField):
-    """Elasticsearch's dense_vector, searched without a graph among the documents that share a term with the query."""
+class DenseByte(VectorField):
+    """A byte per component in Elasticsearch's dense_vector: each vector is divided by its largest component, times 127.
 
-    name = "float"
-    needs = "Elasticsearch from 9.3 on"
-    searched = True
-    base64 = True
-    size = 4  # bytes of a component
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It searches
+    without a graph among the documents that share a term with the query.
+    """
+
+    name = "byte"
+    exact = False
+    unit = True
 
     def mapping(self, dim: int) -> Json:
-        similar = {"similarity": "max_inner_product", "index_options": {"type": "flat"}}
-        return {"type": "dense_vector", "dims": dim, "element_type": self.name, "index": True, **similar}
+        flat = {"similarity": "cosine", "index_options": {"type": "flat"}}
+        return {"type": "dense_vector", "dims": dim, "element_type": "byte", "index": True, **flat}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (encoded(raw(vector)) for vector in vectors.astype(">f4"))  # the byte order that the server reads
+        return (row.tobytes().hex() for row in rounded(vectors).astype(np.int8))
 
     def bytes(self, dim: int) -> int:
-        return dim * self.size
+        return dim
 
-    def script(self, query: Any, offset: Any) -> Json:
-        return {"source": self._source(DENSE), "params": {"query": query}}
+    def script(self, query: NDArray[np.float32]) -> Json:
+        return {"source": self._source(COSINE), "params": {"query": rounded(query[None])[0]}}
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int, *, base64: bool = False) -> Json:
-        if not self.searched:
-            return super().best(matching, query, k)
+    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
-        asked = {"query_vector": self._sought(query, base64), "k": k, "num_candidates": CANDIDATES}
-        return {"knn": {"field": self.path, **asked, "filter": matching}}
-
-    def _sought(self, query: NDArray[np.float32], base64: bool) -> Any:
-        """A query as a search without a script takes it."""
-        return next(self.values(query[None])) if base64 else query
+        vector = next(self.values(query[None]))
+        return {
+            "knn": {
+                "field": self.path,
+                "query_vector": vector,
+                "k": k,
+                "num_candidates": CANDIDATES,
+                "filter": matching,
+            }
+        }
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        return [1 - 1 / score if score < 1 else score - 1 for score in scores]
+        length = _length(query)
+        return [(2 * score - 1) * length for score in scores]
 
     @property
     def shown(self) -> Json:
@@ -210,56 +203,11 @@ class Dense(VectorField):
 
     def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         flat = [row[0] if isinstance(row[0], list) else row for row in rows]
-        return np.array(flat, np.float32).astype(self.dtype)
-
-
-class BFloat16(Dense):
-    """The same in half of the bytes: 8 significant bits of each component."""
-
-    name = "bfloat16"
-    exact = False
-    size = 2
-
-
-class DenseByte(Dense):
-    """The same in a byte per component: each vector is divided by its largest component, times 127.
-
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1.
-    """
-
-    name = "byte"
-    exact = False
-    base64 = False
-    unit = True
-    size = 1
-    needs = BYTE_NEEDS
-
-    def mapping(self, dim: int) -> Json:
-        return {**super().mapping(dim), "similarity": "cosine"}
-
-    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (row.tobytes().hex() for row in _whole(vectors).astype(np.int8))
-
-    def asked(self, query: NDArray[np.float32]) -> NDArray[np.int32]:
-        found: NDArray[np.int32] = _whole(query[None])[0]
-        return found
-
-    def _sought(self, query: NDArray[np.float32], base64: bool) -> Any:
-        return next(self.values(query[None]))  # hexadecimal, which all servers read
-
-    def script(self, query: Any, offset: Any) -> Json:
-        return {"source": self._source(COSINE), "params": {"query": query}}
-
-    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        length = _length(query)
-        return [(2 * score - 1) * length for score in scores]
-
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return unit_rows(super().decoded(rows)).astype(self.dtype)
+        return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
 
 
 class KnnByte(VectorField):
-    """The same as OpenSearch's knn_vector without a graph.
+    """The same in OpenSearch's knn_vector without a graph.
 
     The server gives the vectors back in _source alone, without writing them there; but a _source with exclusions it
     keeps twice, vectors and all.
@@ -269,7 +217,6 @@ class KnnByte(VectorField):
     exact = False
     unit = True
     in_source = True
-    needs = BYTE_NEEDS
 
     def mapping(self, dim: int) -> Json:
         # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.
@@ -281,17 +228,13 @@ class KnnByte(VectorField):
         return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
-        return iter(_whole(vectors))
+        return iter(rounded(vectors))
 
     def bytes(self, dim: int) -> int:
         return dim
 
-    def asked(self, query: NDArray[np.float32]) -> NDArray[np.int32]:
-        found: NDArray[np.int32] = _whole(query[None])[0]
-        return found
-
-    def script(self, query: Any, offset: Any) -> Json:
-        params = {"field": self.path, "query_value": query, "space_type": "cosinesimil"}
+    def script(self, query: NDArray[np.float32]) -> Json:
+        params = {"field": self.path, "query_value": rounded(query[None])[0], "space_type": "cosinesimil"}
         return {"lang": "knn", "source": "knn_score", "params": params}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -310,7 +253,7 @@ class KnnByte(VectorField):
         return unit_rows(np.array(rows, np.float32)).astype(self.dtype)
 
 
-def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
+def rounded(vectors: NDArray[Any]) -> NDArray[np.int32]:
     """Vectors (n, d) divided by their largest components, times 127, rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
@@ -318,10 +261,7 @@ def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
     return np.rint(whole).astype(np.int32, order="C")  # orjson writes contiguous rows only
 
 
-VECTOR_FIELDS: dict[str, VectorField] = {
-    **{field.name: field for field in (Binary(), Dense(), BFloat16(), KnnByte())},
-    "dense_byte": DenseByte(),
-}
+VECTOR_FIELDS: dict[str, VectorField] = {"binary": Binary(), "byte": KnnByte(), "dense_byte": DenseByte()}
 """By the names that indexes remember."""
 
 

@@ -33,13 +33,12 @@ from .aliases import (
     remember,
 )
 from .binary import encoded, raw
-from .bulk import Bulk, Ledger
+from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test
 from .searches import scan
-from .shards import Shards
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
-from .vector_fields import VECTOR_FIELDS, Binary, chosen_field, is_unit
+from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
 
 BLOCK = 3 << 20  # bytes of a codec array per document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
@@ -163,7 +162,7 @@ class ServerWriter:
         lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
-            state = State(self.first_state, field, vectors, searched=VECTOR_FIELDS[vectors].searched, packed=True)
+            state = State(self.first_state, field, vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
             body = requests.index_body(
@@ -204,7 +203,7 @@ class ServerWriter:
         name = self._address.vectors
         if not fine and name != Binary.name:
             raise BackendError(
-                f"{self._transport.shown} does not store vectors as {name}, which {VECTOR_FIELDS[name].needs} does; "
+                f"{self._transport.shown} does not store vectors as {name}, which {BYTE_NEEDS} does; "
                 "leave out ?vectors= in the address"
             )
 
@@ -327,7 +326,6 @@ class _Rows:
         self._strategy = generation.strategy
         self._vectors = generation.vectors
         self._manifest = generation.manifest
-        self._packed = generation.layout.packed
         self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
 
     def put(
@@ -344,8 +342,7 @@ class _Rows:
                 document["meta"] = dict(item.fields)
             if item.modality == "text":
                 document["words"] = item.content
-            if self._packed:
-                document["item"] = requests.packed(item)
+            document["item"] = requests.packed(item)
             self.bulk.index(requests.document_id(item.id), requests.dumps(document))
 
 

@@ -24,8 +24,8 @@ from bench.datasets.gallery_truth import (
     queries,
     read_gallery,
 )
-from boc.scenes import boxes, draw_gallery, sample_scene
-from boc.scenes.scene import RELATIONS
+from demo import boxes, draw_gallery, sample_scene
+from demo.scene import RELATIONS
 
 
 def painted(seed: int) -> Painted:
@@ -163,7 +163,7 @@ def test_the_first_hit_is_judged_in_each_respect() -> None:
 
 def test_boxes_of_a_gallery_are_where_the_things_are(tmp_path: Path) -> None:
     """Where a thing is hidden, the picture changes inside its box, a little tilt and shadow aside."""
-    from boc.scenes import draw
+    from demo import draw
 
     for _ in draw_gallery(tmp_path, 6, seed=4, size=64):
         pass

@@ -67,9 +67,9 @@ def test_version_comparison(version: str, least: str, suffix: str) -> None:
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_is_compiled", lambda name: not name.endswith("_topk"))
+    monkeypatch.setattr(doctor, "_is_compiled", lambda name: not name.endswith("_search"))
     [finding] = doctor.compiled_modules()
-    assert (finding.state, "indexing.embedded._topk" in finding.what) == ("note", True)
+    assert (finding.state, "indexing.embedded._search" in finding.what) == ("note", True)
     assert "C compiler" in finding.todo
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import boc
-from boc import Searcher, append, build_index, delete
+from boc import Searcher, add_items, build_index, delete
 from boc.codecs import global_code
 from boc.errors import BocError
 from tests.helpers import boc as run
@@ -51,14 +51,15 @@ def test_a_folder_of_pictures_becomes_the_index_that_the_command_makes(library: 
     assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 0, [], False)
     assert {label for label, _, _ in ticks} == {"encoding", "indexing"}
     assert [tick for tick in ticks if tick[1] == tick[2]] == [("encoding", 40, 40), ("indexing", 40, 40)]
-    done = run("index", "commanded", library / "images", "--encoder", spec, "--at", at, "--device", "cpu")
+    done = run("index", "commanded", library / "images", "--encoder", spec, "--at", at)
     assert done.exit_code == 0, done.output
     ours, theirs = (Searcher.open(name, at).index for name in ("photos", "commanded"))
     assert ours.manifest.same_contents(theirs.manifest)
     ids = [item.id for item in ours.items()]
     assert ids == [item.id for item in theirs.items()]
     assert (ours.terms(ids) != theirs.terms(ids)).nnz == 0
-    assert build_index("photos", library / "images", encoder=spec, at=at, device="cpu").up_to_date
+    with pytest.raises(BocError, match="boc sync"):
+        build_index("photos", library / "images", encoder=spec, at=at, device="cpu")
     assert not list((tmp_path / "indexes").glob("*.h5"))
 
 
@@ -68,7 +69,7 @@ def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: 
     before = Searcher.open("photos", at)
     assert (before.index.manifest.rm, before.codec.n_terms) == (3, 8)
     assert delete("photos", ["003.png", "nobody.png"], at=at) == (1, ["nobody.png"])
-    assert append("photos", [library / "photos.h5"], at=at).texts == 80
+    assert add_items("photos", [library / "photos.h5"], at=at).texts == 80
     assert Searcher.open("photos", at).index.find(["003.png"]) == before.index.find(["003.png"])
 
 
@@ -80,6 +81,6 @@ def test_what_cannot_be_indexed_is_told_before_any_work(library: Path, tmp_path:
     with pytest.raises(BocError, match="no code 'magic'; known: scalar"):
         build_index("photos", library / "photos.h5", at=at, code="magic")
     build_index("photos", library / "photos.h5", at=at)
-    with pytest.raises(BocError, match="has an index 'photos' of something else; add --replace"):
+    with pytest.raises(BocError, match="has an index 'photos' of something else; make it again with --replace"):
         build_index("photos", library / "photos.h5", at=at, code="dictionary")
     assert not build_index("photos", library / "photos.h5", at=at, code="dictionary", replace=True).up_to_date

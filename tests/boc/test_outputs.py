@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from boc.errors import BocError
-from boc.outputs import NOTE, MadeFiles, begins, check_folder, check_output
+from boc.outputs import begins, check_folder, check_output
 from tests.helpers import boc
 
 OURS = begins(b"ours")
@@ -43,44 +42,6 @@ def test_no_input_may_be_the_output_by_whatever_name(tmp_path: Path, name: str) 
         check_output(tmp_path / "here" / name, OURS, source)
 
 
-def made(folder: Path, files: dict[str, str], *, killed: bool = False) -> None:
-    writer = MadeFiles(folder)
-    writer.begin(list(files))
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    if not killed:
-        writer.finish(files)
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_made_files_are_replaced_and_those_no_longer_wanted_are_removed(tmp_path: Path, killed: bool) -> None:
-    made(tmp_path, {"a": "1", "b": "1", "c": "1"}, killed=killed)
-    made(tmp_path, {"a": "2", "d": "2"})
-    assert {name: data for name, data in contents(tmp_path).items() if name != NOTE} == {"a": b"2", "d": b"2"}
-
-
-def test_files_of_others_and_changed_ones_are_neither_replaced_nor_removed(tmp_path: Path) -> None:
-    made(tmp_path, {"a": "1", "b": "1", "c": "1"})
-    (tmp_path / "b").write_text("mine now")
-    (tmp_path / "other").write_text("mine")
-    before = contents(tmp_path)
-    for names in (["a", "b"], ["other"], ["a", "other"]):
-        with pytest.raises(BocError, match="was not made by this command or has changed"):
-            MadeFiles(tmp_path).begin(names)
-        assert contents(tmp_path) == before
-    made(tmp_path, {"a": "2"})
-    assert (tmp_path / "b").read_text() == "mine now"
-    assert not (tmp_path / "c").exists()
-
-
-@pytest.mark.parametrize("note", ["", "[]", "{", '{"a": 5}'])
-def test_a_damaged_note_gives_nothing_away(tmp_path: Path, note: str) -> None:
-    (tmp_path / NOTE).write_text(note)
-    (tmp_path / "a").write_text("mine")
-    with pytest.raises(BocError):
-        MadeFiles(tmp_path).begin(["a"])
-
-
 def test_a_folder_of_others_is_refused_and_one_with_our_lock_taken(tmp_path: Path) -> None:
     check_folder(tmp_path, ["config.json"], lambda folder: False)
     (tmp_path / "config.json").write_text("{}")
@@ -89,26 +50,6 @@ def test_a_folder_of_others_is_refused_and_one_with_our_lock_taken(tmp_path: Pat
     check_folder(tmp_path, ["config.json"], lambda folder: True)
     (tmp_path / ".lock").touch()
     check_folder(tmp_path, ["config.json"], lambda folder: False)
-
-
-@pytest.mark.parametrize("name", ["captions.csv", "scenes.json", "images/00000.jpg", "images/00001.jpg"])
-def test_a_gallery_is_not_painted_over_files_of_the_user(tmp_path: Path, name: str) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / name).write_text("my only copy")
-    before = contents(tmp_path)
-    result = boc("gallery", tmp_path, "--count", 2)
-    assert result.exit_code == 1
-    assert name in result.stderr
-    assert contents(tmp_path) == before
-
-
-def test_a_gallery_is_painted_again_shorter_and_after_a_kill(tmp_path: Path) -> None:
-    assert boc("gallery", tmp_path, "--count", 3).exit_code == 0
-    assert boc("gallery", tmp_path, "--count", 1, "--seed", 4).exit_code == 0
-    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["00000.jpg"]
-    note = json.loads((tmp_path / NOTE).read_text())
-    (tmp_path / NOTE).write_text(json.dumps(dict.fromkeys(note, "")))  # as a kill leaves it
-    assert boc("gallery", tmp_path, "--count", 2).exit_code == 0
 
 
 # What each command is given, with {input} for the file that is also its output.
@@ -145,10 +86,6 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "explanation to a table": (
         "explain photos hello 000.png --html {out} --at file:{home}/index",
         lambda home: home / "captions.csv",
-    ),
-    "figure to its picture": (
-        "show-alignment {out} hello -o {out} --encoder tern:{home}/model",
-        lambda home: home / "images" / "000.png",
     ),
 }
 

@@ -134,7 +134,7 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page = visit(f"{server}?q={quote(SENTENCE)}")
     first = settle(page)[0]
     page.locator("li.hit").first.hover()
-    found = answered(page, "/api/similar/", page.locator("a.like").first.click)
+    found = answered(page, "like=", page.locator("a.like").first.click)
     assert first not in found
     alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
     assert set(found) == {hit.item.id for hit in alike} - {first}
@@ -188,7 +188,7 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert page.evaluate(focused) == 1
-    found = answered(page, "/api/similar/", lambda: page.keyboard.press("m"))
+    found = answered(page, "like=", lambda: page.keyboard.press("m"))
     assert len(found) == 39
     assert page.evaluate(focused) == 0
     page.keyboard.press("ArrowUp")

@@ -19,11 +19,9 @@ from scipy import sparse
 
 from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
-from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import holds, parse_filter
 from boc.inputs.sorting import by_field, check_sort
-from boc.inputs.stored_terms import concepts_of
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
 from boc.rerank.storage import kept, store
@@ -37,6 +35,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    SearchRequest,
     Stages,
     StoredConcepts,
     TextScore,
@@ -49,7 +48,7 @@ EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
 ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
-STORED = [("float32", None), ("float16", "int8"), ("float32", "float16"), ("int8", None)]  # vectors, concept sets
+STORED = [("float32", "float16"), ("float16", "int8"), ("int8", None)]  # vectors, concept sets
 
 
 FIELDS: dict[str, FieldType] = {
@@ -141,11 +140,15 @@ def plain(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
-def pairs(found: list[tuple[list[str], NDArray[Any]]]) -> list[list[tuple[str, float]]]:
-    return [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in found]
+def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[tuple[str, float]]]:
+    """Ids and scores of each query; where there are fewer than of others, None and -inf."""
+    rows = zip(*(array.tolist() for array in ranked), strict=True)
+    found = [list(zip(*row, strict=True)) for row in rows]
+    assert all((id is None) == (score == -np.inf) for row in found for id, score in row)
+    return [[pair for pair in row if pair[0] is not None] for row in found]
 
 
-@pytest.mark.parametrize("largest", [1, 15, 1000, 2**20])
+@pytest.mark.parametrize("largest", [15, 2**20])
 def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     backend: Backend, place: str, name: str, largest: int
 ) -> None:
@@ -156,9 +159,9 @@ def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     index = build(backend, name, items, terms)
     if (queries.astype(np.int64) @ terms.astype(np.int64).T).max() >= EXACT[place]:
         with pytest.raises(BackendError, match=r"2\^24"):
-            index.search(queries, 1000)
+            index.search(SearchRequest(queries, 1000))
         return
-    found = index.search(queries, 1000)
+    found = index.search(SearchRequest(queries, 1000))
     assert len(found) == 20
     for hits, query in zip(found, queries.toarray().tolist(), strict=True):
         assert plain(hits) == slow_search(items, terms, query, 50)
@@ -189,7 +192,9 @@ def test_search_equals_the_slow_search(backend: Backend, name: str, n: int) -> N
     @settings(max_examples=40)
     @given(queries=term_matrices((3, 4), 1000), k=st.integers(1, n + 3), modality=st.sampled_from([None, *MODALITIES]))
     def check(queries: sparse.csr_array, k: int, modality: Modality | None) -> None:
-        for hits, query in zip(index.search(queries, k, modality), queries.toarray().tolist(), strict=True):
+        for hits, query in zip(
+            index.search(SearchRequest(queries, k, modality)), queries.toarray().tolist(), strict=True
+        ):
             assert plain(hits) == slow_search(items, terms, query, k, modality)
             assert all(hit.item in items for hit in hits)
 
@@ -250,7 +255,7 @@ def test_filters_are_the_plain_predicate_and_fields_come_back(backend: Backend, 
         filters=st.lists(CONDITIONS, max_size=3), k=st.sampled_from([5, 50]), kind=st.sampled_from([None, *MODALITIES])
     )
     def check(filters: list[Filter], k: int, kind: Modality | None) -> None:
-        found, nothing = index.search(asked, k, kind, filters=filters)
+        found, nothing = index.search(SearchRequest(asked, k, kind, filters=filters))
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         assert plain(found) == slow_search(kept, terms[np.flatnonzero(passed)], query, k, kind)
@@ -268,17 +273,17 @@ def test_an_item_is_found_whole_however_long_it_is(backend: Backend, name: str, 
     vectors = np.eye(3, dtype=np.float32)
     index = build(backend, name, items, terms, vectors, fields=FIELDS)
     rescore = Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3) if rescored else None
-    (hits,) = index.search(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore)
+    (hits,) = index.search(SearchRequest(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore))
     assert [hit.item for hit in hits] == [items[1], items[2], items[0]]
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
-@pytest.mark.parametrize("sort", [f"{sign}{name}" for name in FIELDS if name != "title" for sign in ("", "-")])
+@pytest.mark.parametrize("sort", ["-year", "tag", "taken", "-sharpness", "indoors"])
 def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Backend, name: str, sort: str) -> None:
     items = with_fields(20)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
     asked = sparse.csr_array(np.array([[1, 2, 1]], np.int32))
-    best = index.search(asked, 12)[0]
+    best = index.search(SearchRequest(asked, 12))[0]
     found = by_field(best, check_sort(sort, FIELDS))
     assert sorted(plain(found)) == sorted(plain(best))
     field, pick = sort.removeprefix("-"), max if sort.startswith("-") else min
@@ -331,8 +336,10 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
     ) -> None:
         asked = halves(3, seed)
         rescore = Rescore("dot", Embeddings("text", asked), k)
-        found = index.search(queries, depth, kind, filters=filters, rescore=rescore)
-        assert pairs(index.search_ids(queries, depth, kind, filters=filters, rescore=rescore)) == [*map(plain, found)]
+        found = index.search(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))
+        assert pairs(index.rank(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))) == [
+            *map(plain, found)
+        ]
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         for hits, query, vector in zip(found, queries.toarray().tolist(), asked.tolist(), strict=True):
@@ -356,8 +363,7 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     return float(found.get(metric, over_words / len(words)))
 
 
-@pytest.mark.parametrize("metric", METRICS[1:])
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize(("metric", "dtype"), list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)))
 def test_rescored_hits_are_the_candidates_by_their_concept_sets(
     backend: Backend, name: str, dtype: str, metric: Metric
 ) -> None:
@@ -372,7 +378,7 @@ def test_rescored_hits_are_the_candidates_by_their_concept_sets(
         rescore = Rescore(metric, Embeddings(asking, vectors_for(3), asked), 6)
         for target in MODALITIES:
             told = Stages()
-            found = index.search(queries, 9, target, rescore=rescore, stages=told)
+            found = index.search(SearchRequest(queries, 9, target, rescore=rescore), told)
             assert told.candidates >= sum(map(len, found)) > 0
             for i, (hits, query) in enumerate(zip(found, queries.toarray().tolist(), strict=True)):
                 score_of = {}
@@ -397,12 +403,12 @@ def test_an_alignment_that_cannot_be_is_refused(backend: Backend, name: str) -> 
         (aligned, None, "modality"),
     ):
         with pytest.raises(BocError, match=message):
-            index.search(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5))
+            index.search(SearchRequest(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5)))
     without = build(backend, f"{name}-bare", items, terms)
     with pytest.raises(BackendError, match=r"holds no concept sets.*boc index --concepts"):
-        without.search(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5))
+        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5)))
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
-        without.search(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5))  # type: ignore[arg-type]
+        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rescored", [False, True])
@@ -414,9 +420,9 @@ def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescor
     rescore = Rescore("dot", Embeddings("text", halves(3, 1)), 5) if rescored else None
     told = Stages()
     start = perf_counter()
-    found = index.search(queries, 20, rescore=rescore, stages=told)
+    found = index.search(SearchRequest(queries, 20, rescore=rescore), told)
     total = 1000 * (perf_counter() - start)
-    assert found == index.search(queries, 20, rescore=rescore)
+    assert found == index.search(SearchRequest(queries, 20, rescore=rescore))
     assert told.postings_ms > 0
     assert told.content_ms > 0
     assert told.rerank_ms is None or (told.rerank_ms > 0) == rescored
@@ -425,7 +431,7 @@ def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescor
     least = sum(len(slow_search(items, terms, query, 20)) for query in queries.toarray().tolist())
     assert (least <= told.candidates <= 60) if rescored else told.candidates == 0
     before = replace(told)
-    index.search(queries, 20, rescore=rescore, stages=told)
+    index.search(SearchRequest(queries, 20, rescore=rescore), told)
     assert told.postings_ms > before.postings_ms
     assert told.candidates == 2 * before.candidates
 
@@ -451,21 +457,20 @@ def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Back
     kept = index.match(["zebra"], 50, "text", recent)[0]
     assert {hit.item.id for hit in kept} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
     by_words = {hit.item.id: hit.score for hit in index.match(["zebra car"], 50)[0]}
-    joint = index.search(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5))[0]
+    joint = index.search(SearchRequest(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5)))[0]
     by_terms = dict(slow_search(items[5:], terms[5:], [1, 2, 3], 50))
     assert {hit.item.id for hit in joint} == set(by_terms)
     for hit in joint:
         assert hit.score == pytest.approx(by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0), rel=1e-5)
 
 
-@pytest.mark.parametrize("modality", [None, *MODALITIES])
-@pytest.mark.parametrize("k", [1, 3, 1000])
+@pytest.mark.parametrize(("k", "modality"), [(1, None), (3, "image"), (1000, "text"), (1000, None)])
 def test_ties_are_ordered_by_id_and_cut_at_k(backend: Backend, name: str, k: int, modality: Modality | None) -> None:
     items = mixed_items(40)
     terms = random_terms(np.random.default_rng(0), (40, 3), 1, 0.5)
     index = build(backend, name, items, terms)
     for query in ([1, 0, 0], [1, 1, 1], [5, 0, 5]):
-        hits = index.search(sparse.csr_array(np.array([query], np.int32)), k, modality)[0]
+        hits = index.search(SearchRequest(sparse.csr_array(np.array([query], np.int32)), k, modality))[0]
         assert plain(hits) == slow_search(items, terms, query, k, modality)
         assert 0 < len(hits) <= k
 
@@ -474,9 +479,9 @@ def test_what_shares_no_term_is_not_found_and_an_empty_query_finds_nothing(backe
     items = [picture("a"), picture("b"), picture("bare")]
     index = build(backend, name, items, sparse.csr_array(np.array([[1, 0, 2], [0, 3, 0], [0, 0, 0]], np.int32)))
     queries = sparse.csr_array(np.array([[0, 0, 0], [0, 0, 9], [0, 2, 0]], np.int32))
-    assert [plain(hits) for hits in index.search(queries, 5)] == [[], [("a", 18)], [("b", 6)]]
-    assert index.search(queries[:0], 5) == []
-    assert index.search(queries, 5, "text") == [[], [], []]
+    assert [plain(hits) for hits in index.search(SearchRequest(queries, 5))] == [[], [("a", 18)], [("b", 6)]]
+    assert index.search(SearchRequest(queries[:0], 5)) == []
+    assert index.search(SearchRequest(queries, 5, "text")) == [[], [], []]
 
 
 def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name: str) -> None:
@@ -491,38 +496,47 @@ def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name:
     assert list(index.items()) == sorted(items, key=lambda item: item.id)
     assert index.manifest.items == {"image": 5, "text": 5}
     assert index.manifest.postings == terms.nnz
-    hits = index.search(sparse.csr_array(np.ones((1, 5), np.int32)), 10)[0]
+    hits = index.search(SearchRequest(sparse.csr_array(np.ones((1, 5), np.int32)), 10))[0]
     assert {hit.item for hit in hits} <= set(items)
 
 
-@pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
-def test_vectors_come_in_the_order_asked(backend: Backend, name: str, dtype: str) -> None:
-    items, vectors = mixed_items(20), vectors_for(20, 5)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 4), 3, 0.5), vectors, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "concept_dtype", "most"), [("float32", "float16", 6), ("float16", "int8", 6), ("int8", "int8", 0)]
+)
+def test_what_was_added_is_read_in_the_order_asked(
+    backend: Backend, name: str, dtype: str, concept_dtype: str, most: int
+) -> None:
+    rng = np.random.default_rng(1)
+    items, vectors, terms = with_fields(20), vectors_for(20, 5), random_terms(rng, (20, 6), 300, 0.3)
+    terms = sparse.csr_array((terms.data, terms.indices, terms.indptr), shape=(20, 7))  # a term that no item has
+    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
+    index = build(backend, name, items, terms, vectors, dtype=dtype, concepts=sets, concept_dtype=concept_dtype,
+                  fields=FIELDS)  # fmt: skip
     for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        found = index.vectors([items[i].id for i in order])
+        ids = [items[i].id for i in order]
+        assert index.find(ids) == [items[i] for i in order]
+        found = index.vectors(ids)
         assert found.dtype == index.manifest.vector_floats
         assert np.array_equal(found.reshape(-1, 5), kept(vectors[order], dtype))
-
-
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
-@pytest.mark.parametrize("most", [0, 6])
-def test_concept_sets_come_in_the_order_asked(backend: Backend, name: str, dtype: str, most: int) -> None:
-    rng = np.random.default_rng(0)
-    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
-    items, terms = mixed_items(20), random_terms(rng, (20, 4), 3, 0.5)
-    index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
-    assert index.manifest.concept_dtype == dtype
-    for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        found, wanted = index.concepts([items[i].id for i in order]), stored([sets[i] for i in order], dtype)
-        assert found.values.dtype == dtype
-        assert found.offsets.tolist() == wanted.offsets.tolist()
-        assert np.array_equal(found.values, wanted.values)
-        assert (found.scales is None) == (wanted.scales is None)
-        if found.scales is not None:
-            assert np.array_equal(found.scales, wanted.scales)
-    with pytest.raises(KeyError, match="'unknown'"):
-        index.concepts([items[0].id, "unknown"])
+        concepts, wanted = index.concepts(ids), stored([sets[i] for i in order], concept_dtype)
+        assert concepts.values.dtype == concept_dtype
+        assert concepts.offsets.tolist() == wanted.offsets.tolist()
+        assert np.array_equal(concepts.values, wanted.values)
+        assert (concepts.scales is None) == (wanted.scales is None)
+        assert concepts.scales is None or np.array_equal(concepts.scales, wanted.scales)
+        for among in (None, [], [5, 0, 3], range(7)):
+            read = index.terms(ids, among)
+            assert_canonical(read, (len(order), 7))
+            some = np.isin(np.arange(7), list(range(7) if among is None else among))
+            assert same_matrix(read, sparse.csr_array(terms[order].toarray() * some))
+    frequencies = index.document_frequencies()
+    assert frequencies.dtype == np.int64
+    assert frequencies.tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
+    for unknown in ("", f"{items[0].id}x", "~"):
+        for ask in (index.vectors, index.terms, index.find, index.concepts, lambda ids: index.terms(ids, [0])):
+            with pytest.raises(KeyError) as caught:
+                ask([items[0].id, unknown])
+            assert caught.value.args == (unknown,)
 
 
 def test_an_index_without_concept_sets_says_how_to_have_them(backend: Backend, name: str) -> None:
@@ -562,52 +576,6 @@ def test_concept_sets_that_do_not_fit_are_refused_and_those_before_can_be_publis
     assert len(backend.open(name).concepts(["a"])) == 1
 
 
-def test_terms_are_what_was_added(backend: Backend, name: str) -> None:
-    items = mixed_items(20)
-    terms = random_terms(np.random.default_rng(1), (20, 6), 300, 0.3)
-    index = build(backend, name, items, terms)
-    for order in (list(range(20)), [4, 4, 1], [9]):
-        found = index.terms([items[i].id for i in order])
-        assert_canonical(found, (len(order), 6))
-        assert same_matrix(found, terms[order])
-
-
-@pytest.mark.parametrize("among", [[], [2], [5, 0, 3], range(6), range(7)])
-def test_terms_may_be_asked_for_among_some(backend: Backend, name: str, among: Sequence[int]) -> None:
-    items = mixed_items(20)
-    terms = random_terms(np.random.default_rng(1), (20, 7), 300, 0.4)
-    index = build(backend, name, items, terms)
-    for order in (list(range(20)), [4, 4, 1], [9], []):
-        found = index.terms([items[i].id for i in order], among)
-        assert_canonical(found, (len(order), 7))
-        assert same_matrix(found, sparse.csr_array(terms[order].toarray() * np.isin(np.arange(7), list(among))))
-
-
-def test_document_frequencies_are_counted(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(1), (20, 9), 300, 0.1)
-    found = build(backend, name, mixed_items(20), terms).document_frequencies()
-    assert found.dtype == np.int64
-    assert found.tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
-    assert 0 in found
-
-
-def test_items_are_found_by_id_in_the_order_asked(backend: Backend, name: str) -> None:
-    items = with_fields(20)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.5), fields=FIELDS)
-    for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        assert index.find([items[i].id for i in order]) == [items[i] for i in order]
-
-
-@pytest.mark.parametrize("unknown", ["", "0000", "0000.jpgx", "zzzz", "~"])
-def test_an_unknown_id_is_a_key_error(backend: Backend, name: str, unknown: str) -> None:
-    index = build(backend, name, mixed_items(5), random_terms(np.random.default_rng(0), (5, 3), 3, 1))
-    known = next(index.items()).id
-    for ask in (index.vectors, index.terms, index.find, lambda ids: index.terms(ids, [0])):
-        with pytest.raises(KeyError, match=repr(unknown)) as caught:
-            ask([known, unknown])
-        assert caught.value.args == (unknown,)
-
-
 @pytest.mark.parametrize("batch", [1, 10])
 def test_a_repeated_id_is_refused_by_name_and_nothing_is_published(backend: Backend, name: str, batch: int) -> None:
     items = [picture("a"), picture("twin"), sentence("b"), sentence("twin")]
@@ -641,7 +609,7 @@ def test_the_code_is_stored_with_the_index(backend: Backend, name: str) -> None:
     assert index.manifest.identity == asked.identity
 
 
-@pytest.mark.parametrize("count", [1, 9, 1000])
+@pytest.mark.parametrize("count", [9, 1000])
 def test_a_sample_is_of_one_modality_without_repeats(backend: Backend, name: str, count: int) -> None:
     items = mixed_items(40)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (40, 30), 9, 0.4))
@@ -662,7 +630,7 @@ def everything(index: Index, queries: sparse.csr_array) -> list[object]:
     items = list(index.items())
     keys = [item.id for item in items]
     arrays = {key: array.tolist() for key, array in index.arrays().items()}
-    answers = [index.search(queries, 50, modality) for modality in (None, *MODALITIES)]
+    answers = [index.search(SearchRequest(queries, 50, modality)) for modality in (None, *MODALITIES)]
     concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
     rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
     return [items, answers, rows, arrays, index.manifest]
@@ -726,27 +694,25 @@ def test_queries_of_another_number_of_terms_are_refused_with_both_numbers(backen
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     for width in (2, 4):
         with pytest.raises(BackendError, match=f"queries have {width} terms, the index has 3"):
-            index.search(sparse.csr_array(np.ones((1, width), np.int32)), 5)
+            index.search(SearchRequest(sparse.csr_array(np.ones((1, width), np.int32)), 5))
 
 
-@pytest.mark.parametrize("k", [0, -1])
+@pytest.mark.parametrize("k", [0])
 def test_k_below_one_is_refused(backend: Backend, name: str, k: int) -> None:
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     with pytest.raises(BackendError, match=f"k must be at least 1, got {k}"):
-        index.search(sparse.csr_array(np.ones((1, 3), np.int32)), k)
+        index.search(SearchRequest(sparse.csr_array(np.ones((1, 3), np.int32)), k))
 
 
-@pytest.mark.parametrize(("rows", "width", "dim"), [(1, 3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 3), (2, 3, 6)])
-def test_rows_that_do_not_fit_are_refused(backend: Backend, name: str, rows: int, width: int, dim: int) -> None:
-    terms = random_terms(np.random.default_rng(0), (2, width), 3, 1)
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer, pytest.raises(BackendError, match=r"\d"):
-        writer.add([picture("a"), picture("b")][:rows], terms, vectors_for(2, dim))
-    assert not backend.exists(name)
-
-
-def test_an_index_of_nothing_is_refused(backend: Backend, name: str) -> None:
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer, pytest.raises(BackendError):
-        writer.commit()
+def test_rows_that_do_not_fit_are_refused_and_so_is_an_index_of_nothing(backend: Backend, name: str) -> None:
+    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
+        assert not writer.has(["a"])
+        for rows, width, dim in ((1, 3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 3), (2, 3, 6)):
+            terms = random_terms(np.random.default_rng(0), (2, width), 3, 1)
+            with pytest.raises(BackendError, match=r"\d"):
+                writer.add([picture("a"), picture("b")][:rows], terms, vectors_for(2, dim))
+        with pytest.raises(BackendError, match="nothing"):
+            writer.commit()
     assert not backend.exists(name)
 
 
@@ -760,13 +726,6 @@ def test_the_error_for_an_unknown_index_names_those_that_are_there(backend: Back
     assert all(word in str(caught.value) for word in [*names, f"{name}-birds"])
     assert not backend.exists(f"{name}-birds")
     assert all(backend.exists(known) for known in names)
-
-
-def test_a_new_writer_has_nothing(backend: Backend, name: str) -> None:
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
-        assert not writer.has(["a"])
-        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 3), 3, 1), vectors_for(1))
-        writer.commit()
 
 
 @dataclass(frozen=True)
@@ -816,11 +775,15 @@ def assert_holds(index: Index, wanted: Mapping[str, Row], dtype: str | None) -> 
         assert np.array_equal(found.values, sets.values)
     everything = sparse.csr_array(np.ones((2, 5), np.int32))
     expected = slow_search(items, terms, [1, 1, 1, 1, 1], 99)
-    assert [*map(plain, index.search(everything, 99))] == pairs(index.search_ids(everything, 99)) == [expected] * 2
+    assert (
+        [*map(plain, index.search(SearchRequest(everything, 99)))]
+        == pairs(index.rank(SearchRequest(everything, 99)))
+        == [expected] * 2
+    )
     if len(wanted):
         rescore = Rescore("dot", Embeddings("text", np.eye(2, 3, dtype=np.float32)), 7)
-        found = index.search_ids(everything, 20, rescore=rescore)
-        assert pairs(found) == [*map(plain, index.search(everything, 20, rescore=rescore))]
+        found = index.rank(SearchRequest(everything, 20, rescore=rescore))
+        assert pairs(found) == [*map(plain, index.search(SearchRequest(everything, 20, rescore=rescore)))]
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
@@ -925,14 +888,16 @@ def test_an_index_opened_before_the_first_sentence_came_still_tells_pictures_fro
     terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
     index = build(backend, name, [picture("a"), picture("b")], terms[:2])
     query = sparse.csr_array(np.ones((1, 3), np.int32))
-    assert len(index.search(query, 9, "image")[0]) == 2
+    assert len(index.search(SearchRequest(query, 9, "image"))[0]) == 2
     with backend.edit(name) as editor:
         editor.put([sentence("c"), sentence("d")], terms[2:], vectors_for(2))
         editor.commit("ef" * 32)
     for opened in (index, backend.open(name)):
         for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
-            assert sorted(hit.item.id for hit in opened.search(query, 9, "image", rescore=rescore)[0]) == ["a", "b"]
-    assert sorted(hit.item.id for hit in backend.open(name).search(query, 9, "text")[0]) == ["c", "d"]
+            assert sorted(
+                hit.item.id for hit in opened.search(SearchRequest(query, 9, "image", rescore=rescore))[0]
+            ) == ["a", "b"]
+    assert sorted(hit.item.id for hit in backend.open(name).search(SearchRequest(query, 9, "text"))[0]) == ["c", "d"]
 
 
 def test_an_index_cannot_be_emptied_by_deleting(backend: Backend, name: str) -> None:
@@ -984,7 +949,6 @@ def test_a_copy_there_and_back_is_the_index(
                    concept_dtype=concepts, fields=FIELDS)  # fmt: skip
     report = copy_index(name, at=here, to=address)
     assert report.images + report.texts == report.compared == 30
-    assert report.postings == terms.nnz
     assert copy_index(name, at=here, to=address).up_to_date
     copy_index(name, f"{name}-2", at=address, to=back)
     queries = random_terms(rng, (8, 9), 9, 0.5)
@@ -1001,7 +965,7 @@ def test_an_index_made_of_its_export_is_the_index(
     sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
     source = build(backend, name, items, terms, halves(30, 0), dtype=dtype, concepts=sets, concept_dtype=concepts,
                    fields=FIELDS)  # fmt: skip
-    report = export_index(name, tmp_path / "a.h5", at=address)
+    report = copy_index(name, at=address, to=tmp_path / "a.h5")
     assert report.images + report.texts == report.compared == 30
     with FeatureFile(tmp_path / "a.h5") as file:
         assert [item.id for item in file.items("image")] == sorted(i.id for i in items if i.modality == "image")
@@ -1013,7 +977,7 @@ def test_an_index_made_of_its_export_is_the_index(
         ):
             for modality in MODALITIES:
                 for batch in file.batches(modality, 7):
-                    kept = None if concepts is None else concepts_of(batch.embeddings.concepts, batch.stored)
+                    kept = batch.stored.concepts
                     writer.add(batch.items, batch.stored.terms, batch.embeddings.vectors, kept)
             writer.commit()
         assert_copied(source, plugins.backend(place).open(made), queries)
@@ -1036,7 +1000,9 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         assert np.array_equal(ours.ragged().values, theirs.ragged().values)
     asked = Embeddings("image", halves(queries.shape[0], 1))
     for rescore in (None, Rescore("dot", asked, 7)):
-        assert copy.search(queries, 20, rescore=rescore) == source.search(queries, 20, rescore=rescore)
+        assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(
+            SearchRequest(queries, 20, rescore=rescore)
+        )
 
 
 def test_nothing_is_copied_onto_something_else_or_itself(

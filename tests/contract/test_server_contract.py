@@ -1,4 +1,4 @@
-"""What every back end must do, of those on real servers: each as it stores codes by itself, and the other ways."""
+"""What every back end must do, of those on real servers, each as it stores codes by itself."""
 
 from __future__ import annotations
 
@@ -14,28 +14,10 @@ from boc.plugins import Backend
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
 from tests.oracles import picture, random_terms
-from tests.servers.fixtures import LIGHT
+from tests.servers.fixtures import SHARED, kinds
+from tests.servers.fixtures import address as address_of
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
-OPTIONS = {
-    "opensearch-3": ["", "?field=counted_text&store=niofs"],
-    "opensearch-2": [""],
-    "elasticsearch-9": ["", "?field=sparse_vector&vectors=float&store=niofs"],
-    "elasticsearch-8": [""],
-    "elasticsearch-8.19": [""],
-}
-"""Kind of server -> options of the address."""
-CASES = [
-    pytest.param(
-        kind,
-        options,
-        id=f"{kind}{options}",
-        marks=pytest.mark.slow if (kind, options) == (LIGHT, "") else pytest.mark.servers,
-    )
-    for kind, each in OPTIONS.items()
-    for options in each
-]
-pytestmark = pytest.mark.parametrize(("server", "options"), CASES, indirect=["server"], scope="session")
+pytestmark = pytest.mark.parametrize("server", kinds(*SHARED), indirect=True, scope="session")
 
 
 @pytest.fixture
@@ -44,8 +26,8 @@ def place() -> str:
 
 
 @pytest.fixture
-def address(server: Any, options: str) -> str:
-    return f"{SCHEMES[server.kind.engine]}+{server.url}{options}"
+def address(server: Any) -> str:
+    return address_of(server)
 
 
 @pytest.fixture

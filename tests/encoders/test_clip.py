@@ -430,15 +430,6 @@ def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
     assert np.array_equal(boxes[-1, 2:], np.float32(seen[2:]))
 
 
-def test_a_crop_larger_than_the_picture_ends_where_the_picture_does() -> None:
-    processor = pillow("CLIPImageProcessor", do_resize=False, crop_size={"height": 40, "width": 40})
-    seen = window(processor, 20, 80)
-    assert seen == (-0.5, 0.25, 1.5, 0.75)
-    boxes = patch_boxes(seen, 1, 4)
-    assert boxes[:, [0, 2]].tolist() == [[0, 0], [0, 0.5], [0.5, 1], [1, 1]]
-    assert boxes[:, [1, 3]].tolist() == [[0.25, 0.75]] * 4
-
-
 @pytest.mark.slow
 @settings(max_examples=20)  # of at least five texts each, which take little longer than one
 @given(texts=st.lists(st.text("abcdexyz  ", max_size=30), min_size=5, max_size=10))
@@ -622,19 +613,6 @@ def test_a_model_that_is_no_dual_encoder_is_refused_by_its_type(tmp_path: Path) 
     transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"type 'bert'.*CLIP, SigLIP"):
         open_encoder(tmp_path)
-
-
-def test_half_precision_is_close_and_still_of_unit_length(
-    folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
-    full, half = open_encoder(folders("clip")), open_encoder(folders("clip"), precision="bfloat16")
-    prepared = [full.prepare(each) for each in pictures]
-    for one, other in (
-        (full.encode_images(prepared), half.encode_images(prepared)),
-        (full.encode_texts(TEXTS), half.encode_texts(TEXTS)),
-    ):
-        assert 0 < np.abs(one.vectors - other.vectors).max() < 0.1
-        assert np.abs(np.linalg.norm(other.vectors, axis=1) - 1).max() <= 1e-6
 
 
 def test_compiling_changes_nothing(

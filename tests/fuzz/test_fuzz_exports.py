@@ -22,7 +22,7 @@ import pytest
 from boc import Searcher, build_index
 from boc.errors import BocError
 from boc.evaluate.verify import verify
-from boc.indexes.export import export_index
+from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
 from tests.fuzz.test_fuzz_indexes import ODD
 
@@ -112,7 +112,7 @@ def exports(library: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pat
     for name, options in {"plain": {}, "sets": {"concepts": "int8"}, "code": {"code": "dictionary:1/4"}}.items():
         build_index(name, library / "photos.h5", at=f"file:{folder}", metadata=folder / "table.csv", **options)
         found.append(folder / f"{name}.h5")
-        export_index(name, found[-1], at=f"file:{folder}")
+        copy_index(name, at=f"file:{folder}", to=found[-1])
     return found
 
 

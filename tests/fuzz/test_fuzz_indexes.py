@@ -19,7 +19,7 @@ import pytest
 
 from boc.atomic_files import sha256
 from boc.errors import BocError
-from boc.synchronise.compare import compare_pictures
+from boc.indexes.compare import compare_pictures
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
 from tests.indexing.embedded.test_corruption import DAMAGES, ask_all, damage, files_of, make

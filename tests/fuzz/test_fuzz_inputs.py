@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from boc.codecs import parse_code
 from boc.errors import BocError
+from boc.indexes.compare import compare_pictures
 from boc.inputs.file_facts import STATE
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.inputs.sources import open_source
 from boc.manifest import Manifest
 from boc.search.queries import parse_text
-from boc.synchronise.compare import compare_pictures
 from boc.types import Item
 from tests.boc.inputs.test_hdf5_check import drain
 from tests.fuzz.mutations import JSON, damages, replaced_leaf

@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from boc.web.app import create_app
 from boc.web.settings import Settings
 
-ROUTES = ("search", "similar/", "explain/", "item/", "thumb/", "info", "")
+ROUTES = ("search", "explain/", "item/", "thumb/", "info", "")
 NAMES = ("q", "k", "rm", "z", "find", "like", "unlike", "filter", "hybrid", "rerank", "side", "weight", "words_weight")
 TEXT = st.text(max_size=12)
 VALUES = TEXT | st.integers().map(str) | st.floats().map(str) | st.sampled_from(["000.png", "image", "rrf", "240"])

@@ -21,7 +21,7 @@ from boc import sync_index
 from boc.errors import BocError
 from boc.inputs.file_facts import FIELDS
 from indexing.embedded.backend import EmbeddedBackend
-from tests.boc.synchronise.collections_of_files import Counting, Files, new
+from tests.boc.indexes.collections_of_files import Counting, Files, new
 from tests.fuzz.mutations import damaged
 from tests.fuzz.test_fuzz_exports import forge_array, forge_header
 from tests.fuzz.test_fuzz_indexes import ODD, forge
@@ -104,7 +104,7 @@ def test_a_sync_of_forged_files_is_refused_or_done(encoder: Counting, tmp_path: 
     files.write(folder / "new.png", "new")
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
         if kind == "complete":
-            patch.setattr("boc.synchronise.sync.put_items", interrupt)
+            patch.setattr("boc.indexes.sync.put_items", interrupt)
             sync_index("x", folder, at=at)
         elif kind == "parts":
             patch.setattr("boc.inputs.feature_writer.FeatureWriter.finish", interrupt)

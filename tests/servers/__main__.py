@@ -11,7 +11,7 @@ import click
 
 from . import KINDS, MismatchError, Server, StartError, UnavailableError
 from .fetch import cache, fetch, place
-from .provide import have
+from .provide import given
 
 
 @click.group()
@@ -30,14 +30,13 @@ def show() -> None:
 
 @main.command(name="fetch")
 @click.argument("names", nargs=-1, type=click.Choice(list(KINDS)), metavar="[KIND]...")
-@click.option("--always", is_flag=True, help="Also what an address or a container already stands for.")
-def get(names: tuple[str, ...], always: bool) -> None:
-    """Fetch these kinds through Maven; without names, all that the tests use."""
+def get(names: tuple[str, ...]) -> None:
+    """Fetch these kinds through Maven; without names, all that the tests use and no address stands for."""
     failed = False
     for name in names or [name for name in KINDS if not name.endswith("-knn")]:
         kind = KINDS[name]
         try:
-            if place(kind).exists() or (have(kind) and not always):
+            if place(kind).exists() or (not names and given(kind)):
                 continue
             click.echo(f"fetching {name} {kind.version} ({kind.megabytes} MB) into {cache()}", err=True)
             fetch(kind)

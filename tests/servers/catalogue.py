@@ -27,12 +27,6 @@ class Kind:
         """``elasticsearch`` or ``opensearch``."""
         return self.name.split("-")[0]
 
-    @property
-    def image(self) -> str:
-        """The official container image of the same version."""
-        vendor = {"elasticsearch": "docker.elastic.co/elasticsearch", "opensearch": "opensearchproject"}
-        return f"{vendor[self.engine]}/{self.engine}:{self.version}"
-
 
 def _opensearch(version: str, log4j: str) -> tuple[str, ...]:
     """Artifacts of a node with the modules of the official distribution that searching and reindexing need."""

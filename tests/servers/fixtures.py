@@ -19,7 +19,6 @@ import pytest
 
 from .catalogue import KINDS
 from .cluster import Cluster
-from .container import Container
 from .errors import UnavailableError
 from .provide import Given, fetched, provide
 from .security import SecureServer
@@ -29,13 +28,36 @@ Node = TypeVar("Node", Server, Cluster)
 
 LIGHT = "opensearch-3"
 SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
+FIELDS = {
+    **dict.fromkeys(("opensearch-3", "opensearch-2"), ("counted_text", "text", "rank_features")),
+    "elasticsearch-9": ("text", "sparse_vector"),
+    "elasticsearch-8": ("text",),
+    "elasticsearch-8.19": ("sparse_vector",),
+}
+"""Kind -> the field types in which it holds codes; a full distribution may have more."""
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 29  # several times what they were seen to take
+
+
+def address(server: Any, **options: object) -> str:
+    """The address of a server, with options of it."""
+    scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
+    return f"{scheme}+{server.url}" + "".join(f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items()))
 
 
 def kinds(*names: str) -> list[Any]:
     """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
     return [pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers) for name in names]
+
+
+def with_fields(*names: str) -> pytest.MarkDecorator:
+    """Run a test with the fixture ``server`` and each ``field`` of these kinds."""
+    cases = [
+        pytest.param(name, field, id=f"{name}-{field}", marks=each.marks)
+        for name, each in zip(names, kinds(*names), strict=True)
+        for field in FIELDS[name]
+    ]
+    return pytest.mark.parametrize(("server", "field"), cases, indirect=["server"])
 
 
 @contextmanager
@@ -60,7 +82,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
-def server(request: pytest.FixtureRequest) -> Iterator[Given | Container | Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[Given | Server]:
     """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
     with _folder(request.param) as folder, ExitStack() as stack:
         with _or_skip():

@@ -1,4 +1,4 @@
-"""Gets a server for tests that only ask it things: an address that was given, a container, or a process."""
+"""Gets a server for tests that only ask it things: at an address that is given, or a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from .catalogue import Kind
-from .container import Container, docker
 from .errors import UnavailableError
 from .fetch import place
 from .server import Server, ask
@@ -42,21 +41,12 @@ def given(kind: Kind) -> Given | None:
     return None
 
 
-def have(kind: Kind) -> bool:
-    """Whether ``kind`` can be had without fetching it through Maven."""
-    return given(kind) is not None or docker() or place(kind).exists()
-
-
 @contextmanager
-def provide(kind: Kind, folder: Path) -> Iterator[Given | Container | Server]:
+def provide(kind: Kind, folder: Path) -> Iterator[Given | Server]:
     """``kind``, answering; nothing is fetched through Maven: ``UnavailableError`` says how it would be."""
     address = given(kind)
     if address is not None:
         yield address
-        return
-    if docker():
-        with Container(kind) as container:
-            yield container.start()
         return
     fetched(kind)
     with Server(kind.name, folder) as server:

@@ -30,7 +30,10 @@ PATIENCE_S = 300  # a start takes 10 to 25 s on an idle machine
 
 
 def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLContext | None = None) -> Any:
-    """The parsed JSON answer of one request, user and password from the URL; ``RequestError`` if it is an error."""
+    """The parsed JSON answer of one request, user and password from the URL; ``RequestError`` if it is an error.
+
+    Bytes are sent as they are.
+    """
     parts = urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/{path.lstrip('/')}"
     request = Request(address, method=method, headers={"Content-Type": "application/json"})
@@ -38,7 +41,7 @@ def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLCo
         secret = b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode())
         request.add_header("Authorization", f"Basic {secret.decode()}")
     if body is not None:
-        request.data = json.dumps(body).encode()
+        request.data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         with build_opener(ProxyHandler({}), HTTPSHandler(context=tls)).open(request, timeout=30) as answer:
             return json.loads(answer.read() or b"null")

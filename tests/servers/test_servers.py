@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +17,10 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from tests import ports
+from tests.ports import free_port
 from tests.servers import (
     KINDS,
-    Cluster,
     MismatchError,
-    RequestError,
-    SecureServer,
     Server,
     StartError,
     UnavailableError,
@@ -83,22 +77,6 @@ def test_an_archive_that_is_not_the_pinned_one_is_refused(archive: Kind, tmp_pat
     assert contents(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("change", ["added", "altered", "missing"])
-def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path, change: str) -> None:
-    for name in ("a.jar", "b.jar"):
-        (tmp_path / name).write_text(name)
-    kind = replace(KINDS["opensearch-3"], sha256=fetching.folder_digest(tmp_path))
-    fetching.check(kind, fetching.folder_digest(tmp_path))
-    if change == "added":
-        (tmp_path / "c.jar").write_text("")
-    elif change == "altered":
-        (tmp_path / "b.jar").write_text("c")
-    else:
-        (tmp_path / "b.jar").unlink()
-    with pytest.raises(MismatchError, match="opensearch-3"):
-        fetching.check(kind, fetching.folder_digest(tmp_path))
-
-
 def test_those_who_fetch_at_once_fetch_once_and_clear_what_a_killed_one_left(archive: Kind, tmp_path: Path) -> None:
     (tmp_path / "cache" / ".fetch-killed").mkdir(parents=True)
     with ThreadPoolExecutor(3) as pool:
@@ -106,16 +84,6 @@ def test_those_who_fetch_at_once_fetch_once_and_clear_what_a_killed_one_left(arc
     assert len(homes) == 1
     assert contents(tmp_path / "cache") == [next(iter(homes)).name]
     assert (tmp_path / "calls").read_text() == ".\n"
-
-
-def test_a_jdk_is_taken_for_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "javac").touch()
-    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="1234.0.1"\n')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert jdk.find(1000, 2000) == tmp_path
-    with pytest.raises(UnavailableError, match=r"no JDK 2000 to 3000 .*1234.*; install one"):
-        jdk.find(2000, 3000)
 
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
@@ -175,16 +143,7 @@ def test_a_server_that_cannot_start_shows_its_log(own: Own, tmp_path: Path) -> N
     assert not server.running
 
 
-def test_each_server_is_of_its_version_and_finds_what_it_is_given(server: Any) -> None:
-    nodes = server.request("GET", "_nodes/_local?filter_path=nodes.*.version")["nodes"]
-    assert f"{next(iter(nodes.values()))['version']}.".startswith(server.kind.name.split("-")[1] + ".")
-    name = f"test-servers-{os.getpid()}"
-    server.request("PUT", f"{name}/_doc/1?refresh=true", {"caption": "a dog"})
-    found = server.request("POST", f"{name}/_search", {"query": {"match": {"caption": "dog"}}})
-    server.request("DELETE", name)
-    assert [hit["_id"] for hit in found["hits"]["hits"]] == ["1"]
-
-
+@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_an_address_stands_for_the_kind_of_its_version(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", server.url)
     assert given(server.kind) == Given(server.kind, server.url)
@@ -194,62 +153,16 @@ def test_an_address_stands_for_the_kind_of_its_version(server: Any, monkeypatch:
         given(server.kind)
 
 
-def test_no_port_is_given_twice_while_two_processes_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "PORTS", range(19_000, 19_024))
+def test_no_port_is_given_twice_while_two_processes_run() -> None:
     code = """
-from tests import ports
-ports.PORTS = range(19_000, 19_024)
-print(*[ports.free_port() for _ in range(10)], flush=True)
+from tests.ports import free_port
+print(*[free_port(range(19_000, 19_024)) for _ in range(10)], flush=True)
 input()
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         theirs = set(map(int, other.stdout.readline().split()))
-        ours = {ports.free_port() for _ in range(10)}
+        ours = {free_port(range(19_000, 19_024)) for _ in range(10)}
         other.communicate("\n")
     assert len(ours | theirs) == 20
-
-
-@pytest.mark.servers
-def test_a_cluster_lives_on_without_one_of_its_nodes(own: Own, tmp_path: Path) -> None:
-    cluster = own(Cluster(tmp_path))
-    first, second, _ = cluster.nodes
-    first.request("PUT", "photos", {"settings": {"number_of_replicas": 2}})
-    first.request("PUT", "photos/_doc/1?wait_for_active_shards=all", {"caption": "a dog"})
-    first.kill()
-    assert second.request("GET", "photos/_doc/1")["found"]
-    second.request("PUT", "photos/_doc/2", {"caption": "a cat"})
-    first.restart()
-    first.wait(nodes=3)
-    assert first.request("GET", "photos/_doc/2")["found"]
-
-
-@pytest.mark.servers
-def test_a_secure_server_wants_its_authority_and_a_key_that_fits(secure: SecureServer) -> None:
-    key = secure.api_key("drawings*")
-    assert put(secure, key, "drawings-1").startswith("200")
-    assert put(secure, key, "other").startswith("403")
-    assert put(secure, "bm8gc3VjaDprZXk=", "drawings-2").startswith("401")
-    with pytest.raises(RequestError, match="index_not_found"):
-        secure.request("GET", "nothing")
-
-
-@pytest.mark.servers
-def test_an_expired_certificate_is_one_that_clients_refuse(own: Own, tmp_path: Path) -> None:
-    server = own(SecureServer(tmp_path, expired=True))
-    assert "expired" in put(server, server.api_key("photos*"), "photos")
-
-
-def put(server: SecureServer, key: str, index: str) -> str:
-    """Status and text, as a client sees them that checks certificates: create ``index`` with an API key."""
-    headers = {"Authorization": f"ApiKey {key}"}
-    request = urllib.request.Request(f"{server.url}/{index}", method="PUT", headers=headers)
-    try:
-        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=server.authority)) as answer:
-            return f"{answer.status}"
-    except urllib.error.HTTPError as error:
-        with error:
-            return f"{error.code}"
-    except urllib.error.URLError as error:
-        return str(error.reason)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("attach", epilog=options.code_help())
 @options.name
-@click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1, required=True)
+@click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1)
 @click.option("--id-field", "key", help="Field of the documents that holds the id of an item [default: their _id].")
 @click.option(
     "--code",
@@ -26,12 +26,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="How vectors become terms, the first time: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
 )
-@click.option("--rm", type=click.FloatRange(1), default=30.0, show_default=True, help="Candidates re-ranked per hit.")
-@click.option("--yes", is_flag=True, help="Change the mapping without asking.")
+@click.option("--detach", is_flag=True, help="Remove what was added from all documents again; takes no FEATURES.")
+@click.option("--yes", is_flag=True, help="Do not ask before the mapping or documents are changed.")
 @options.as_json
 @options.at
 def command(
-    name: str, sources: tuple[Path, ...], key: str | None, code: Code, rm: float, yes: bool, as_json: bool, at: str
+    name: str,
+    sources: tuple[Path, ...],
+    key: str | None,
+    code: Code,
+    detach: bool,
+    yes: bool,
+    as_json: bool,
+    at: str,
 ) -> None:
     """Add the code of feature files to the documents of the index NAME, which another program made.
 
@@ -39,18 +46,31 @@ def command(
     to the mapping, and asks. Other programs may keep writing. After a kill, the same command continues; repeated later,
     it adds new and changed items. boc search NAME then finds these documents, and --filter accepts their fields.
 
+    --detach removes the object boc from the documents, and nothing else. Its empty fields stay in the mapping, since
+    these servers cannot remove fields.
+
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
               boc attach articles photos.h5 --id-field sku --code bits:32 --yes
+              boc attach articles --detach --at elastic+https://USER@HOST:9200
     """
-    from boc.indexes.attach import attach
+    from boc.indexes import attach as library
+
+    if detach == bool(sources):
+        raise click.UsageError("give FEATURES to attach, or --detach without any")
+    if detach:
+        if not yes:
+            click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)
+        count = library.detach(name, at=at)
+        click.echo(f"{name}: the code was removed from {count} documents; its empty fields stay in the mapping")
+        return
 
     def agreed(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
         return yes or click.confirm(f"Add this to the mapping of {name}? It stays there for good.", err=True)
 
     with options.bars() as progress:
-        report = attach(name, sources, at=at, key=key, code=code, rm=rm, agreed=agreed, progress=progress)
+        report = library.attach(name, sources, at=at, key=key, code=code, agreed=agreed, progress=progress)
     if report is None:
         click.echo("Nothing was changed.", err=True)
         raise SystemExit(1)

@@ -9,9 +9,8 @@ from boc.cli import options
 
 @click.command("compact")
 @options.name
-@options.as_json
 @options.at
-def command(name: str, as_json: bool, at: str) -> None:
+def command(name: str, at: str) -> None:
     """Merge the index NAME into one segment without deleted and replaced rows, which is smallest and fastest.
 
     Searches continue meanwhile and give the same results.
@@ -20,8 +19,6 @@ def command(name: str, as_json: bool, at: str) -> None:
     Examples: boc compact photos
               boc compact photos --at elastic+https://localhost:9200
     """
-    import json
-
     from boc import plugins
     from boc.plugins import check_name
 
@@ -29,7 +26,4 @@ def command(name: str, as_json: bool, at: str) -> None:
     before = sum(backend.open(check_name(name)).sizes().values())
     backend.compact(name)
     after = sum(backend.open(name).sizes().values())
-    if as_json:
-        click.echo(json.dumps({"name": name, "bytes_before": before, "bytes": after}))
-    else:
-        click.echo(f"{name}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+    click.echo(f"{name}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
-from boc.names import METRICS
 
 if TYPE_CHECKING:
     from boc.codecs import Code
     from boc.indexes.copy import CopyReport
-    from boc.names import Metric
 
 
 @click.command("copy")
@@ -29,16 +25,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Address of the backend that holds NAME: file:DIR, elastic+URL or opensearch+URL.",
 )
-@click.option("--to", help="Address of the backend of the copy [default: the same].")
+@click.option("--to", help="Address of the backend of the copy, or FILE.h5 [default: the same].")
 @click.option(
     "--code",
     type=options.CodeType(),
     help="Encode the stored vectors with this code (scalar, bits, permutation, dictionary) [default: copy the terms].",
 )
 @click.option("--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: as NAME].")
-@click.option("--rerank", type=click.Choice(METRICS), help="Default re-ranking of candidates [default: as NAME].")
-@click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
-@options.as_json
+@click.option("--replace", is_flag=True, help="Replace an existing index of that name, or a feature file.")
 def command(
     name: str,
     new: str | None,
@@ -46,19 +40,19 @@ def command(
     to: str | None,
     code: Code | None,
     rm: float | None,
-    rerank: str | None,
     replace: bool,
-    as_json: bool,
 ) -> None:
-    """Copy the index NAME to another name (NEW), another backend (--to), or another code (--code).
+    """Copy the index NAME to another name (NEW), another backend or a file (--to), or another code (--code).
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy has the same hits
-    with the same scores. After a kill, the same command continues where it stopped. The copy is published as a whole
-    at the end, and then compared with NAME. With the name and place of NAME and --replace, it takes the place of NAME.
+    with the same scores. Of a file boc index makes the same index again, anywhere. After a kill, the same command
+    continues where it stopped. The copy is published as a whole at the end, and then a sample of it is compared with
+    NAME. With the name and place of NAME and --replace, it takes the place of NAME.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
               boc copy photos --from elastic+https://search.example.org:9200 --to file:here
+              boc copy photos --to photos.h5
               boc copy photos photos2 --code dictionary:2/64 --rm 30
               boc copy photos --code dictionary:2/64 --rm 30 --replace
     """
@@ -72,19 +66,15 @@ def command(
             to=to,
             code=code,
             rm=rm,
-            rerank=cast("Metric | None", rerank),
             replace=replace,
             progress=progress,
         )
-    click.echo(json.dumps({"name": new or name, **asdict(report)}) if as_json else sentence(new or name, report))
+    click.echo(sentence(to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name, report))
 
 
 def sentence(name: str, report: CopyReport) -> str:
-    """What a copy did, in one line."""
+    """Return what a copy did, in one line."""
     counts = f"{report.images} pictures and {report.texts} captions"
     if report.up_to_date:
         return f"{name} is up to date: {counts}"
-    return (
-        f"{name}: {counts}, {report.postings} postings; counts as in the source, {report.compared} items compared "
-        "without a difference"
-    )
+    return f"{name}: {counts}, {report.compared} items compared without a difference"

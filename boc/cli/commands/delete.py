@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
-from boc.errors import ManifestError
+from boc.errors import BocError, ManifestError
 
 if TYPE_CHECKING:
     from boc.plugins import Backend
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
 @click.command("delete")
 @options.name
 @click.argument("given", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
-@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id per line.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
-def command(name: str, given: tuple[str, ...], ids: Path | None, everything: bool, at: str) -> None:
+def command(name: str, given: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
-    The captions of a picture are separate items with their own ids.
+    The captions of a picture are separate items with their own ids. For the ID - ids are read from the standard input,
+    one per line.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
-              boc delete photos --ids gone.txt
+              boc delete photos - < gone.txt
               boc delete photos --all
     """
-    if sum((bool(given), ids is not None, everything)) != 1:
-        raise click.UsageError("give one of ID..., --ids FILE or --all")
+    if bool(given) == everything:
+        raise click.UsageError("give one of ID... or --all")
     from boc import plugins
     from boc.indexes.build import delete
-    from boc.inputs.text_lines import read_ids
     from boc.plugins import check_name
 
     if everything:
@@ -43,7 +42,12 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
         backend.remove(name)
         click.echo(f"{name}: {size} deleted, the index is removed")
         return
-    count, unknown = delete(name, list(given) if ids is None else read_ids(ids), at=at)
+    ids = list(given)
+    if ids == ["-"]:
+        ids = [line.strip() for line in sys.stdin if line.strip()]
+        if not ids:
+            raise BocError("the standard input holds no ids; write one per line")
+    count, unknown = delete(name, ids, at=at)
     click.echo(f"{name}: {count} items deleted")
     if unknown:
         for key in unknown:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
-from boc.names import MODALITIES, Modality
 
 if TYPE_CHECKING:
     from boc.indexes.duplicates import Group
@@ -20,16 +19,11 @@ if TYPE_CHECKING:
 @click.option(
     "--threshold", type=float, help="Smallest cosine of near duplicates [default: by the cosines of random pairs]."
 )
-@click.option(
-    "--find",
-    type=click.Choice(MODALITIES),
-    help="Modality of the items [default: image if the index has pictures].",
-)
 @click.option("--html", type=options.PATH, help="Write the groups to this page, with their pictures.")
 @options.as_json
 @options.at
-def command(name: str, threshold: float | None, find: str | None, html: Path | None, as_json: bool, at: str) -> None:
-    """List exact and near duplicates among the items of the index NAME, as groups.
+def command(name: str, threshold: float | None, html: Path | None, as_json: bool, at: str) -> None:
+    """List exact and near duplicates among the pictures of the index NAME, or its captions if it has none, as groups.
 
     The first item of a group is the one to keep: it has the most near items. Each other item is near it. Nothing is
     deleted; boc delete removes items.
@@ -46,9 +40,7 @@ def command(name: str, threshold: float | None, find: str | None, html: Path | N
     if html is not None:
         check_output(html, begins(*options.PAGE))
     with options.bars() as progress:
-        groups = find_duplicates(
-            Searcher.open(name, at), threshold, find=cast("Modality | None", find), progress=progress
-        )
+        groups = find_duplicates(Searcher.open(name, at), threshold, progress=progress)
     if as_json:
         click.echo(json.dumps([_record(group) for group in groups], ensure_ascii=False))
     else:

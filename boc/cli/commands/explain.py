@@ -21,29 +21,23 @@ if TYPE_CHECKING:
 @click.argument("given", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
 @click.option(
-    "--top", type=click.IntRange(1), default=10, show_default=True, help="Number of terms to print, with their labels."
-)
-@click.option(
     "--html", type=options.PATH, help="Write a page that shows regions, terms, and the cosines of words and regions."
 )
 @options.as_json
 @options.at
 @options.encoder
-@options.device
 def command(
     name: str,
     given: tuple[str, ...],
     image: Path | None,
-    top: int,
     html: Path | None,
     as_json: bool,
     at: str,
     encoder: str | None,
-    device: str,
 ) -> None:
     """Explain the score of the item ID of index NAME for a sentence or a picture.
 
-    Prints the terms that query and item share, largest product first. For each term it prints its share of the score,
+    Prints the ten terms of largest product that query and item share. For each term it prints its share of the score,
     its frequency in the query times its frequency in the item, and the words that are typical of it. The products add
     up to the score of the index before re-ranking.
 
@@ -53,23 +47,23 @@ def command(
     """
     if len(given) != (2 if image is None else 1):
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
-    from boc.explain.score import explain
+    from boc.explain.score import LABELLED, explain
     from boc.outputs import begins, check_output
     from boc.search.searcher import Searcher
 
     if html is not None:
         check_output(html, begins(*options.PAGE), image)
-    searcher = Searcher.open(name, at, encoder=encoder, device=device)
+    searcher = Searcher.open(name, at, encoder=encoder)
     text = given[0] if image is None else None
-    explanation = explain(searcher, given[-1], text, image, labelled=top)
+    explanation = explain(searcher, given[-1], text, image)
     if html is not None:
         from boc.explain.page import write_page
 
-        write_page(html, explanation, top)
+        write_page(html, explanation)
     if as_json:
         click.echo(json.dumps(_record(explanation), ensure_ascii=False))
     else:
-        _print(explanation, top)
+        _print(explanation, LABELLED)
     if explanation.missing:
         click.echo(f"terms only: {explanation.missing}", err=True)
 

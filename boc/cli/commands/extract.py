@@ -30,7 +30,7 @@ SETTINGS = {
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Write the regions of this source instead of vectors, for example grid or tflite:FILE.",
+    help="Write the regions of this source instead of vectors, for example grid or files:DIR.",
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
 @options.settings(SETTINGS)

@@ -82,7 +82,7 @@ def command(
 
     \b
     Examples: boc train captions.csv -o models/mine
-              boc train regions.h5 -o models/mine --recipe photos --regions tflite:mobilenet.tflite --set epochs=8
+              boc train regions.h5 -o models/mine --recipe photos --regions efficientnet:lite0 --set epochs=8
     """
     from boc import plugins
     from boc.atomic_files import check_writable, sole_writer

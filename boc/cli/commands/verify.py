@@ -25,14 +25,6 @@ AGAINST = {
 @click.command("verify")
 @options.name
 @click.option(
-    "--pairs",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Number of pairs of query and item to compare.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed that draws the pairs.")
-@click.option(
     "--features",
     type=options.PATH,
     multiple=True,
@@ -41,22 +33,22 @@ AGAINST = {
 )
 @options.as_json
 @options.at
-def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_json: bool, at: str) -> None:
+def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
     """Check the index NAME: files against checksums, scores against integer dot products, counts against its manifest.
 
-    Searches with the codes of random items. The score of each pair of a query and an item, hit or not, must equal the
-    dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.
+    Searches with the codes of random items. The score of each of 1,000 pairs of a query and an item, hit or not, must
+    equal the dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.
 
     \b
     Examples: boc verify photos
-              boc verify photos --pairs 10000 --at elastic+https://localhost:9200
+              boc verify photos --at elastic+https://localhost:9200
               boc verify photos --features photos.h5
     """
     from boc import plugins
     from boc.evaluate.verify import verify
     from boc.plugins import check_name
 
-    report = verify(plugins.backend(at).open(check_name(name)), pairs=pairs, seed=seed, files=features)
+    report = verify(plugins.backend(at).open(check_name(name)), files=features)
     if as_json:
         counts = {part: {"found": count, "manifest": expected} for part, (count, expected) in report.counts.items()}
         click.echo(json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}))

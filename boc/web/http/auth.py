@@ -1,4 +1,4 @@
-"""Access control: checks the host name, the origin of the page, and the token, and adds security headers."""
+"""Access control: check the host name, the origin of the page, and the token, and add security headers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.http.errors import ProblemError, refusal
 from boc.web.http.headers import HEADERS, path_of
+from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
@@ -39,6 +39,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                headers.setdefault("Cache-Control", "no-cache")  # an upgrade never mixes files of two versions
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

@@ -8,16 +8,16 @@ from time import perf_counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.http.errors import ProblemError, refusal
 from boc.web.http.headers import path_of
+from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
 
 ZIPS = 2  # archives that are sent at a time
 FORM = 65_536  # bytes that a form may have beside its picture
 
 
-class Bodies:
-    """Reads the whole body before a request is handled, and rejects bodies that are too long or too slow."""
+class BodyLimit:
+    """Read the whole body before a request is handled, and reject bodies that are too long or too slow."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -70,40 +70,42 @@ class Bodies:
         return ProblemError(413, said, {"Connection": "close"})
 
 
-class Crowd:
-    """Limits the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
+class LoadLimit:
+    """Limit the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
 
-    Thumbnails, uploads and searches have separate queues, so that neither a page full of pictures nor a large upload
-    delays the next search.
+    Thumbnails, uploads, archives and searches have separate queues, so that neither a page full of pictures nor a large
+    upload delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active, "zip": ZIPS}
-        self._gates = {kind: _Gate(places, settings.waiting) for kind, places in active.items()}
+        self._places = {kind: asyncio.Semaphore(places) for kind, places in active.items()}
+        self._room = {kind: places + settings.waiting for kind, places in active.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["start"] = perf_counter()
-        gate = self._gates[_kind(scope)]
-        if gate.full():
-            said = "too many requests at once; ask again in a second"
-            await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)
+        kind = _kind(scope)
+        if not self._room[kind]:
+            await refusal(429, "too many requests at once; ask again in a second", {"Retry-After": "1"})(
+                scope, receive, send
+            )
             return
-        if gate is self._gates["zip"]:  # too large to keep
-            async with gate:
-                await self._app(scope, receive, send)
-            return
-        answer: list[Message] = []
+        response: list[Message] = []
 
-        async def keep(message: Message) -> None:
-            answer.append(message)
+        async def buffer(message: Message) -> None:
+            response.append(message)
 
-        async with gate:
-            await self._app(scope, receive, keep)
-        for message in answer:  # here, where a client that reads slowly keeps no other waiting
+        self._room[kind] -= 1
+        try:
+            async with self._places[kind]:
+                await self._app(scope, receive, send if kind == "zip" else buffer)  # a ZIP is too large to buffer
+        finally:
+            self._room[kind] += 1
+        for message in response:  # here, where a client that reads slowly keeps no other waiting
             await send(message)
 
 
@@ -116,7 +118,7 @@ def _kind(scope: Scope) -> str:
 
 
 class Heads:
-    """Answers HEAD as GET, without the body."""
+    """Answer HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -132,25 +134,3 @@ class Heads:
             await send(message)
 
         await self._app({**scope, "method": "GET"}, receive, without_body)
-
-
-class _Gate:
-    def __init__(self, active: int, waiting: int) -> None:
-        self._places = asyncio.Semaphore(active)
-        self._room = active + waiting
-        self._inside = 0
-
-    def full(self) -> bool:
-        return self._inside >= self._room
-
-    async def __aenter__(self) -> None:
-        self._inside += 1
-        try:
-            await self._places.acquire()
-        except asyncio.CancelledError:
-            self._inside -= 1
-            raise
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._inside -= 1
-        self._places.release()

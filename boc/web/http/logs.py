@@ -1,54 +1,99 @@
-"""Logs of the server on stderr, as lines of text or JSON. No line holds a token; queries only if asked for."""
+"""Request ids, and the log of the server on stderr, as lines of text or JSON.
+
+No line holds a token, a sentence or an id.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import datetime, timezone
+from time import perf_counter
 from typing import Any, Literal, TypeAlias
+from uuid import uuid4
 
-from boc.web.http.observed import REQUEST, Answered
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boc.web.http.headers import below_index, path_of
 
 Form: TypeAlias = Literal["text", "json"]
+
+ID = "X-Request-ID"
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""The id of the request that is being answered."""
 
 ACCESS = "boc.access"
 """The name of the logger of answered requests."""
 
 _access = logging.getLogger(ACCESS)
+_SOUND = re.compile("[A-Za-z0-9._-]{1,64}")
 
 
-def log_answered(found: Answered, *, queries: bool) -> None:
-    """Log a request; with ``queries`` also its path and parameters, which hold sentences and ids."""
-    if not _access.isEnabledFor(logging.INFO):
-        return
-    told: dict[str, object] = {
-        "method": found.method,
-        "route": found.route,
-        "status": found.status,
-        "ms": round(1000 * found.seconds, 1),
-        "bytes": found.size,
-        "client": found.client,
-    }
-    if queries:
-        told |= {"path": found.path, "query": found.query}
-    _access.info("answered", extra={"told": told})
+class RequestLog:
+    """Give each request an id, that of its header ``X-Request-ID`` if it has one; count and log the response.
+
+    ``count`` is called with the route, method, status and seconds of each request. The route is the pattern of its
+    address, as ``/api/item/{id}``; "none" if there is no route, or the request was refused before.
+    """
+
+    def __init__(self, app: ASGIApp, count: Callable[[str, str, int, float], None]) -> None:
+        self._app = app
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status, size = perf_counter(), 500, 0
+        wanted = Headers(scope=scope).get(ID, "")
+        id = wanted if _SOUND.fullmatch(wanted) else uuid4().hex[:16]
+        REQUEST.set(id)
+
+        async def observe(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[ID] = id
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observe)
+        finally:
+            method, route, seconds = scope["method"], _route(scope), perf_counter() - start
+            self._count(route, method, status, seconds)
+            values = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1), "bytes": size}
+            values["client"] = (scope.get("client") or ("",))[0]
+            _access.info("answered", extra={"values": values})
+
+
+def _route(scope: Scope) -> str:
+    pattern = getattr(scope.get("route"), "path_format", None)
+    if isinstance(pattern, str):
+        return below_index(pattern)
+    return "/static" if path_of(scope).startswith("/static/") else "none"
 
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = getattr(record, "told", {})
-        said = " ".join(ascii(value)[1:-1] if isinstance(value, str) else str(value) for value in told.values())
-        head = f"{_time(record)} {record.levelname} {REQUEST.get() or '-'} {said or record.getMessage()}"
+        values = getattr(record, "values", {}).values()
+        line = " ".join(ascii(value)[1:-1] if isinstance(value, str) else str(value) for value in values)
+        head = f"{_time(record)} {record.levelname} {REQUEST.get() or '-'} {line or record.getMessage()}"
         return f"{head}\n{self.formatException(record.exc_info)}" if record.exc_info else head
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {"time": _time(record), "level": record.levelname, "request": REQUEST.get() or None}
-        told |= {"message": record.getMessage(), **getattr(record, "told", {})}
+        values: dict[str, Any] = {"time": _time(record), "level": record.levelname, "request": REQUEST.get() or None}
+        values |= {"message": record.getMessage(), **getattr(record, "values", {})}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)  # in ASCII: some readers end lines at others than \n
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values, default=str)  # in ASCII: some readers end lines at others than \n
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -56,7 +101,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def configuration(form: Form | None) -> dict[str, Any]:
-    """What ``logging.config.dictConfig`` takes: faults of the server always, requests if a form is given."""
+    """Return the ``log_config`` of uvicorn: faults of the server always, requests if a form is given."""
     formatter = _Json if form == "json" else _Text
     loggers = {"uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False}}
     if form is not None:

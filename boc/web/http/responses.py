@@ -1,38 +1,83 @@
-"""Responses: files that are revalidated on each use, and compression."""
+"""Responses: JSON, errors as ``{"error": "one line"}`` with a status, and compression."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boc.web.http.headers import path_of
+from boc.errors import BocError
+from boc.web.http.headers import HEADERS, path_of
+from boc.web.http.logs import ID, REQUEST
 
-SMALL = 1000  # bytes below which an answer is not compressed
+SMALL = 1000  # bytes below which a response is not compressed
 LEVEL = 5
 
 
-def as_json(value: Any) -> Response:
-    """A JSON answer that must not be cached."""
-    return Response(orjson.dumps(value), 200, {"Cache-Control": "no-store"}, "application/json")
+class ProblemError(Exception):
+    """An error to answer with. ``message`` names the value, the rule and the next step."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
 
 
-class Checked(StaticFiles):
-    """Static files that browsers cache but revalidate each time, so an upgrade never mixes old and new files."""
+def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response that must not be cached."""
+    return Response(orjson.dumps(value), status, {**(headers or {}), "Cache-Control": "no-store"}, "application/json")
 
-    def file_response(self, *given: Any, **options: Any) -> Response:
-        """The file, or status 304 if it has not changed."""
-        answer = super().file_response(*given, **options)
-        answer.headers["Cache-Control"] = "no-cache"
-        return answer
+
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response to a failed request."""
+    return as_json({"error": " ".join(message.split())}, status, headers)
+
+
+def unknown(id: str) -> ProblemError:
+    """Return the 404 error for an unknown item ``id``."""
+    return ProblemError(404, f"no item {id[:200]!r} in the index; give an id as a search gives it")
+
+
+def answer_problems(app: FastAPI) -> None:
+    """Make ``app`` answer every error in this form."""
+
+    @app.exception_handler(ProblemError)
+    def problem(_: Request, error: ProblemError) -> Response:
+        return refusal(error.status, str(error), error.headers)
+
+    @app.exception_handler(BocError)
+    def ours(_: Request, error: BocError) -> Response:
+        return refusal(400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> Response:
+        return refusal(400, "; ".join(map(_message, error.errors())))
+
+    @app.exception_handler(HTTPException)
+    def http(_: Request, error: HTTPException) -> Response:
+        return refusal(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Exception)
+    def fault(_: Request, error: Exception) -> Response:
+        # this handler runs outside the layers, which would add the headers
+        text = f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
+        return refusal(500, text, {**HEADERS, ID: REQUEST.get()})
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    value = f", got {str(error['input'])[:100]!r}" if isinstance(error.get("input"), (str, int, float)) else ""
+    return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 
 
 class Compressed:
-    """Compresses all answers but pictures and archives of them, which are compressed already."""
+    """Compress all responses but pictures and archives of them, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain = app

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import resource
 import socket
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from boc.errors import BocError
-from boc.web.http.connections import AT_ONCE, PatientProtocol, room
-from boc.web.http.errors import refusal
 from boc.web.http.logs import Form, configuration
 
-TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
-QUEUE = 1024  # connections that the system holds until they are accepted
+CONNECTIONS = 1024  # at a time; a request on a further one is answered with 503
+FILES = 256  # that the process needs beside connections: the index, pictures
 GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
@@ -31,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
-        sock.listen(QUEUE)
+        sock.listen(CONNECTIONS)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -43,54 +41,28 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
-    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for no log."""
+    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for no log.
+
+    Clients that send or read slowly keep their connection: a proxy in front of the server closes these.
+    """
     config = uvicorn.Config(
-        _Stopped(app),
+        app,
+        http="h11",
         log_config=configuration(log),
         access_log=False,  # addresses may contain a token
         server_header=False,
-        http=PatientProtocol,
-        backlog=AT_ONCE,
+        backlog=CONNECTIONS,
+        limit_concurrency=_connections(),
         timeout_graceful_shutdown=GRACE,
     )
-    PatientProtocol.most = room()
-    _Server(config).run(sockets=[sock])
+    uvicorn.Server(config).run(sockets=[sock])
 
 
-class _Stopped:
-    """Answers 503 to a request that takes longer than the server has to stop; uvicorn would log each as a fault."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def seen(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, seen)
-        except asyncio.CancelledError:
-            if scope["type"] != "http" or begun:
-                raise
-            said = "the server stops before this was done; ask again when it is back"
-            await refusal(503, said, {"Retry-After": "1"})(scope, receive, send)
-
-
-class _Server(uvicorn.Server):
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; asyncio takes how many it accepts at once for the length of the system's queue, too."""
-        await super().startup(sockets)
-        for sock in sockets or ():
-            sock.listen(QUEUE)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, after connections that the system holds ready were taken: it would reset them. Requests that were cut
-        off get an error."""
-        await asyncio.sleep(TAKE)
-        await super().shutdown(sockets)
-        if tasks := set(self.server_state.tasks):
-            await asyncio.wait(tasks, timeout=TAKE)
+def _connections() -> int:
+    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, soft - min(FILES, soft // 2)))

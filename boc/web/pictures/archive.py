@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from boc.types import Item
-from boc.web.http.errors import ProblemError
+from boc.web.http.responses import ProblemError
 
 PICTURES = 500  # pictures of a ZIP at most
 BYTES = 1_000_000_000  # of their files at most

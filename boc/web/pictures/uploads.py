@@ -12,7 +12,7 @@ from pathlib import Path
 
 from boc.errors import ImageError
 from boc.inputs.images import formats, opened
-from boc.web.http.errors import ProblemError
+from boc.web.http.responses import ProblemError
 
 
 @dataclass(frozen=True)

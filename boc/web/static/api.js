@@ -60,8 +60,6 @@ export function search(state, picture, k, signal) {
   if (!words) for (const name of ["hybrid", "words_weight"]) query.delete(name);
   if (query.get("hybrid") === "sum") query.delete("rerank");
   if (!query.has("hybrid")) query.set("min_confidence", 0);
-  const alone = state.like.length === 1 && !words && !state.unlike.length && !picture;
-  if (alone) return call(withId("api/similar", state.like[0]), query, { signal });
   return call("api/search", asked(query, state), { picture, signal });
 }
 

@@ -12,7 +12,7 @@ const SIGNS = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">="
 const INPUTS = { integer: "number", float: "number", date: "datetime-local", keyword: "text" };
 
 /** A filter as the API writes it, taken apart for people: "year ≥ 2020". */
-export function spoken(filter) {
+function spoken(filter) {
   const [, field, op, value] = /^(.*?)(!=|<=|>=|==|=|<|>)(.*)$/s.exec(filter) ?? [null, filter, "", ""];
   return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
 }

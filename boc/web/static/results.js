@@ -20,7 +20,7 @@ export const probableFirst = (hits) => [...hits.filter((hit) => !improbable(hit)
  * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
  * {boxes: [{x, y, width, height, row}], height}. Rows but the last are as wide as the page.
  */
-export function justify(aspects, width, target, gap = GAP) {
+function justify(aspects, width, target, gap = GAP) {
   const boxes = [];
   let y = 0;
   for (let start = 0, row = 0; start < aspects.length; row++) {
@@ -181,7 +181,7 @@ export class Results {
       "a",
       {
         class: "like",
-        href: this.address({ like: hit.id, q: "", open: "", word: "" }),
+        href: this.address({ like: [hit.id], q: "", open: "", word: "" }),
         tabindex: "-1",
         draggable: "false",
         title: "More like this (m)",

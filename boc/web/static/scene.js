@@ -25,7 +25,7 @@ export function shades(values) {
 }
 
 /** The numbers of the largest values but zeros, largest first. */
-export function strongest(values, most = DRAWN) {
+function strongest(values, most = DRAWN) {
   return values
     .map((value, i) => [value, i])
     .filter(([value]) => value > 0)

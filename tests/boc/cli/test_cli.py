@@ -177,8 +177,7 @@ def test_info_tells_the_manifest(library: Path) -> None:
     index = library / "index" / "photos"
     sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
-    dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
-    assert f"vectors {dense:.0f}, " in lines["bytes"]
+    assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
     assert lines["re-rank"] == "dot, 10 candidates for each hit"
 
 
@@ -216,7 +215,9 @@ def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_pat
     for find in MODALITIES[: 2 if captions else 1]:
         asked = ("--queries", library / "photos.h5", "--find", find, "-k", 100, place)
         assert answers("one", *asked) == answers("two", *asked)
-    assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
+    again = boc("index", "one", library / source, encoder(library), place)
+    assert again.exit_code == 1
+    assert "boc sync" in again.stderr
 
 
 @pytest.mark.slow
@@ -278,7 +279,7 @@ def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_pat
         assert [item.id for item in file.items("image")] == ["002.png", "007.png"]
         assert [item.id for item in file.items("text")] == ["002.png#0", "002.png#1", "007.png#0", "007.png#1"]
         assert np.allclose(file.vectors("image"), full.vectors("image")[[2, 7]], atol=1e-3)
-    ok("index", "few", *narrowed, encoder(library), f"--at=file:{tmp_path}")
+    ok("index", "few", tmp_path / "f.h5", f"--at=file:{tmp_path}")
     assert len(answers("few", "a box", f"--at=file:{tmp_path}")[0]["hits"]) == 2
 
 
@@ -346,13 +347,6 @@ def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_
     ]
     told = dense["all 20 pictures"]["text_to_image"]
     assert f"R@10 {told['r10']:5.1f}  median rank {told['median_rank']:g}" in lines[1]
-
-
-def test_a_gallery_is_drawn_with_its_table(tmp_path: Path) -> None:
-    result = ok("gallery", tmp_path / "scenes", "--count", 2, "--seed", 3)
-    assert result.stdout == f"2 pictures with captions: {tmp_path / 'scenes' / 'captions.csv'}\n"
-    assert "drawing" in result.stderr
-    ok("extract", tmp_path / "scenes" / "captions.csv", "-o", tmp_path / "f.h5", "--regions", "grid")
 
 
 METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
@@ -423,8 +417,8 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
         code = [f"--code=soft(z=2, codebook='{home / 'book.npz'}')"]
     ok("index", "grown", home / "first.h5", *code, at(home))
     before = Searcher.open("grown", f"file:{home / 'index'}")
-    result = ok("index", "grown", home / "second.h5", "--append", at(home))
-    assert result.stdout == "grown: 25 pictures and 50 captions put into it, 15 of them in place of others\n"
+    result = ok("add", "grown", home / "second.h5", at(home))
+    assert result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source
@@ -454,9 +448,9 @@ def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(descri
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
     (tmp_path / "metadata.csv").write_text("id,year:integer\nnew-000.png,2030\n")
-    appended = ("index", "described", tmp_path / "new" / "images", "--append", at(described))
+    appended = ("add", "described", tmp_path / "new" / "images", at(described))
     result = ok(*appended, "--metadata", tmp_path / "metadata.csv")
-    assert result.stdout == "described: 3 pictures and 0 captions put into it\n"
+    assert result.stdout == "described: 3 pictures and 0 captions added\n"
     hits = answers("described", "a box", "--filter=year>=2020", at(described))[0]["hits"]
     assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {"001.png": 2020, "new-000.png": 2030}
     assert ok("info", "described", at(described)).stdout.splitlines()[0].endswith("43 pictures, 80 captions")
@@ -473,8 +467,8 @@ def test_what_an_earlier_load_has_left_is_not_added_again(home: Path, monkeypatc
 def test_deleting_takes_items_away(home: Path) -> None:
     result = ok("delete", "photos", "000.png", "000.png#0", "000.png", at(home))
     assert result.stdout == "photos: 2 items deleted\n"
-    (home / "gone.txt").write_text("001.png\n\nnope\n002.png\nnor this\n")
-    result = boc("delete", "photos", "--ids", home / "gone.txt", at(home))
+    gone = "001.png\n\nnope\n002.png\nnor this\n"
+    result = CliRunner().invoke(main, ["delete", "photos", "-", at(home)], input=gone)
     assert result.exit_code == 1
     assert result.stdout == "photos: 2 items deleted\n"
     assert result.stderr.splitlines() == ["no item 'nope' in photos", "no item 'nor this' in photos"]
@@ -491,11 +485,8 @@ def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
     search = ("search", "photos", "--queries", home / "photos.h5", "--json", at(home))
     ok("delete", "photos", "000.png", "001.png", at(home))
     before = ok(*search).stdout
-    told = json.loads(ok("compact", "photos", "--json", at(home)).stdout)
-    assert told["name"] == "photos"
-    assert told["bytes"] < told["bytes_before"]
+    assert ok("compact", "photos", at(home)).stdout.endswith(" MB after\n")
     assert ok(*search).stdout == before
-    assert ok("compact", "photos", at(home)).stdout.endswith(" MB now\n")
     ok("verify", "photos", at(home))
 
 

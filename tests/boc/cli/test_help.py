@@ -22,7 +22,7 @@ from boc.codecs import ARGUMENTS, CODES
 from tests.helpers import boc, parse
 
 ROOT = Path(__file__).resolve().parents[3]
-ONE_WAY = {"gallery", "convert"}
+ONE_WAY = {"convert"}
 """Commands that there is one way to call."""
 
 
@@ -65,7 +65,7 @@ def test_every_option_says_what_it_is(name: str) -> None:
             assert parameter.help.endswith((".", "]")), f"boc {name} {parameter.opts[-1]}: {parameter.help}"
 
 
-@pytest.mark.parametrize("name", ["index", "estimate"])
+@pytest.mark.parametrize("name", ["index", "attach"])
 def test_codes_are_listed_with_their_arguments(name: str) -> None:
     shown = boc(name, "--help").stdout.partition("Codes and their arguments:")[2]
     assert max(map(len, shown.splitlines())) < 80

@@ -152,9 +152,9 @@ WRONG = {
     "[search]\nk = 'many'": ["'many' is not a valid integer"],
     "[search]\nfind = 'video'": ["'video' is not one of 'image', 'text'"],
     "[index]\ncode = 'scalar:0'": ["at least 1"],
-    "device = 'gpu'": ["'gpu' is not one of"],
+    "[extract]\ndevice = 'gpu'": ["'gpu' is not one of"],
     "[search.more]\nx = 1": ["unknown 'more' in [search]"],
-    "k = many": ["is not TOML", "line 1", "docs/configuration.md"],
+    "k = many": ["is not TOML", "line 1", "docs/reference/configuration.md"],
     f"password = '{SECRET}'": ["password holds a secret", "BOC_PASSWORD"],
     f"[search]\napi_key = '{SECRET}'": ["api_key in [search] holds a secret", "BOC_API_KEY"],
     f"token = '{SECRET}'": ["token", "BOC_TOKEN"],
@@ -166,7 +166,8 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
     write(text)
-    command = ("index", "photos", "photos.h5") if "index" in text or "device" in text else ("search", "photos", "a dog")
+    commands = {"[index]": ("index", "photos", "photos.h5"), "[extract]": ("extract", "photos", "-o", "photos.h5")}
+    command = commands.get(text.partition("\n")[0], ("search", "photos", "a dog"))
     result = boc(*command)
     assert result.exit_code in (1, 2)
     assert result.stdout == ""
@@ -212,7 +213,7 @@ def test_a_variable_that_nobody_reads_is_listed_with_the_one_meant(monkeypatch: 
 
 
 def test_the_documentation_names_keys_and_variables_that_are_read() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     files = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert files
     for text in files:

@@ -20,7 +20,7 @@ from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
+from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality, SearchRequest
 from tests.helpers import boc, draw_pictures
 
 
@@ -87,7 +87,7 @@ def test_without_spare_candidates_the_engine_chooses_and_the_vectors_order(
     searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
 ) -> None:
     queries = Embeddings("text", stored["text"][1])
-    engine = searcher.index.search(searcher.codec.encode_queries(queries), 5, "image")
+    engine = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 5, "image"))
     for hits, chosen, query in zip(searcher.search_vectors(queries, k=5, rm=1), engine, queries.vectors, strict=True):
         assert {hit.item.id for hit in hits} == {hit.item.id for hit in chosen}
         exact = searcher.index.vectors([hit.item.id for hit in hits]) @ query
@@ -226,12 +226,11 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(learn, "FIT_SAMPLE", 25)
     seen: list[learn.VectorSample] = []
     codec = global_code(z=4)
     monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:
-        fit_code(file, codec)
+        fit_code(file, codec, sample=25)
         assert [len(sample) for sample in seen] == [25, 25]
         for sample, modality in zip(seen, MODALITIES, strict=True):
             vectors = np.concatenate([block.vectors for block in sample.blocks()])

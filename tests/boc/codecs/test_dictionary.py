@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
-from boc.codecs import SurrogateCodec, dictionary, global_code
+from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.dictionary import (
     CHOICE,
     Dictionary,
@@ -23,7 +23,7 @@ from boc.codecs.dictionary import (
     vocabulary_size,
 )
 from boc.codecs.signed import Center
-from boc.types import Embeddings, QueryCode
+from boc.types import Embeddings
 from boc.vectors import unit_rows
 from tests.oracles import assert_canonical, same_matrix
 
@@ -119,15 +119,6 @@ def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: i
         assert frequencies == [max(round(product), 1) for product in products]
 
 
-built = pytest.mark.skipif(dictionary._query_terms is None, reason="not built here")
-
-
-def code_of(seed: int, terms: int, z: int, bits: int, heat: float) -> QueryCode:
-    step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
-    return step.query_code(gaussian(seed + 1, 1)[0])
-
-
-@built
 @given(
     n=st.integers(0, 5),
     terms=st.integers(1, 30),
@@ -136,53 +127,23 @@ def code_of(seed: int, terms: int, z: int, bits: int, heat: float) -> QueryCode:
     heat=st.floats(0.01, 2),
     seed=st.integers(0, 99),
 )
-def test_terms_are_the_same_with_and_without_the_module_in_c(
+def test_terms_of_a_query_are_its_nearest_centroids(
     n: int, terms: int, z: int, bits: int, heat: float, seed: int
-) -> None:
-    code = code_of(seed, terms, z, bits, heat)
+) -> None:  # fmt: skip
+    step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
+    code, top = step.query_code(gaussian(seed + 1, 1)[0]), 2**bits - 1
     X = np.concatenate([gaussian(seed + 2, n), code.mean[None]])  # the last is zero without the mean
     found = query_terms(code, X)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dictionary, "_query_terms", None)
-        wanted = query_terms(code, X)
-    assert_canonical(found, wanted.shape)
-    assert found.toarray().tolist() == wanted.toarray().tolist()
+    assert_canonical(found, (n + 1, len(step.centroids_)))
     assert not found[[n]].nnz
-
-
-@built
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"mean": np.zeros(4, np.float32)}, "mean of another width"),
-        ({"heads": np.ones((2, 2), np.int8)}, "heads of another width"),
-        ({"starts": np.array([0, 2, 9])}, "do not rise within 5 vectors"),
-        ({"numbers": np.empty((2, 1), np.int32)}, "numbers for another number of queries"),
-        ({"numbers": np.empty((1, 1), np.int64)}, "numbers must have"),
-        ({"frequencies": np.empty((2, 1), np.int32)}, "frequencies for another number of queries"),
-        ({"frequencies": np.empty((1, 2), np.int32)}, "frequencies for another number of terms"),
-        ({"cells": 3}, "cells: 3 of 2"),
-        ({"cells": 1, "numbers": np.empty((1, 4), np.int32), "frequencies": np.empty((1, 4), np.int32)}, "search more"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
-    given = {
-        "queries": np.ones((1, 3), np.float32),
-        "mean": np.zeros(3, np.float32),
-        "heads": np.ones((2, 3), np.int8),
-        "head_scales": np.ones(2, np.float32),
-        "starts": np.array([0, 2, 5]),
-        "vectors": np.ones((5, 3), np.int8),
-        "scales": np.ones(5, np.float32),
-        "numbers": np.empty((1, 1), np.int32),
-        "frequencies": np.empty((1, 1), np.int32),
-        "cells": 2,
-        "temperature": 0.1,
-        "top": 63,
-    } | wrong
-    assert dictionary._query_terms is not None
-    with pytest.raises(ValueError, match=message):
-        dictionary._query_terms(*given.values())
+    whole, scales = rounded(X[:n] - code.mean)
+    products = whole.astype(np.int64) @ step.centroids_.astype(np.int64).T
+    for i, row in enumerate(found.toarray()[:n].tolist()):
+        cosines = (products[i].astype(np.float32) * step.scales_ * scales[i]).tolist()
+        nearest = sorted(range(len(cosines)), key=lambda j: (-cosines[j], j))[:z]
+        weights = {j: math.exp((cosines[j] - cosines[nearest[0]]) / heat) * top for j in nearest}
+        assert {j for j, weight in enumerate(row) if weight} == set(nearest)
+        assert all(abs(row[j] - max(weight, 1)) <= 0.5 + 1e-3 for j, weight in weights.items())
 
 
 def pursued(

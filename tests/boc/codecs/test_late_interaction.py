@@ -19,7 +19,7 @@ from boc.indexes.build import build_index
 from boc.indexes.copy import copy_index
 from boc.rerank.alignment import alignments
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Ragged
+from boc.types import Embeddings, Ragged, SearchRequest
 from boc.vectors import unit_rows
 
 WIDTH = 5
@@ -105,7 +105,7 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     searcher = Searcher.open("late", f"file:{tmp_path}", device="cpu")
     assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
-    ranking = searcher.index.search(codes, 5, "image")[0]
+    ranking = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
     terms = searcher.index.terms([hit.item.id for hit in ranking])
     assert [hit.score for hit in ranking] == (terms @ codes.T).toarray()[:, 0].tolist()
     hits = searcher.search("a red box", k=3)

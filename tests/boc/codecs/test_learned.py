@@ -17,7 +17,7 @@ from boc.codecs.presets import learned_code
 from boc.explain.score import explain
 from boc.indexes.build import build_index
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -87,7 +87,7 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     assert str(code_of(searcher.index.manifest.codec)) == "learned:4/3"
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
     assert 0 < codes.nnz <= 3
-    hits = searcher.index.search(codes, 5, "image")[0]
+    hits = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
     terms = searcher.index.terms([hit.item.id for hit in hits])
     assert [hit.score for hit in hits] == (terms @ codes.T).toarray()[:, 0].tolist()
     assert explain(searcher, hits[0].item.id, "a red box").score == hits[0].score

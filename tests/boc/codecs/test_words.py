@@ -21,13 +21,12 @@ from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.indexes.build import append, build_index, delete
+from boc.indexes.build import add_items, build_index, delete
 from boc.indexes.copy import copy_index
-from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Identity, Item
+from boc.types import Embeddings, Identity, Item, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -140,7 +139,7 @@ def test_explanation_shows_words(library: Path, book: Path, tmp_path: Path) -> N
     build_index("words", library / "photos.h5", code=f"words(codebook='{book}')", at=at)
     searcher = Searcher.open("words", at, device="cpu")
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
-    first_hit = searcher.index.search(codes, 3, "image")[0][0]
+    first_hit = searcher.index.search(SearchRequest(codes, 3, "image"))[0][0]
     best = first_hit.item.id
     explained = explain(searcher, best, "a red box")
     assert explained.score == first_hit.score
@@ -158,10 +157,10 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
     gone = [id for id in before if id.startswith("007")]
     delete("words", gone, at=at)
-    append("words", library / "photos.h5", at=at)
+    add_items("words", library / "photos.h5", at=at)
     build_index("plain", library / "photos.h5", at=at)
     copy_index("plain", "copied", code=code, at=at)
-    export_index("words", tmp_path / "words.boc.h5", at=at)
+    copy_index("words", at=at, to=tmp_path / "words.boc.h5")
     build_index("again", tmp_path / "words.boc.h5", at=at)
     for name in ("words", "copied", "again"):
         assert {item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()} == {
@@ -178,7 +177,7 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     searcher = Searcher.open("photos", at)
     with pytest.raises(BocError, match="leave out rerank, mmr"):
         searcher.search_words(["box"], rerank="dot", mmr=0.5)
-    with pytest.raises(BocError, match="no words to look for"):
+    with pytest.raises(BocError, match="a sentence must be words"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(z=0).fit(gaussian(4, 0))

@@ -27,7 +27,7 @@ from boc.evaluate.metrics import (
     owners_of,
     ranks,
 )
-from boc.evaluate.relevance import rouge_l_matrix, write_relevance
+from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from tests.helpers import boc
 
@@ -342,18 +342,17 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     return library / "photos.h5", gallery, rouge_l_matrix([item.content for item in captions], owners)
 
 
-@pytest.mark.parametrize("gain", ["exponential", "linear"])
 def test_the_command_prints_ndcg_beside_the_recalls(
-    gallery_file: tuple[Path, Gallery, NDArray[np.float32]], gain: Gain
+    gallery_file: tuple[Path, Gallery, NDArray[np.float32]],
 ) -> None:
     path, gallery, relevance = gallery_file
-    options = ("--ndcg", "--gain", gain, "--fold", 10)
+    options = ("--ndcg", "rouge-l", "--fold", 10)
     tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
     plain = json.loads(boc("evaluate", path, "--fold", 10, "--json").stdout)
     lines = boc("evaluate", path, *options).stdout.splitlines()
     for number, (label, fold) in enumerate({"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items()):
         images, texts, owners = gallery
-        expected = evaluate_ndcg(texts @ images.T, owners, relevance, fold, gain=gain)
+        expected = evaluate_ndcg(texts @ images.T, owners, relevance, fold)
         for row, (side, value) in enumerate(vars(expected).items(), start=1):
             assert tables[label].pop(side) == plain[label][side] | {"ndcg": pytest.approx(value)}
             assert lines[3 * number + row].endswith(f"  NDCG@25 {value:.3f}")
@@ -364,27 +363,22 @@ def test_the_command_takes_a_matrix_of_these_items_only(
     gallery_file: tuple[Path, Gallery, NDArray[np.float32]], tmp_path: Path
 ) -> None:
     path, _, relevance = gallery_file
-    write_relevance(tmp_path / "rouge.f32", relevance)
-    own = boc("evaluate", path, "--ndcg", "--json").stdout
-    assert boc("evaluate", path, "--ndcg", "--json", "--relevance", tmp_path / "rouge.f32").stdout == own
-    write_relevance(tmp_path / "other.f32", relevance[:, :-1])
-    refused = boc("evaluate", path, "--ndcg", "--relevance", tmp_path / "other.f32")
+    relevance.tofile(tmp_path / "rouge.f32")
+    own = boc("evaluate", path, "--ndcg", "rouge-l", "--json").stdout
+    assert boc("evaluate", path, "--json", "--ndcg", tmp_path / "rouge.f32").stdout == own
+    relevance[:, :-1].tofile(tmp_path / "other.f32")
+    refused = boc("evaluate", path, "--ndcg", tmp_path / "other.f32")
     assert refused.exit_code == 1
     assert "the relevance matrix is for 80 captions and 39 pictures, there are 80 and 40" in refused.stderr
-    refused = boc("evaluate", path, "--ndcg", "--relevance", tmp_path / "spice.f32", "--spice", "false")
-    assert refused.exit_code == 1
-    assert "SPICE: 'false' ended with status 1" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--score", "symm", "--name", "x"), "leave out --name, or align with --rerank"),
         (("other.h5", "--name", "x"), "leave out --name"),
-        (("--relevance", "x"), "--relevance goes with --ndcg"),
-        (("--ndcg", "--spice", "x"), "--spice with --relevance FILE"),
-        (("--rm", "2"), "--rm and --rerank are for an index: name it with --name"),
-        (("--gain", "linear"), "--gain is that of NDCG: add --ndcg"),
+        (("--rm", "2"), "--rm is for an index: name it with --name"),
+        (("--device", "cuda"), "--device computes alignments"),
+        (("--device", "cuda", "--score", "mrsw", "--name", "x"), "--device computes alignments"),
     ],
 )
 def test_options_that_need_others_say_which(library: Path, options: tuple[str, ...], message: str) -> None:

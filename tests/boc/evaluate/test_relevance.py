@@ -1,10 +1,8 @@
-"""ROUGE-L against the quadratic dynamic programme; relevance files; SPICE by a script in its place."""
+"""ROUGE-L against the quadratic dynamic programme; relevance files."""
 
 from __future__ import annotations
 
 import csv
-import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file, write_relevance
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
 SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(" ".join)
@@ -113,7 +111,7 @@ def some_relevance() -> NDArray[np.float32]:
 
 def test_a_relevance_file_is_the_bare_floats_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "spice.npy"
-    write_relevance(path, some_relevance())
+    some_relevance().tofile(path)
     assert path.read_bytes() == b"".join(np.float32(x).astype("<f4").tobytes() for x in some_relevance().ravel())
     found = read_relevance(path, 2)
     assert isinstance(found, np.memmap)
@@ -129,13 +127,13 @@ def test_relevance_files_that_are_none_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(BocError, match="0 bytes are no float32 rows of 2 captions"):
         read_relevance(path, 2)
-    write_relevance(path, some_relevance())
+    some_relevance().tofile(path)
     with pytest.raises(BocError, match="24 bytes are no float32 rows of 4 captions"):
         read_relevance(path, 4)
     np.save(path.with_suffix(".npy"), some_relevance(), allow_pickle=False)
     with pytest.raises(BocError, match="has a numpy header"):
         read_relevance(path.with_suffix(".npy"), 2)
-    write_relevance(path, np.full((2, 3), -7, dtype=np.float32))
+    np.full((2, 3), -7, dtype=np.float32).tofile(path)
     with pytest.raises(BocError, match="holds -7, relevance is 0 or more"):
         read_relevance(path, 2)
 
@@ -144,68 +142,6 @@ def test_relevance_files_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int) -> None:
     relevance = np.zeros((2048, 2), dtype=np.float32)
     relevance[row, 1] = -1
-    write_relevance(tmp_path / "r.f32", relevance)
+    relevance.tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match=rf"unfilled cells \(-1\), the first in row {row};"):
         read_relevance(tmp_path / "r.f32", 2048)
-
-
-SPICE = """
-import json, pathlib, sys
-asked, answered = sys.argv[1], sys.argv[sys.argv.index("-out") + 1]
-assert pathlib.Path(sys.argv[sys.argv.index("-cache") + 1]).is_dir() and "-silent" in sys.argv
-runs = pathlib.Path(__file__).with_name("runs")
-done = runs.read_text().split() if runs.exists() else []
-pairs = json.load(open(asked))
-runs.write_text(" ".join([*done, str(len(pairs))]))
-if len(done) + 1 == {fails_at}:
-    sys.exit("Error: out of memory")
-def f(pair):
-    if "nothing" in pair["test"]:
-        return None
-    words = set(" ".join(pair["refs"]).split())
-    return len(words & set(pair["test"].split())) / len(words)
-scores = [{{"image_id": p["image_id"], "scores": {{"All": {{"f": f(p)}}}}}} for p in pairs]
-json.dump(scores[::-1], open(answered, "w"))
-"""
-TEXTS, OWNERS = ["A dog, running.", "the dog's ball", "nothing", "a ball"], np.array([1, 0, 1, 0])
-
-
-def stand_in(folder: Path, fails_at: int = 0) -> str:
-    """A command that scores as the share of the references' words, and notes the size of each run in ``runs``."""
-    (folder / "spice.py").write_text(SPICE.format(fails_at=fails_at), encoding="utf-8")
-    return f"'{sys.executable}' '{folder / 'spice.py'}'"
-
-
-def test_spice_fills_the_matrix_and_nan_is_what_it_could_not_parse(tmp_path: Path) -> None:
-    found = spice_file(tmp_path / "s.f32", stand_in(tmp_path), TEXTS, OWNERS, cells=4)
-    words = [{"the", "dog", "'s", "ball", "a"}, {"a", "dog", "running", "nothing"}]
-    asked = [{"a", "dog", "running"}, {"the", "dog", "'s", "ball"}, None, {"a", "ball"}]
-    expected = [[math.nan if c is None else len(c & w) / len(w) for w in words] for c in asked]
-    np.testing.assert_array_equal(found, np.float32(expected))
-    np.testing.assert_array_equal(read_relevance(tmp_path / "s.f32", 4), found)
-    assert (tmp_path / "runs").read_text() == "4 4"
-
-
-def test_spice_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "s.f32"
-    with pytest.raises(BocError, match=r"ended with status 1 \(Error: out of memory\)"):
-        spice_file(path, stand_in(tmp_path, fails_at=2), TEXTS, OWNERS, cells=4)
-    with pytest.raises(BocError, match="unfilled cells"):
-        read_relevance(path, 4)
-    cells: list[int] = []
-    found = spice_file(path, stand_in(tmp_path), TEXTS, OWNERS, cells=4, tick=cells.append)
-    assert (tmp_path / "runs").read_text() == "4 4 4"
-    assert cells == [4, 4]
-    np.testing.assert_array_equal(found, spice_file(tmp_path / "t.f32", stand_in(tmp_path), TEXTS, OWNERS))
-    spice_file(path, "no-command-is-needed", TEXTS, OWNERS)
-    with pytest.raises(BocError, match=r"columns for 2 pictures, there are 4"):
-        spice_file(path, stand_in(tmp_path), TEXTS, np.arange(4))
-
-
-def test_a_tool_that_is_not_there_or_no_spice_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BocError, match=r"'no-such-java' cannot be run .*install Java and give a command"):
-        spice_file(tmp_path / "s.f32", "no-such-java -jar spice-1.0.jar", TEXTS, OWNERS)
-    with pytest.raises(BocError, match="'true' wrote no score for each of 8 pairs"):
-        spice_file(tmp_path / "s.f32", "true", TEXTS, OWNERS)
-    with pytest.raises(BocError, match="'false' ended with status 1 \\(no message\\)"):
-        spice_file(tmp_path / "s.f32", "false", TEXTS, OWNERS)

@@ -81,7 +81,7 @@ def place(tmp_path: Path) -> str:
 def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
-    monkeypatch.setattr(index, "search", lambda queries, k, *rest: [search(hits) for hits in right(queries, k, *rest)])
+    monkeypatch.setattr(index, "search", lambda request: [search(hits) for hits in right(request)])
     return index
 
 
@@ -103,7 +103,7 @@ def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.
     index = build(plugins.backend(place), "photos", fitted())
     asked: list[NDArray[Any]] = []
     search = index.search
-    monkeypatch.setattr(index, "search", lambda q, k: (asked.append(q.toarray()), search(q, k))[1])
+    monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
     runs = []
     for seed in (0, 0, 1):
         verify(index, pairs=100, seed=seed)
@@ -278,17 +278,17 @@ def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(libra
 def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
-    result = boc("verify", "right", "--at", place, "--pairs", 100)
+    result = boc("verify", "right", "--at", place)
     assert result.exit_code == 0
-    assert result.stdout.startswith("right: 100 pairs of 2 queries against the codes of the stored vectors, 0 wrong; ")
+    assert result.stdout.startswith("right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong")
     assert result.stdout.endswith(" postings, as the manifest says\n")
-    result = boc("verify", "wrong", "--at", place, "--pairs", N * N)
+    result = boc("verify", "wrong", "--at", place)
     assert result.exit_code == 1
     *lines, summary = result.stdout.splitlines()
     assert lines
     assert all("  item 007.jpg  found " in line and "  expected " in line for line in lines)
     assert f", {len(lines)} wrong; 40 pictures, 20 captions, " in summary
-    result = boc("verify", "wrong", "--at", place, "--pairs", N * N, "--json")
+    result = boc("verify", "wrong", "--at", place, "--json")
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert told["right"] is False

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from boc import Searcher, build_index, copy_index, delete, plugins
-from boc.errors import BackendError, BocError, UnreachableError
+from boc.errors import BocError, UnreachableError
 from boc.evaluate.verify import verify
-from boc.indexes import copy as module
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc
@@ -77,7 +76,7 @@ def failing_after(calls: int, error: BaseException, method: Callable[..., Any]) 
 def test_it_goes_on_after_a_kill_and_after_the_source_was_away(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr("boc.indexes.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
     to = f"file:{tmp_path / 'other'}"
     with monkeypatch.context() as patched:
@@ -122,7 +121,7 @@ def test_a_copy_with_other_rows_is_told(at: str, monkeypatch: pytest.MonkeyPatch
         add(self, items, terms, -vectors, *rest)
 
     monkeypatch.setattr(EmbeddedWriter, "add", damaging)
-    with pytest.raises(BackendError, match=r"the copy of photos differs from it: other rows of '000\.png"):
+    with pytest.raises(BocError, match=r"the copy differs from its source: other rows of '000\.png"):
         copy_index("photos", "bad", at=at)
 
 
@@ -141,7 +140,7 @@ def test_the_commands_say_what_they_did(at: str, tmp_path: Path) -> None:
     assert "40 pictures and 80 captions" in done.stdout
     assert "120 items compared without a difference" in done.stdout
     assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout
-    assert '"compared": 120' in boc("copy", "photos", "two", "--at", at, "--json").stdout
+    assert "two: 40 pictures" in boc("copy", "photos", "two", "--at", at).stdout
     assert "copied onto itself" in boc("copy", "photos", "--at", at).stderr
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boc import append, build_index, copy_index, delete, plugins
+from boc import add_items, build_index, copy_index, delete, plugins
 from boc.evaluate.verify import verify
-from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Index
@@ -41,13 +40,13 @@ def test_whatever_is_done_with_an_index_keeps_its_rounding(
     build_index("photos", features, at=at, code=code, vectors=dtype)
     assert_holds(backend.open("photos"), features, dtype)
     delete("photos", ["003.png", "004.png"], at=at)
-    assert append("photos", features, at=at).replaced == 118
+    assert add_items("photos", features, at=at).replaced == 118
     assert_holds(backend.open("photos"), features, dtype)
     backend.compact("photos")
     assert_holds(backend.open("photos"), features, dtype)
     copy_index("photos", at=at, to=to)
     copy_index("photos", "coded", at=at, code="bits:8")
-    export_index("photos", tmp_path / "exported.h5", at=at)
+    copy_index("photos", at=at, to=tmp_path / "exported.h5")
     build_index("again", tmp_path / "exported.h5", at=to)
     for place, name in ((to, "photos"), (at, "coded"), (to, "again")):
         assert_holds(plugins.backend(place).open(name), features, dtype)
@@ -68,4 +67,4 @@ def test_8_bits_are_chosen_and_told_by_commands(library: Path, tmp_path: Path) -
     assert "up to date" in again.stdout
     other = boc("index", "photos", features, "--at", at, "--vectors", "float16")
     assert other.exit_code == 1
-    assert "add --replace" in other.stderr
+    assert "--replace" in other.stderr

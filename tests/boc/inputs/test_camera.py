@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import random
 import re
 import struct
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -284,27 +282,6 @@ def test_damaged_exif_has_values_in_their_range_or_none(changes: list[tuple[int,
         data[place] = byte
     check(facts(bytes(data)))
     check(facts(bytes(data[:cut])))
-
-
-@pytest.mark.slow
-def test_ten_thousand_damaged_pictures_cost_themselves_only(tmp_path: Path) -> None:
-    """Bytes of the header of a JPEG are changed, moved and cut; whatever Pillow makes of it, the facts are in range."""
-    chance, buffer = random.Random(0), io.BytesIO()
-    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(buffer, "JPEG", exif=b"Exif\0\0" + WHOLE)
-    good, path, told = buffer.getvalue(), tmp_path / "a.jpg", 0
-    for _ in range(10_000):
-        data = bytearray(good)
-        for _ in range(chance.randrange(1, 6)):
-            place = chance.randrange(len(WHOLE) + 40)
-            if chance.random() < 0.9:
-                data[place] = chance.randrange(256)
-            else:
-                del data[place : place + chance.randrange(1, 9)]
-        path.write_bytes(data)
-        found = camera_facts(ref(path))
-        check(found)
-        told += "camera" in found
-    assert 1000 < told < 10_000
 
 
 def test_the_fields_have_names_and_types_of_metadata() -> None:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocWarning, SourceError
-from boc.inputs.folders import beginnings, listing
-from boc.inputs.sources import open_folders, open_source
+from boc.inputs.sources import beginnings, listing, open_folders, open_source
 
 NAME = st.text("ab.-_é ", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 TREE = st.lists(st.lists(NAME, min_size=1, max_size=3), max_size=12)
@@ -62,9 +61,6 @@ def test_ids_of_several_folders_begin_with_their_names(tmp_path: Path) -> None:
     assert [item.id for item in items] == ["2023/1.png", "2024/1.png", "2024/sub/2.png"]
     assert [Path(item.content) for item in items] == [tmp_path.resolve() / item.id for item in items]
     assert beginnings([tmp_path / "2023"]) == [""]
-    (tmp_path / "chosen.txt").write_text("2024/1.png\n")
-    chosen = open_folders([tmp_path / "2023", tmp_path / "2024"], tmp_path / "chosen.txt")
-    assert [item.id for item in chosen.items] == ["2024/1.png"]
 
 
 @pytest.mark.parametrize(

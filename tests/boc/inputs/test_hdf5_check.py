@@ -176,15 +176,14 @@ def test_a_sound_file_is_taken(sound: Path) -> None:
     drain(sound)
 
 
-@pytest.mark.parametrize("command", ["index x", "search photos --queries", "index photos --append", "build-codebook"])
+@pytest.mark.parametrize("command", ["index x", "search photos --queries", "add photos", "build-codebook"])
 def test_commands_tell_so_in_one_line(library: Path, tmp_path: Path, command: str) -> None:
     path = tmp_path / "f.h5"
     shutil.copy(library / "photos.h5", path)
     with h5py.File(path, "a") as file:
         file["image/dense/vectors"][0, 0] = np.nan
-    words = [word for word in command.split() if word != "--append"]
     more = ["-o", tmp_path / "b.npz"] if "codebook" in command else [f"--at=file:{library / 'index'}"]
-    result = boc(*words, path, *more, *(["--append"] if "append" in command else []))
+    result = boc(*command.split(), path, *more)
     assert result.exit_code == 1 if "codebook" not in command else result.exit_code in (0, 1)
     assert "codebook" in command or "infinite or none at all" in result.stderr
 

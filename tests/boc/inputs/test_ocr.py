@@ -14,9 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 from boc import Searcher, build_index, plugins, sync_index
 from boc.errors import BocError, BocWarning
 from boc.inputs import ocr
-from boc.synchronise import sync
 from boc.types import ImageRef
-from tests.boc.synchronise.collections_of_files import Counting
+from tests.boc.indexes.collections_of_files import Counting
 from tests.helpers import boc
 
 installed = pytest.mark.skipif(
@@ -114,15 +113,13 @@ def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
 def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
-    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--ocr")
+    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
     assert made.exit_code == 1
     assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in made.stderr
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_words_are_read_once_and_follow_their_pictures(
-    encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_are_read_once_and_follow_their_pictures(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
         noise(folder / name, i)
@@ -131,8 +128,7 @@ def test_words_are_read_once_and_follow_their_pictures(
     noise(folder / "new.png", 9)
     assert sync_index("x", folder, at=at).read == 0
     encoder.seen.clear()
-    monkeypatch.setattr(sync, "READ", 2)
-    report = sync_index("x", folder, at=at, ocr=True)
+    report = sync_index("x", folder, at=at, ocr=True, chunk=2)
     assert (report.read, report.same, report.up_to_date, encoder.seen) == (4, 4, False, [])
     wanted = {"a.png": "sign of a", "b.png": "sign of b", "empty.png": "", "new.png": "sign of new"}
     assert held(at) == wanted
@@ -154,7 +150,6 @@ def test_a_kill_costs_at_most_the_pictures_of_a_commit(
     for i in range(7):
         noise(folder / f"{i}.png", i)
     build_index("x", folder, encoder="any", at=at)
-    monkeypatch.setattr(sync, "READ", 2)
     whole = ocr.words_inside
 
     def killed(image: ImageRef) -> dict[str, str]:
@@ -164,7 +159,7 @@ def test_a_kill_costs_at_most_the_pictures_of_a_commit(
 
     monkeypatch.setattr(ocr, "words_inside", killed)
     with pytest.raises(KeyboardInterrupt):
-        sync_index("x", folder, at=at, ocr=True)
+        sync_index("x", folder, at=at, ocr=True, chunk=2)
     assert sum(words is not None for words in held(at).values()) == 4
     pretended.clear()
     monkeypatch.setattr(ocr, "words_inside", whole)

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
-from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
-from boc.rerank.dot import best, dot, products, reorder
+from boc.rerank.dot import dot, products, reorder
 from boc.rerank.storage import kept, restored, rounded, store, stored
 from boc.types import Hit, Ragged, StoredConcepts
 from boc.vectors import unit_rows
@@ -243,62 +242,6 @@ def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
         np.testing.assert_array_equal(found, np.outer(scales, whole).ravel().astype(np.float32))
 
 
-@pytest.mark.parametrize("dtype", VECTORS)
-@pytest.mark.parametrize("path", PATHS)
-@given(
-    counts=st.lists(st.integers(0, 60), max_size=4),
-    k=st.integers(1, 70),
-    values=st.sampled_from([2, 1000]),
-    seed=st.integers(0, 99),
-)
-def test_the_best_are_those_of_the_largest_products_and_chosen_first(
-    path: str, dtype: str, counts: list[int], k: int, values: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    vectors = stored((rng.integers(-values, values + 1, (90, 7)) / 64).astype(np.float32), dtype)
-    queries = rng.integers(-2, 3, (len(counts), 7)).astype(np.float32)
-    chosen = [rng.permutation(90)[:n] for n in counts]
-    with computing_by(path):
-        found = best(queries, vectors, chosen, k)
-        products = [dot(query, vectors, rows).tolist() for query, rows in zip(queries, chosen, strict=True)]
-    assert len(found) == len(counts)
-    for (rows, scores), candidates, values_of in zip(found, chosen, products, strict=True):
-        expected = sorted(range(len(candidates)), key=lambda i: (-values_of[i], i))[:k]
-        assert rows.tolist() == candidates[expected].tolist()
-        assert scores.tolist() == [values_of[i] for i in expected]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_best_row_that_is_not_there_is_refused(path: str) -> None:
-    with computing_by(path), pytest.raises(IndexError):
-        best(np.ones((2, 3), np.float32), np.ones((4, 3), np.float16), [np.array([0]), np.array([0, 4])], 1)
-
-
-def test_arrays_of_the_best_that_do_not_fit_are_refused() -> None:
-    rescore = pytest.importorskip("boc.rerank._rescore")
-    given = {
-        "queries": np.ones((2, 3), np.float32),
-        "rows": np.ones((4, 3), np.float16),
-        "offsets": np.array([0, 1, 3]),
-        "chosen": np.array([0, 1, 2]),
-        "found": np.zeros((2, 2), np.int64),
-        "scores": np.zeros((2, 2), np.float32),
-    }
-    rescore.best(*given.values())
-    assert given["found"].tolist() == [[0, 0], [1, 2]]
-    for name, wrong in (
-        ("queries", np.ones((2, 4), np.float32)),
-        ("queries", np.ones((3, 3), np.float32)),
-        ("offsets", np.array([0, 1, 4])),
-        ("offsets", np.array([0, 4, 3])),
-        ("offsets", np.array([-1, 1, 3])),
-        ("found", np.zeros((2, 3), np.int64)),
-        ("scores", np.zeros((1, 2), np.float32)),
-    ):
-        with pytest.raises(ValueError, match=r"for another|of another width|offsets must rise"):
-            rescore.best(*(given | {name: wrong}).values())
-
-
 @pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
 def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     """Halves to the even one, subnormals, and what is beyond the largest, which becomes infinite."""
@@ -435,7 +378,6 @@ def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> N
         check_metric("cosine")
     of = {
         index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
-        search_command: {"rerank": METRICS},
         evaluate_command: {"score": METRICS},
     }
     for command, options in of.items():

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from boc.errors import BocError
-from boc.search.options import SearchKeywords, SearchOptions
+from boc.search.options import SearchKeywords, SearchOptions, parsed
+from boc.types import FieldType, Filter
 
 
 def test_the_keyword_arguments_are_the_fields() -> None:
@@ -24,7 +25,7 @@ def test_keyword_arguments_go_before_given_options() -> None:
     assert SearchOptions.of(some) is some
     assert SearchOptions.of(some, k=5) == SearchOptions(k=5, rm=2)
     assert SearchOptions.of(None, find="text") == SearchOptions(find="text")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+    with pytest.raises(BocError, match="no search option 'depth'; known: k, rm"):
         SearchOptions.of(None, depth=3)  # type: ignore[call-arg]
 
 
@@ -38,6 +39,12 @@ def test_keyword_arguments_go_before_given_options() -> None:
         ({"rerank": "max"}, "no re-rank metric 'max'; known: dot, mrsw"),
         ({"hybrid": "both"}, "no hybrid search 'both'; known: rrf, sum"),
         ({"words_weight": 1.0}, "is for the hybrid search sum; add hybrid sum"),
+        ({"k": "3"}, "k must be a whole number, such as 10, got '3'"),
+        ({"k": None}, "k must be a whole number"),
+        ({"k": True}, "k must be a whole number"),
+        ({"rm": "2"}, "rm must be a number, such as 5"),
+        ({"find": "video"}, "find must be image or text, got 'video'"),
+        ({"collapse": 1}, "collapse must be True or False"),
     ],
 )
 def test_values_out_of_range_are_told_with_the_rule_and_the_next_step(options: dict[str, Any], message: str) -> None:
@@ -45,6 +52,32 @@ def test_values_out_of_range_are_told_with_the_rule_and_the_next_step(options: d
         SearchOptions(**options)
     with pytest.raises(BocError, match=message):
         SearchOptions.of(SearchOptions(), **options)
+
+
+FIELDS: dict[str, FieldType] = {"width": "integer", "tag": "keyword"}
+
+
+def test_filters_are_texts_or_values() -> None:
+    wide, tagged = Filter("width", ">", 10), Filter("tag", "=", "sea")
+    for filters in ("width>10", wide, ["width>10"], (wide,)):
+        assert parsed(filters, FIELDS) == (wide,)
+    assert parsed(["width > 10", tagged], FIELDS) == (wide, tagged)
+    assert parsed((), FIELDS) == ()
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"width": 10}, r"filters must be texts such as 'width>10', or boc.Filter values, got \{'width'"),
+        ([("width", ">", 10)], "a filter must be a text such as 'width>10', or a boc.Filter, got"),
+        ("width", "is no filter; write FIELD=VALUE"),
+        (Filter("height", ">", 10), "width"),
+        ("width>wide", "whole number"),
+    ],
+)
+def test_other_filters_are_refused_with_the_right_form(filters: Any, message: str) -> None:
+    with pytest.raises(BocError, match=message):
+        parsed(filters, FIELDS)
 
 
 def test_names_load_no_other_module_of_ours_and_no_numpy() -> None:

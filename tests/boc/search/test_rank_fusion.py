@@ -15,7 +15,7 @@ from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Filter, Hit, Modality, TextScore
+from boc.types import Embeddings, Filter, Hit, Modality, SearchRequest, Stages, TextScore
 from indexing.embedded.index import EmbeddedIndex
 from tests.oracles import picture
 
@@ -71,12 +71,12 @@ class WordIndex(EmbeddedIndex):
             found.append(sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k])
         return found
 
-    def search(self, queries, k, modality=None, *, filters=(), rescore=None, words=None, stages=None):  # type: ignore[no-untyped-def]
-        if words is None:
-            return super().search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
-        assert rescore is None
-        self.joint: tuple[int, Modality | None, TextScore] = (k, modality, words)
-        return [[] for _ in words.texts]
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+        if request.words is None:
+            return super().search(request, stages)
+        assert request.rescore is None
+        self.joint: tuple[int, Modality | None, TextScore] = (request.k, request.modality, request.words)
+        return [[] for _ in request.words.texts]
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_rescoring_in_the_index_equals_rescoring_its_vectors(
 ) -> None:
     queries, _ = captions
     for modality in ("image", "text"):
-        candidates = searcher.index.search(searcher.codec.encode_queries(queries), 30, modality)
+        candidates = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 30, modality))
         found = searcher.search_vectors(queries, k=10, rm=3, find=modality)
         for hits, all_hits, query in zip(found, candidates, queries.vectors, strict=True):
             ids = [hit.item.id for hit in all_hits]

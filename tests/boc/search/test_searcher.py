@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from scipy import sparse
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.search.searcher import Searcher
-from boc.types import Rescore, Stages
+from boc.types import Filter, Hit, Rescore, SearchRequest, Stages
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc
 from tests.oracles import assert_canonical, term_matrices
@@ -41,9 +44,10 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
         stages = Stages()
         found = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
         rescore = Rescore("dot", queries, 4)
-        assert found == searcher.index.search(heaviest(codes, z), 8, "image", rescore=rescore)
+        assert found == searcher.index.search(SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore))
         assert stages.codes is not None
         assert np.diff(stages.codes.indptr).tolist() == [min(z, n) for n in np.diff(codes.indptr).tolist()]
+        assert found == searcher.search_vectors(queries, k=4, rm=2, query_z=z)
         alone = searcher.search("a red box", k=4, rm=2, query_z=z)
         assert [hit.item for hit in alone] == [hit.item for hit in found[0]]
     with pytest.raises(BocError, match="query_z must be at least 1"):
@@ -60,32 +64,74 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"k": 3, "rm": 1.5, "query_z": 4}, {"k": 50, "find": "text"}])
-def test_arrays_are_the_ids_and_scores_of_the_hits(
+def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     searcher: Searcher, monkeypatch: pytest.MonkeyPatch, threads: int, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("boc.search.arrays.BLOCK", 2)
+    monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
     queries = searcher.encoder.encode_texts(["a red box", "something green", "a box", "blue", "two red boxes"])
-    ids, scores = searcher.search_arrays(queries, threads=threads, **options)
-    k = options.get("k", 10)
-    assert (ids.shape, scores.shape, scores.dtype) == ((5, k), (5, k), np.float32)
+    ids, scores = searcher.rank_vectors(queries, threads=threads, **options)
+    assert ids.shape == scores.shape
+    assert ids.shape[1] <= options.get("k", 10)
     for i in range(5):
         hits = searcher.search_vectors(queries.take([i]), **options)[0]
-        rest = k - len(hits)
-        assert ids[i].tolist() == [*(hit.item.id for hit in hits), *[None] * rest]
+        rest = ids.shape[1] - len(hits)
+        assert ids[i].tolist() == [*(hit.id for hit in hits), *[None] * rest]
         assert scores[i].tolist() == [*(hit.score for hit in hits), *[-np.inf] * rest]
 
 
-def test_arrays_of_no_queries_are_empty(searcher: Searcher) -> None:
-    ids, scores = searcher.search_arrays(searcher.encoder.encode_texts(["a"]).take([]), k=3)
+def test_no_queries_have_no_hits(searcher: Searcher) -> None:
+    none = searcher.encoder.encode_texts(["a"]).take([])
+    ids, scores = searcher.rank_vectors(none, k=3)
     assert ids.shape == scores.shape == (0, 3)
+    assert searcher.search_vectors(none) == []
 
 
-def test_arrays_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
+def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
     queries = searcher.encoder.encode_texts(["a red box"])
     with pytest.raises(BocError, match="leave out mmr, collapse, or call search_vectors"):
-        searcher.search_arrays(queries, mmr=0.5, collapse=True)
+        searcher.rank_vectors(queries, mmr=0.5, collapse=True)
     with pytest.raises(BocError, match="threads must be at least 1, got 0"):
-        searcher.search_arrays(queries, threads=0)
+        searcher.rank_vectors(queries, threads=0)
+
+
+def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
+    wide = searcher.search("a red box", filters="width>1")
+    assert wide == searcher.search("a red box", filters=[Filter("width", ">", 1)]) == searcher.search("a red box")
+    assert searcher.search("a red box", filters=["width>1", "width<1"]) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.search(["a", "b"]), "search takes one sentence, got list; search_texts takes a list of them"),
+        (lambda s: s.search(), "give either a sentence or a picture"),
+        (lambda s: s.search("a", image="b.jpg"), "give either a sentence or a picture"),
+        (lambda s: s.search(image=b"bytes"), "image must be the path of a picture, got bytes"),
+        (lambda s: s.search("a", filters={"width": 1}), "filters must be texts such as 'width>10'"),
+        (lambda s: s.search("a", filters="depth>1"), "depth"),
+        (lambda s: s.search("a", k=2.5), "k must be a whole number"),
+        (lambda s: s.search("a", top=5), "no search option 'top'"),
+        (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
+        (lambda s: s.search_query("a"), "search_query takes a Query, got str; search takes a sentence"),
+        (lambda s: s.search_texts("a dog"), r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]"),
+        (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
+        (lambda s: s.search_words("a dog"), "search_words takes a list"),
+        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be boc.Embeddings, got ndarray; write Embeddings"),
+        (lambda s: s.search("a", find="video"), "find must be image or text"),
+    ],
+)
+def test_wrong_calls_are_told_the_right_form(searcher: Searcher, call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(BocError, match=message):
+        call(searcher)
+
+
+def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
+    assert re.fullmatch(r"<Searcher of \d+ pictures and \d+ sentences, encoder \S+>", repr(searcher))
+    picture = searcher.search("a red box", k=1)[0]
+    assert (picture.id, picture.path, picture.fields) == (picture.item.id, picture.item.content, picture.item.fields)
+    assert repr(picture).startswith(f"Hit(id={picture.id!r}, score={picture.score!r}, path={picture.path!r}")
+    assert "content_hash" not in repr(Hit(replace(picture.item, fields={"content_hash": "ab", "width": 5}), 1.0))
+    assert searcher.search("a red box", k=1, find="text")[0].path is None
 
 
 def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
@@ -117,7 +163,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     assert searcher.renewed() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before
-        assert boc("index", "photos", photos, "--append", "--at", at).exit_code == 0
+        assert boc("add", "photos", photos, "--at", at).exit_code == 0
         fetched.clear()
         found = searcher.renewed()
         assert found is not searcher

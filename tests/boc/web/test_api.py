@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -32,7 +31,7 @@ from fastapi.testclient import TestClient
 
 from boc.web import schemas
 from boc.web.app import create_app
-from boc.web.http.limits import Crowd
+from boc.web.http.limits import LoadLimit
 from boc.web.serialize import thumb
 from boc.web.settings import Settings
 
@@ -134,6 +133,8 @@ def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: d
     stages = found["stages"]
     total = stages.pop("total_ms")
     assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
+    if stages["rerank_ms"] is None:  # part of postings_ms where one call does both
+        stages["rerank_ms"] = 0
     assert all(took >= 0 for took in stages.values())
     assert stages["encode_ms"] > 0
     assert 0 < sum(stages.values()) <= total + 0.003  # each is rounded
@@ -152,29 +153,6 @@ def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, se
         assert found["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
         assert found["postings"] <= before
         before = found["postings"]
-
-
-def test_k_grows_a_ranking_without_moving_what_was_there(client: TestClient) -> None:
-    """Hits are re-ranked, so a larger k may put others in between, but with all candidates none."""
-    rankings = [
-        [hit["id"] for hit in got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=k, rm=40 / k)["hits"]]
-        for k in (5, 10, 20, 40)
-    ]
-    for shorter, longer in pairwise(rankings):
-        assert longer[: len(shorter)] == shorter
-    assert not got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=40)["more"]
-
-
-@pytest.mark.parametrize("id", ["007.png", "007.png#1"])
-@pytest.mark.parametrize("find", ["image", "text"])
-def test_similar_is_a_search_by_the_stored_vector_without_the_item(
-    client: TestClient, searcher: Searcher, id: str, find: Any
-) -> None:
-    found = got(client, f"/api/similar/{id.replace('#', '%23')}", schemas.SearchAnswer, k=6, rm=20, find=find)
-    wanted = searcher.search_vectors(searcher.stored(id), k=7, rm=20, find=find)[0]
-    assert [hit.item.id for hit in wanted if hit.item.id != id][:6] == [hit["id"] for hit in found["hits"]]
-    assert id not in [hit["id"] for hit in found["hits"]]
-    assert found["query"] == {"kind": "item", "id": id}
 
 
 def test_a_picture_that_is_sent_finds_what_its_file_finds(
@@ -275,9 +253,7 @@ def test_a_picture_comes_with_the_words_that_it_is_written_in(library: Path, tmp
         assert got(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
-@pytest.mark.parametrize(
-    "address", ["/api/item/", "/api/similar/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2]
-)
+@pytest.mark.parametrize("address", ["/api/item/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2])
 def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
     answer = client.get(f"{address}strange%20one", params={"q": TEXT} if "explain" in address else {})
     assert answer.status_code == 404
@@ -366,7 +342,7 @@ def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Pat
     whole.mount(prefix, client_of(searcher, tmp_path).app)
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
     hits = client.get(f"{prefix}/api/search", params={"q": TEXT, "k": 3}).json()["hits"]
-    hits += client.get(f"{prefix}/api/similar/007.png", params={"k": 3, "find": "text"}).json()["hits"]
+    hits += client.get(f"{prefix}/api/search", params={"like": "007.png", "k": 3, "find": "text"}).json()["hits"]
     why = client.get(f"{prefix}/api/explain/012.png", params={"q": TEXT}).json()
     shown = [*hits, client.get(f"{prefix}/api/item/003.png%231").json()]
     shown += [example for term in why["terms"] for example in term["examples"]]
@@ -452,9 +428,10 @@ def test_without_a_place_for_thumbnails_they_are_made_each_time(searcher: Search
 def test_openapi_lists_the_interface(client: TestClient) -> None:
     api = client.get("/openapi.json").json()
     assert {path for path in api["paths"] if path.startswith("/api/")} == set(api["paths"])
-    assert {"/api/search", "/api/info", "/api/similar/{id}", "/api/explain/{id}"} <= set(api["paths"])
+    assert {"/api/search", "/api/info", "/api/explain/{id}"} <= set(api["paths"])
 
 
+@pytest.mark.slow
 def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: TestClient, tmp_path: Path) -> None:
     bare = client_of(searcher, tmp_path, api_only=True)
     for path in ("/", "/index/photos", "/index/photos/", "/static/app.js"):
@@ -586,7 +563,7 @@ def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x"})
 
-    crowd = Crowd(app, settings)
+    crowd = LoadLimit(app, settings)
 
     async def ask(name: str, wait: asyncio.Event | None) -> None:
         async def send(message: Any) -> None:

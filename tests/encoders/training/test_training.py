@@ -22,7 +22,7 @@ from scipy import sparse
 
 from boc.errors import BocError, EncoderError
 from boc.evaluate.metrics import Recalls, evaluate, evaluate_recall
-from boc.evaluate.relevance import rouge_l_matrix, write_relevance
+from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from boc.types import Item
 from encoders.networks import text_towers
@@ -504,10 +504,10 @@ def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
     assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [n.text_to_image for n in ndcgs]
     texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
     own = rouge_l_matrix(texts, trainer.held_out.owners)
-    write_relevance(tmp_path / "r.f32", own)
+    own.tofile(tmp_path / "r.f32")
     again = make("file", epochs=4, lr=0.1, average=0.0, choose=choose, relevance=str(tmp_path / "r.f32"))
     assert [now.ndcg for now in again.run() if now.ndcg is not None] == ndcgs
-    write_relevance(tmp_path / "r.f32", own[:, :-1])
+    own[:, :-1].tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
         make("other", choose=choose, relevance=str(tmp_path / "r.f32"))
 

@@ -23,17 +23,17 @@ from typing import TypeAlias
 
 import boc.indexes.build
 import boc.indexes.copy
-import boc.synchronise.sync
+import boc.indexes.sync
 import indexing.file
 from boc import plugins
 from boc.cli import main
 from boc.errors import BocError
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
-from tests.boc.synchronise.collections_of_files import Counting
+from tests.boc.indexes.collections_of_files import Counting
 
 # Imported here once, as each trial would import them.
-IMPORTED = (boc.indexes.build, boc.indexes.copy, boc.synchronise.sync, indexing.file)
+IMPORTED = (boc.indexes.build, boc.indexes.copy, boc.indexes.sync, indexing.file)
 OPEN, CREATE, WRITE, SYNC, NAME, REMOVE = (1 << i for i in range(6))
 FAULTS = {
     "EIO": (errno.EIO, OPEN | CREATE | WRITE | SYNC | NAME | REMOVE, False),
@@ -49,12 +49,12 @@ State: TypeAlias = "frozenset[str] | None"
 def commands(inputs: Path) -> dict[str, tuple[list[list[str]], list[str]]]:
     """What is done before, and what meets the fault."""
     half, rest, before, after = (str(inputs / name) for name in ("half.h5", "rest.h5", "before", "after"))
-    made, more = ["index", "x", half], ["index", "x", rest, "--append"]
+    made, more = ["index", "x", half], ["add", "x", rest]
     gone = ["delete", "x", *(f"{i:04}.jpg" for i in range(5))]
     return {
         "index": ([], made),
         "replace": ([made], ["index", "x", rest, "--replace"]),
-        "append": ([made], more),
+        "add": ([made], more),
         "delete": ([made], gone),
         "compact": ([made, more, gone], ["compact", "x"]),
         "copy": ([made], ["copy", "x", "y"]),

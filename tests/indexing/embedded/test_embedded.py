@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,11 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Embeddings, Filter, Item, Ragged, Rescore, TextScore
+from boc.types import Embeddings, FieldType, Filter, Item, Ragged, Rescore, SearchRequest, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
-from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
+from indexing.embedded.segment import Segment, write
 from indexing.file import connect
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
@@ -83,11 +83,15 @@ def test_an_index_that_was_kept_is_read_edited_and_compacted(tmp_path: Path, com
     assert list(index.items()) == items
     assert index.vectors(keys).tolist() == expected["vectors"]
     assert index.terms(keys).toarray().tolist() == expected["terms"]
-    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(queries, 7)] == expected["hits"]
+    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(SearchRequest(queries, 7))] == expected[
+        "hits"
+    ]
     assert set(index.arrays()) == set(index.manifest.arrays)
     assert index.damaged() == []
     assert index.concepts(keys).values.tolist() == expected["concepts"]
-    found = index.search(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])[0]
+    found = index.search(
+        SearchRequest(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])
+    )[0]
     assert found
     assert all(hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in found)
     assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {key for key in keys if "#" in key}
@@ -216,7 +220,7 @@ def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
 def test_an_index_that_is_let_go_is_closed_at_once(home: Path) -> None:
     """Not when garbage is collected: a server opens the index again after each change of it."""
     index = connect(f"file:{home}").open("pets")
-    index.search(index.terms([next(iter(index.items())).id]), 3, "image")
+    index.search(SearchRequest(index.terms([next(iter(index.items())).id]), 3, "image"))
     index.document_frequencies()
     seen = weakref.ref(index)
     gc.disable()
@@ -559,15 +563,48 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     asked = rng.integers(-1, 2, (9, 3)).astype(np.float32)
     for k in (1, 3, 20, 500):
         for modality in (None, "image", "text"):
-            assert many.search(queries, k, modality) == one.search(queries, k, modality)
+            assert many.search(SearchRequest(queries, k, modality)) == one.search(SearchRequest(queries, k, modality))
             rescore = Rescore("dot", Embeddings("text", asked), 5)
-            assert many.search(queries, k, modality, rescore=rescore) == one.search(
-                queries, k, modality, rescore=rescore
+            assert many.search(SearchRequest(queries, k, modality, rescore=rescore)) == one.search(
+                SearchRequest(queries, k, modality, rescore=rescore)
             )
         assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
         words = TextScore(["a dog"] * 9, 0.5)
-        assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
+        assert many.search(SearchRequest(queries, k, words=words)) == one.search(SearchRequest(queries, k, words=words))
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
+
+
+def test_an_index_with_codes_of_its_vectors_is_searched_and_written_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of version 0.2 could hold files compact.npy and compact_scales.npy, which nothing reads."""
+
+    def with_codes(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> npy_files.Files:
+        files, out = write(folder, segment, types), npy_files.Output(folder)
+        out.array("compact", np.uint8, (len(segment), 2), [np.zeros((len(segment), 2))])
+        out.array("compact_scales", np.float32, (len(segment),), [np.zeros(len(segment))])
+        return files | out.files
+
+    terms, rows = random_terms(np.random.default_rng(0), (9, 4), 3, 0.9), np.eye(9, 3, dtype=np.float32)
+    items, backend = [picture(f"{i}") for i in range(9)], EmbeddedBackend(tmp_path)
+    for name, patched in (("pets", True), ("plain", False)):
+        with monkeypatch.context() as patch:
+            if patched:
+                patch.setattr(merge, "write", with_codes)
+            with backend.create(name, new_manifest(4, 3), {}) as writer:
+                writer.add(items, terms, rows)
+                writer.commit()
+    assert len(list((tmp_path / "pets").rglob("compact*.npy"))) == 2
+    request = SearchRequest(terms, 9, rescore=Rescore("dot", Embeddings("text", rows), 5))
+    expected = backend.open("plain").search(request)
+    assert backend.open("pets").search(request) == expected
+    assert backend.open("pets").damaged() == []
+    with backend.edit("pets") as editor:
+        editor.delete(["3"])
+        editor.commit("ef" * 32)
+    assert backend.open("pets").search(request) != expected
+    backend.compact("pets")
+    assert not list((tmp_path / "pets").rglob("compact*.npy"))
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])
@@ -579,36 +616,6 @@ def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, larg
     stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
     assert stored.dtype == dtype
     assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
-
-
-def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from a disk that takes its time: the rows of a few queries are asked for at once, each once and whole."""
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((300, 700)).astype(np.float32)
-    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 700), {}) as writer:
-        writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
-        writer.commit()
-    index = connect(f"file:{tmp_path}").open("pets")
-    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
-    expected = index.search(queries, 300, rescore=rescore)
-    asked: list[NDArray[np.int64]] = []
-    monkeypatch.setattr(index_module, "COLD", -1.0)
-    monkeypatch.setattr(index_module, "fetch", lambda array, rows: (asked.append(rows), npy_files.fetch(array, rows)))
-    assert index.search(queries, 300, rescore=rescore) == expected
-    assert [len(rows) for rows in asked] == [len({hit.item.id for hits in expected for hit in hits})]
-    asked.clear()
-    monkeypatch.setattr(index_module, "TOGETHER", 2)
-    assert index.search(queries, 300, rescore=rescore) == expected
-    assert len(asked) == 2
-
-
-def test_an_array_in_memory_has_nothing_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(npy_files.mmap, "PAGESIZE")  # without which nothing can be asked for
-    for array in (np.ones((3, 2)), np.frombuffer(bytes(48)).reshape(3, 2)):
-        before = array.tobytes()
-        npy_files.fetch(array, np.array([0, 2]))
-        npy_files.release(array)
-        assert array.tobytes() == before
 
 
 def test_an_array_whose_pages_are_let_go_is_the_same(tmp_path: Path) -> None:

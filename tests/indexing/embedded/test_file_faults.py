@@ -21,8 +21,8 @@ COUNT = os.environ.get("BOC_FAULTS", "1")
 
 
 def write_features(folder: Path) -> None:
-    """half.h5 and rest.h5, which share some ids, written as the page on encoders says."""
-    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+    """half.h5 and rest.h5, which share some ids, written as the page on your own vectors says."""
+    page = (ROOT / "docs" / "howto" / "own-vectors.md").read_text(encoding="utf-8")
     (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
     for name, ids in (("half", "range(70)"), ("rest", "range(60, 120)")):
         code = snippet.replace("range(1000)", ids).replace("1000", str(len(eval(ids)))).replace("mine.h5", f"{name}.h5")
@@ -69,7 +69,7 @@ exec(compile(open("write.py").read(), "write.py", "exec"))
 @pytest.mark.parametrize("size", [3_000, 20_000, 60_000])
 def test_a_feature_file_that_cannot_be_written_ends_nothing_but_the_command(tmp_path: Path, size: int) -> None:
     """HDF5 cannot close what it failed to write, and would end the process."""
-    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+    page = (ROOT / "docs" / "howto" / "own-vectors.md").read_text(encoding="utf-8")
     (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
     (tmp_path / "write.py").write_text(snippet)
     command = [sys.executable, "-c", FULL, str(size)]

@@ -48,6 +48,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    SearchRequest,
     StoredConcepts,
     TermMatrix,
     TextScore,
@@ -203,7 +204,7 @@ def assert_answers(index: EmbeddedIndex, model: Model, asked: Question) -> None:
     if asked.vector is not None:
         rescore = Rescore("dot", Embeddings("text", np.array([asked.vector], np.float32)), asked.kept)
     query = sparse.csr_array(np.array([asked.terms], np.int32))
-    hits = index.search(query, asked.k, asked.modality, filters=asked.filters, rescore=rescore)[0]
+    hits = index.search(SearchRequest(query, asked.k, asked.modality, filters=asked.filters, rescore=rescore))[0]
     assert [(hit.item.id, hit.score) for hit in hits] == model.answer(asked)
     assert [hit.item for hit in hits] == [model.rows[hit.item.id].item for hit in hits]
 
@@ -217,7 +218,9 @@ def assert_matches(
     assert set(scores) == model.matching(text, modality, filters)
     assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
     assert all(hit.item == model.rows[hit.item.id].item for hit in hits)
-    joint = index.search(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=TextScore([text], 2.0))[0]
+    joint = index.search(
+        SearchRequest(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=TextScore([text], 2.0))
+    )[0]
     everywhere = {hit.item.id: hit.score for hit in index.match([text], 1000)[0]}
     by_terms = dict(model.answer(Question([1] * TERMS, 1000)))
     assert {hit.item.id: hit.score for hit in joint} == pytest.approx(

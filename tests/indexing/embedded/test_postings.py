@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -19,28 +18,20 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
-from indexing.embedded import postings as postings_module
+from indexing.embedded import kernel
 from indexing.embedded.postings import BLOCK, Best, Postings
 from tests.oracles import random_terms, same_matrix, term_matrices
 
-KERNEL = postings_module._kernel_top
-BUILT = pytest.mark.skipif(KERNEL is None, reason="indexing.embedded._topk is not built; numpy does its work")
-both = pytest.mark.parametrize("engine", [pytest.param(KERNEL, marks=BUILT, id="C"), pytest.param(None, id="numpy")])
-Engine = Callable[..., None] | None
-FEW = 8192  # as in _topk.c
+NATIVE = kernel._search
+BUILT = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built; numpy does its work")
+both = pytest.mark.parametrize("engine", [pytest.param(NATIVE, marks=BUILT, id="C"), pytest.param(None, id="numpy")])
+Engine = Any
+FEW = 8192  # as in topk.h
 
 
-def top(
-    engine: Engine,
-    postings: Postings,
-    queries: Any,
-    k: int,
-    mask: NDArray[np.uint8] | None = None,
-    *,
-    by_row: bool = False,
-) -> list[Best]:
-    with mock.patch.object(postings_module, "_kernel_top", engine):
-        return postings.top(queries, k, mask, by_row)
+def top(engine: Engine, postings: Postings, queries: Any, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
+    with mock.patch.object(kernel, "_search", engine):
+        return postings.top(queries, k, mask)
 
 
 def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> list[tuple[int, int]]:
@@ -55,13 +46,11 @@ def assert_equal_to_slow(
     engine: Engine, terms: Any, queries: Any, k: int, mask: NDArray[np.uint8] | None = None
 ) -> None:
     postings = Postings.from_matrix(terms)
-    answers, by_row = (top(engine, postings, queries, k, mask, by_row=by_row) for by_row in (False, True))
-    assert len(answers) == len(by_row) == queries.shape[0]
-    for i in range(queries.shape[0]):
-        expected = slow_top(terms, queries[[i]], k, mask)
-        for (rows, scores), wanted in [(answers[i], expected), (by_row[i], sorted(expected))]:
-            assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
-            assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == wanted
+    answers = top(engine, postings, queries, k, mask)
+    assert len(answers) == queries.shape[0]
+    for i, (rows, scores) in enumerate(answers):
+        assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
+        assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == slow_top(terms, queries[[i]], k, mask)
 
 
 def spread(terms: Any, places: list[int], n: int) -> Any:
@@ -151,13 +140,8 @@ def test_a_batch_is_its_queries(engine: Engine) -> None:
     terms, queries = random_terms(rng, (900, 30), 9, 0.2), random_terms(rng, (23, 30), 9, 0.3)
     postings = Postings.from_matrix(terms)
     single = [top(engine, postings, queries[[i]], 10)[0] for i in range(23)]
-    with (
-        mock.patch.multiple(postings_module, SHARE=1, ROOM=25),
-        mock.patch.object(postings_module, "ThreadPoolExecutor", wraps=ThreadPoolExecutor) as pool,
-        mock.patch("os.cpu_count", return_value=3),
-    ):
-        batch = top(engine, postings, queries, 10)
-    pool.assert_called_once_with(3)
+    with mock.patch.multiple(kernel, SHARE=1, ROOM=25), mock.patch("os.cpu_count", return_value=3):
+        batch = top(engine, postings, queries, 10)  # in three threads, some queries at a time
     np.testing.assert_equal(batch, single)
 
 
@@ -166,7 +150,7 @@ def test_threads_do_not_meet(engine: Engine) -> None:
     rng = np.random.default_rng(1)
     terms, queries = random_terms(rng, (9000, 12), 9, 0.5), random_terms(rng, (6, 12), 9, 0.5)
     postings = Postings.from_matrix(terms)
-    with mock.patch.object(postings_module, "_kernel_top", engine), ThreadPoolExecutor(4) as pool:
+    with mock.patch.object(kernel, "_search", engine), ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: postings.top(queries, 50), range(12)))
     for answer in answers:
         np.testing.assert_equal(answer, answers[0])
@@ -321,31 +305,3 @@ def test_too_many_postings_are_told() -> None:
     too_many: Any = SimpleNamespace(shape=(1, 1), nnz=2**32)
     with pytest.raises(BackendError, match="4294967296 postings"):
         Postings.from_matrix(too_many)
-
-
-@BUILT
-def test_the_kernel_takes_only_what_fits() -> None:
-    assert KERNEL is not None
-    p = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 3]], np.int32)))
-    one, two = np.ones(1, np.int32), np.array([0, 1], np.int64)
-    found = np.zeros((1, 2), np.int64), np.zeros((1, 2))
-    peaks = np.zeros(2, np.uint32)
-    good: list[Any] = [p.starts, p.rows, p.frequencies, peaks, two, one, one, *found, None, 2, 2, False]
-    assert KERNEL(*good) == [2]
-    assert [part.tolist() for part in found] == [[[1, 0]], [[3.0, 2.0]]]
-    for place, value in [
-        *((i, np.zeros(9, np.uint8)) for i in range(9)),
-        *((i, good[i][:0]) for i in range(9) if i != 2),  # without frequencies all are 1
-        (4, two - 1), (4, two + 1), (4, two[::-1].copy()), (5, one + 1), (5, one - 2), (6, -one),
-        (9, np.ones(3, np.uint8)), (10, -1), (10, 2**31), (10, BLOCK + 1), (10, 1), (11, 0), (11, 3), (11, 2**62),
-    ]:  # fmt: skip
-        good[3][:] = 0  # lists that were not looked at yet
-        with pytest.raises(ValueError, match=r"fit each other|damaged|does not have|do not have|negative"):
-            KERNEL(*good[:place], value, *good[place + 1 :])
-    for arguments in (good[:-1], [*good[:-2], "2", False], [None, *good[1:]]):
-        with pytest.raises(TypeError):
-            KERNEL(*arguments)
-    read_only = np.zeros(1, np.int64)
-    read_only.flags.writeable = False
-    with pytest.raises((BufferError, ValueError), match=r"writeable|read-only"):
-        KERNEL(*good[:8], read_only, *good[9:])

@@ -26,9 +26,8 @@ from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.servers.errors import RequestError
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, DIM = 400, 16
 LOST = r"items without a code, such as .*boc copy, _clone, _shrink, _split or a snapshot"
 
@@ -75,7 +74,7 @@ class Place:
     name: str
 
     def __post_init__(self) -> None:
-        self.at = f"{SCHEMES[self.server.kind.engine]}+{self.server.url}?replicas=0&shards=2"
+        self.at = address(self.server, replicas=0, shards=2)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return self.server.request(method, path, body)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import ProxyHandler, Request, build_opener
 
 import numpy as np
 import pytest
@@ -30,9 +29,8 @@ from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
 N, DIM = 3000, 24
 WITHOUT = 7  # items that have no document
@@ -72,24 +70,17 @@ def document(i: int) -> dict[str, Any]:
 class Shop:
     """The other program, and its index of N documents on a server."""
 
-    url: str
+    server: Any
     name: str
 
-    def __post_init__(self) -> None:
-        self._opener = build_opener(ProxyHandler({}))
-
-    def ask(self, method: str, path: str, body: object = None, lines: str = "") -> Any:
-        kind = "application/x-ndjson" if lines else "application/json"
-        request = Request(f"{self.url}/{path}", method=method, headers={"Content-Type": kind})
-        request.data = lines.encode() if lines else None if body is None else json.dumps(body).encode()
-        with self._opener.open(request, timeout=60) as answer:
-            return json.loads(answer.read() or b"null")
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        return self.server.request(method, path, body)
 
     def make(self, settings: dict[str, Any], routed: bool = False) -> None:
         self.ask("PUT", self.name, {"settings": {"number_of_replicas": 0, **settings}, "mappings": MAPPING})
         heads = [{"_id": f"d{i}", **({"routing": f"r{i % 5}"} if routed else {})} for i in range(N)]
         rows = [f"{json.dumps({'index': head})}\n{json.dumps(document(i))}\n" for i, head in enumerate(heads)]
-        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", lines="".join(rows))["errors"]
+        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", "".join(rows).encode())["errors"]
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """All documents as they are."""
@@ -104,7 +95,7 @@ class Shop:
 
 @pytest.fixture
 def shop(server: Any) -> Iterator[Shop]:
-    found = Shop(server.url, f"shop-{uuid.uuid4().hex[:12]}")
+    found = Shop(server, f"shop-{uuid.uuid4().hex[:12]}")
     yield found
     for each in found.ask("GET", f"{found.name}*"):
         found.ask("DELETE", each)
@@ -112,7 +103,7 @@ def shop(server: Any) -> Iterator[Shop]:
 
 @pytest.fixture
 def at(server: Any) -> str:
-    return f"{SCHEMES[server.kind.engine]}+{server.url}?replicas=0"
+    return address(server, replicas=0)
 
 
 @pytest.fixture(scope="module")
@@ -230,9 +221,9 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
     keys = [f"d{i}" for i in range(N)]
     file = features(tmp_path / "all.h5", keys, vectors)
 
-    def killed(command: str, *options: str, has: bool) -> None:
+    def killed(*options: str, has: bool) -> None:
         """Kill the command as soon as the first documents have a code, or no longer."""
-        line = [command, shop.name, *options, "--yes", "--at", at]
+        line = ["attach", shop.name, *options, "--yes", "--at", at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
         process = subprocess.Popen(run, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while process.poll() is None:
@@ -243,13 +234,13 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
             time.sleep(0.01)
         process.wait()
 
-    killed("attach", str(file), "--code", "scalar", has=True)
+    killed(str(file), "--code", "scalar", has=True)
     report = attach(shop.name, [file], at=at)
     assert report is not None
     assert report.documents == N
     assert report.written + report.unchanged == N
     check_searches(at, shop.name, keys, vectors)
-    killed("detach", has=False)
+    killed("--detach", has=False)
     if "boc" in json.dumps(list(shop.ask("GET", f"{shop.name}*"))):
         detach(shop.name, at=at)
     assert shop.sources() == before
@@ -291,7 +282,7 @@ def test_nothing_changes_without_consent_and_boc_never_takes_their_index_for_its
     assert "50 pictures" in boc("info", shop.name, "--at", at).output
     for command in (
         ("index", shop.name, file, "--replace"),
-        ("index", shop.name, file, "--append"),
+        ("add", shop.name, file),
         ("delete", shop.name, "d1"),
         ("delete", shop.name, "--all"),
         ("compact", shop.name),

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BackendError, BocWarning
-from indexing.server import bulk as bulk_module
 from indexing.server.bulk import Bulk, Ledger
 from indexing.server.transport import Json, RefusedError, UnreachableError
 
@@ -28,25 +28,30 @@ operations = st.tuples(st.sampled_from("abcdefghij"), st.none() | st.integers(0,
 faults = st.sampled_from(["none", "429", "503", "413", "before", "after", "items"])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _without_pauses() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_module, "SHORTEST", 0.0)
-        yield
+def bulk_to(server: Any, **options: Any) -> Bulk:
+    """Rows for the index ``photos``, sent again without pauses."""
+    return Bulk(server, "photos", pauses=(0.0, 10.0), **options)
 
 
 class Server:
     """A server in memory that goes wrong by a list, one entry a request, and no more when that has ended.
 
-    ``acknowledged`` counts the bytes of rows that it told the client are kept; ``log`` has what was done to each id.
+    ``trouble`` is called with each body first, and may raise. ``acknowledged`` counts the bytes of rows that are said
+    to be kept; ``log`` has what was done to each id.
     """
 
     engine = "opensearch"
     shown = "http://memory:9200"
 
-    def __init__(self, faults: Sequence[str] = (), largest: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        faults: Sequence[str] = (),
+        largest: int = 1 << 30,
+        trouble: Callable[[bytes], object] = lambda body: None,
+    ) -> None:
         self.faults = chain(faults, repeat("none"))
         self.largest = largest
+        self.trouble = trouble
         self.documents: dict[str, bytes] = {}
         self.log: dict[str, list[bytes | None]] = {}
         self.sizes: list[int] = []
@@ -66,6 +71,7 @@ class Server:
             self.parallel += 1
             self.most_parallel = max(self.most_parallel, self.parallel)
         try:
+            self.trouble(body)
             return self.answer(fault, body)
         finally:
             with self.lock:
@@ -141,7 +147,7 @@ def test_all_is_as_given(
     server = Server(faults)
     room = (in_flight + 1) * max(max_bytes, *(size(*row) for row in given_), 0)
     written = 0
-    with Bulk(server, "photos", max_bytes=max_bytes, max_rows=max_rows, in_flight=in_flight) as bulk:
+    with bulk_to(server, max_bytes=max_bytes, max_rows=max_rows, in_flight=in_flight) as bulk:
         for row in given_:
             put(bulk, *row)
             written += size(*row)
@@ -163,7 +169,7 @@ def test_deletes_that_found_something_are_counted(given_: list[Operation], max_r
     for key, document in given_:
         found += document is None and key in there
         there.discard(key) if document is None else there.add(key)
-    bulk = Bulk(Server(["503", "items", "413"]), "photos", max_rows=max_rows)
+    bulk = bulk_to(Server(["503", "items", "413"]), max_rows=max_rows)
     for row in given_:
         put(bulk, *row)
     assert bulk.flush() == found
@@ -175,7 +181,7 @@ def test_a_row_that_is_refused_is_named(documents: list[bytes], data: st.DataObj
     bad = data.draw(st.integers(0, len(documents)))
     rows = [(f"item {i}", document) for i, document in enumerate(documents)]
     rows.insert(bad, ("the bad one", b'"poison"'))
-    bulk = Bulk(Server(["429", "after"]), "photos", max_rows=4)
+    bulk = bulk_to(Server(["429", "after"]), max_rows=4)
 
     def load() -> None:
         for row in rows:
@@ -195,13 +201,13 @@ def test_a_row_that_is_refused_is_named(documents: list[bytes], data: st.DataObj
 def test_a_server_that_takes_less_gets_less() -> None:
     server = Server(largest=1000)
     documents = {f"{i}": orjson.dumps("x" * (i % 90)) for i in range(500)}
-    with Bulk(server, "photos", max_bytes=8000, in_flight=1) as bulk:
+    with bulk_to(server, max_bytes=8000, in_flight=1) as bulk:
         for key, document in documents.items():
             bulk.index(key, document)
     assert server.documents == documents
     refused = [n for n in server.sizes if n > 1000]
     assert len(refused) <= 3  # halved thrice, and remembered
-    bulk = Bulk(server, "photos")
+    bulk = bulk_to(server)
     bulk.index("short", b"1")
     bulk.index("long", orjson.dumps("x" * (2021 - size("long", b'""'))))
     with pytest.raises(BackendError, match="item 'long' takes 2021 bytes, more than the server takes in one request"):
@@ -212,15 +218,13 @@ def test_a_server_that_takes_less_gets_less() -> None:
 def test_connections_lost_over_large_requests() -> None:
     """Some servers do not say 413 but hang up: what goes again is smaller."""
 
-    class HangsUp(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            if len(body) > 100_000:
-                raise UnreachableError("broken pipe")
-            return super().answer(fault, body)
+    def hang_up(body: bytes) -> None:
+        if len(body) > 100_000:
+            raise UnreachableError("broken pipe")
 
-    server = HangsUp()
+    server = Server(trouble=hang_up)
     document = orjson.dumps("x" * 5000)
-    with Bulk(server, "photos") as bulk:
+    with bulk_to(server) as bulk:
         for i in range(200):
             bulk.index(str(i), document)
     assert len(server.documents) == 200
@@ -228,7 +232,7 @@ def test_connections_lost_over_large_requests() -> None:
 
 @pytest.mark.parametrize("fault", ["429", "503", "before", "after"])
 def test_patience_ends(fault: str) -> None:
-    bulk = Bulk(Server([fault] * 9), "photos", patience=0.0)
+    bulk = bulk_to(Server([fault] * 9), patience=0.0)
     bulk.index("a", b"1")
     with pytest.raises(BackendError, match=r"^no row was taken for 0 seconds: .*; repeat the command to go on$"):
         bulk.flush()
@@ -240,7 +244,7 @@ def test_a_full_disk_is_named() -> None:
             reason = "index [photos] blocked by: [TOO_MANY_REQUESTS/12/index has read-only-allow-delete block];"
             return {"status": 429, "error": {"type": "cluster_block_exception", "reason": reason}}
 
-    bulk = Bulk(Full(), "photos", patience=0.0)
+    bulk = bulk_to(Full(), patience=0.0)
     bulk.index("a", b"1")
     with pytest.raises(
         BackendError, match=r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; repeat"
@@ -254,29 +258,27 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         self.now += 1
         return self.now
 
 
 @pytest.mark.parametrize("max_rows", [1, 100])
-def test_patience_lasts_while_anything_goes_forward(monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
+def test_patience_lasts_while_anything_goes_forward(max_rows: int) -> None:
     clock = Clock()
-    monkeypatch.setattr(bulk_module, "time", clock)
     wait = ["429"] * 30
     server = Server([*wait, "items", *wait, "items", *wait, "none"] if max_rows == 100 else [*wait, "none"] * 90)
-    with Bulk(server, "photos", patience=60, in_flight=1, max_rows=max_rows) as bulk:
+    with bulk_to(server, patience=60, in_flight=1, max_rows=max_rows, clock=clock) as bulk:
         for i in range(90):
             bulk.index(str(i), b"1")
     assert clock.now > 90
     assert len(server.documents) == 90
 
 
-def test_patience_is_with_the_server_not_with_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_is_with_the_server_not_with_the_caller() -> None:
     clock = Clock()
-    monkeypatch.setattr(bulk_module, "time", clock)
     server = Server(["none", "429"])
-    with Bulk(server, "photos", patience=60) as bulk:
+    with bulk_to(server, patience=60, clock=clock) as bulk:
         bulk.index("a", b"1")
         bulk.flush()
         clock.now += 3600
@@ -305,7 +307,7 @@ class Slow(Server):
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
     server = Slow(in_flight)
-    with Bulk(server, "photos", max_rows=1, in_flight=in_flight) as bulk:
+    with bulk_to(server, max_rows=1, in_flight=in_flight) as bulk:
         for i in range(in_flight + 1):
             bulk.index(str(i), b"1")
     assert server.most_parallel == in_flight
@@ -315,7 +317,7 @@ def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
 def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> None:
     """The first may still be in the request being filled, or on its way."""
     server = Slow(len(between) + 1)
-    with Bulk(server, "photos", max_rows=1, in_flight=9) as bulk:
+    with bulk_to(server, max_rows=1, in_flight=9) as bulk:
         for key in ("a", *between):
             bulk.index(key, b"1")
         bulk.delete("a")
@@ -325,12 +327,11 @@ def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
 def test_what_no_waiting_helps_is_raised_at_once(status: int) -> None:
-    class No(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            raise RefusedError("no", status)
+    def refuse(body: bytes) -> None:
+        raise RefusedError("no", status)
 
-    server = No()
-    bulk = Bulk(server, "photos", patience=1e9)
+    server = Server(trouble=refuse)
+    bulk = bulk_to(server, patience=1e9)
     bulk.index("a", b"1")
     with pytest.raises(RefusedError, match=r"^no$"):
         bulk.flush()
@@ -343,7 +344,7 @@ def test_an_answer_that_acknowledges_other_rows_is_none(answer: Json) -> None:
         def answer(self, fault: str, body: bytes) -> Json:
             return answer
 
-    bulk = Bulk(Odd(), "photos")
+    bulk = bulk_to(Odd())
     bulk.index("a", b"1")
     with pytest.raises(BackendError, match=r"1 rows were sent and [02] answered"):
         bulk.flush()
@@ -351,25 +352,22 @@ def test_an_answer_that_acknowledges_other_rows_is_none(answer: Json) -> None:
 
 def test_requests_say_where_to() -> None:
     plain, strict = Server(), Server()
-    with Bulk(plain, "photos") as bulk:
+    with bulk_to(plain) as bulk:
         bulk.index("a", b"1")
-    with Bulk(strict, "photos", require_alias=True, routing="one") as bulk:
+    with bulk_to(strict, require_alias=True, routing="one") as bulk:
         bulk.index("a", b"1")
     assert strict.params[0] == plain.params[0] | {"require_alias": "true", "routing": "one"}
 
 
-def test_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_module, "NOTICE", 0.01)
+def test_waiting_is_told() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
-        class Deaf(Server):
-            def answer(self, fault: str, body: bytes) -> Json:
-                if not caught:
-                    raise UnreachableError("nobody there")
-                return super().answer(fault, body)
+        def stay_away(body: bytes) -> None:
+            if not caught:
+                raise UnreachableError("nobody there")
 
-        with Bulk(Deaf(), "photos") as bulk:
+        with bulk_to(Server(trouble=stay_away), notice=0.01) as bulk:
             bulk.index("a", b"1")
     assert {str(w.message) for w in caught} == {"no row is taken at present, trying again: nobody there"}
     assert caught[0].category is BocWarning
@@ -379,17 +377,16 @@ class Hanging(Server):
     """Answers when it is let go."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(trouble=self.wait)
         self.asked, self.go = threading.Event(), threading.Event()
 
-    def answer(self, fault: str, body: bytes) -> Json:
+    def wait(self, body: bytes) -> None:
         self.asked.set()
         assert self.go.wait(60)
-        return super().answer(fault, body)
 
 
 def leave_by(error: type[BaseException], server: Hanging) -> None:
-    with Bulk(server, "photos", max_rows=1) as bulk:
+    with bulk_to(server, max_rows=1) as bulk:
         bulk.index("a", b"1")
         bulk.index("b", b"1")
         server.asked.wait()
@@ -428,7 +425,7 @@ with Bulk(Hanging(), "photos") as bulk:
     bulk.index("a", b"1")
     bulk.flush()
 """
-    command = [sys.executable, "-c", program, str(bulk_module.__file__).rpartition("/indexing/")[0]]
+    command = [sys.executable, "-c", program, str(Path(__file__).parents[3])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGINT)
@@ -438,11 +435,10 @@ with Bulk(Hanging(), "photos") as bulk:
 
 
 def test_a_mistake_in_the_code_is_no_silence() -> None:
-    class Wrong(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            raise TypeError("a mistake")
+    def mistake(body: bytes) -> None:
+        raise TypeError("a mistake")
 
-    bulk = Bulk(Wrong(), "photos")
+    bulk = bulk_to(Server(trouble=mistake))
     bulk.index("a", b"1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda _: None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocWarning
-from indexing.server.clause_limit import NEAR, SAFE, Budget
+from indexing.server.term_fields import NEAR, SAFE, Budget
 
 
 @pytest.mark.slow

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from boc.errors import BackendError, BocWarning
 from indexing.server import requests, searches
-from indexing.server import shards as shards_module
-from indexing.server.shards import Shards
+from indexing.server.bulk import Shards
 from indexing.server.transport import Json, RefusedError, Transport, UnfinishedError
 from tests.servers import Cluster
 from tests.servers.cluster_faults import FAULTS, Case, Result, results
@@ -60,14 +57,6 @@ class Nodes:
         return {}
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = count(0.0, 0.01)
-    clock = SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda seconds: None)
-    monkeypatch.setattr(shards_module, "time", clock)
-    monkeypatch.setattr(shards_module, "NOTICE", 0.0)
-
-
 def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:
     nodes = Nodes()
     shards = Shards(nodes, "photos-boc-1")  # type: ignore[arg-type]
@@ -78,9 +67,9 @@ def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:
     assert "shard 0" not in said
 
 
-def test_a_load_waits_for_a_shard_and_says_so(quick: None) -> None:
+def test_a_load_waits_for_a_shard_and_says_so() -> None:
     nodes = Nodes()
-    shards = Shards(nodes, "photos-boc-1")  # type: ignore[arg-type]
+    shards = Shards(nodes, "photos-boc-1", notice=0, pause=0)  # type: ignore[arg-type]
     nodes.away = {0, 1}
     with pytest.raises(UnfinishedError, match=r"of shard 0, last on node node-0, and of shard 1.*repeat the command"):
         shards.wait(0)
@@ -90,7 +79,7 @@ def test_a_load_waits_for_a_shard_and_says_so(quick: None) -> None:
     shards.wait(0)
 
 
-def test_another_error_than_a_missing_shard_is_raised_at_once(quick: None) -> None:
+def test_another_error_than_a_missing_shard_is_raised_at_once() -> None:
     class Forbidding(Nodes):
         def request(self, method: str, path: str, body: object = None, **params: object) -> Json:
             raise RefusedError("no right", 403)
@@ -103,9 +92,7 @@ def test_another_error_than_a_missing_shard_is_raised_at_once(quick: None) -> No
 
 @pytest.mark.parametrize("times", range(1, 5))
 @pytest.mark.parametrize("kind", [*sorted(searches.GONE), "parsing_exception"])
-def test_a_search_is_repeated_if_its_node_stopped_amid_it(
-    kind: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_repeated_if_its_node_stopped_amid_it(kind: str, times: int) -> None:
     asked = []
 
     class Node:
@@ -115,8 +102,8 @@ def test_a_search_is_repeated_if_its_node_stopped_amid_it(
                 raise RefusedError("no context", 404, kind)
             return {"hits": {"hits": []}}
 
-    found = searches.Searches(cast("Transport", Node()), "photos", requests.OWN)
-    monkeypatch.setattr(searches, "PAUSES", (0.0,) * len(searches.PAUSES))
+    pauses = (0.0,) * len(searches.PAUSES)
+    found = searches.Searches(cast("Transport", Node()), "photos", requests.OWN, pauses=pauses)
     if kind in searches.GONE and times < 4:
         assert found.hits([{}], 3) == [[]]
         assert asked == ["/photos/_search?allow_partial_search_results=false"] * (times + 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from indexing.server.force_merge import PERIOD, _await_release
+from indexing.server.force_merge import PERIOD, await_release
 
 LAST = 99
 
@@ -36,17 +36,14 @@ def copy(first: int) -> dict[str, Any]:
 @pytest.mark.parametrize("first", [0, LAST + 1])
 def test_a_short_load_and_one_whose_copies_are_free_wait_for_nothing(first: int) -> None:
     server = Told([first])
-    _await_release(server, "photos")  # type: ignore[arg-type]
+    await_release(server, "photos")  # type: ignore[arg-type]
     assert server.settings == [{PERIOD: None}]  # as a load that was killed while it waited left it
 
 
 @pytest.mark.parametrize("steps", [[30, 30, 30, LAST + 1], [LAST]])
-def test_a_long_load_waits_until_nothing_is_retained_or_long_enough(
-    steps: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("indexing.server.force_merge.PAUSE", 0)
-    monkeypatch.setattr("indexing.server.force_merge.RELEASE", 60 if len(steps) > 1 else 0)
+def test_a_long_load_waits_until_nothing_is_retained_or_long_enough(steps: list[int]) -> None:
     server = Told(steps)
-    _await_release(server, "photos")  # type: ignore[arg-type]
+    release = 60 if len(steps) > 1 else 0
+    await_release(server, "photos", release=release, pause=0)  # type: ignore[arg-type]
     assert server.settings == [{PERIOD: "1s"}, {PERIOD: None}]
     assert len(server.steps) == 1

@@ -23,9 +23,8 @@ from boc.indexes import load as load_module
 from boc.indexes.load import load_index
 from boc.inputs.features import FeatureFile
 from boc.types import Item
-from indexing.server import shared_code
 from indexing.server.aliases import indices_of
-from indexing.server.part_writer import CLAIM
+from indexing.server.parts import CLAIM, forget, reserve, shared
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
@@ -243,41 +242,41 @@ def test_a_code_is_learned_once_and_taken_by_the_others(place: Place) -> None:
     for _, each in found:
         assert {name: values.tolist() for name, values in each.items()} == {n: v.tolist() for n, v in arrays().items()}
         assert {name: values.dtype for name, values in each.items()} == {n: v.dtype for n, v in arrays().items()}
-    shared_code.forget(backend.transport, place.name)
+    forget(backend.transport, place.name)
     assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
 
 
 @ON_EACH
-def test_who_died_or_failed_while_it_learned_is_followed_by_another(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_died_or_failed_while_it_learned_is_followed_by_another(place: Place) -> None:
     backend = plugins.backend(place.direct)
-    monkeypatch.setattr(shared_code, "DEAD", 4.0)
-    monkeypatch.setattr(shared_code, "BEAT", 0.2)
-    assert shared_code._make(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
-    assert backend.learned(place.name, KEY, lambda: (CODE, arrays()))[0] == CODE
-    shared_code.forget(backend.transport, place.name)
+
+    def learned(learn: Any) -> Any:
+        return shared(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
+
+    assert reserve(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
+    assert learned(lambda: (CODE, arrays())) == CODE
+    forget(backend.transport, place.name)
 
     def fail() -> Any:
         raise BackendError("no memory")
 
     with pytest.raises(BackendError, match="no memory"):
-        backend.learned(place.name, KEY, fail)
+        learned(fail)
     assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
 
     begun = Event()
 
     def slow() -> Any:
         begun.set()
-        time.sleep(6)  # longer than DEAD, with signs of life
+        time.sleep(6)  # longer than the other waits without signs of life
         return CODE, arrays()
 
-    first = Thread(target=lambda: backend.learned(place.name, KEY, slow))
+    first = Thread(target=lambda: learned(slow))
     first.start()
     assert begun.wait(60)
-    assert backend.learned(place.name, KEY, fail)[0] == CODE
+    assert learned(fail) == CODE
     first.join()
-    shared_code.forget(backend.transport, place.name)
+    forget(backend.transport, place.name)
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])

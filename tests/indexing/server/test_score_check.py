@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,12 +18,15 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 from indexing.server import score_check, term_fields
 from indexing.server.backend import ServerBackend
-from indexing.server.score_check import self_test
+from indexing.server.score_check import saturation, self_test
 from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
+from tests.servers.fixtures import FIELDS, address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+PRUNING = ("opensearch-3", "elasticsearch-9", "elasticsearch-8.19")
+"""One server of each engine, and the oldest one that prunes by default."""
+ON_EACH = pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 
 
 class Saturating(RankFeatures):
@@ -91,20 +93,8 @@ class Halving(Text):
         return super().clause(feature, max(1, weight // 2))
 
 
-FAULTS: dict[str, tuple[Strategy, str]] = {
-    "default saturation": (Saturating(), r'by saturation .* every query must say "linear"'),
-    "pruning": (Pruning(), r'by pruning: .* every query must say "prune": false'),
-    "BM25": (BM25(), "similarity is BM25, which saturates"),
-    "BM25 by another name": (HiddenBM25(), "similarity is BM25, which saturates"),
-    "norms": (Norms(), r"norms is true, must be false \(norms on"),
-    "double analysis": (DoubleAnalysis(), r'double analysis: search_analyzer is "simple"'),
-    "double analysis by the filter": (DoubleCounting(), r'double analysis: search_analyzer is "boc_counts"'),
-    "analysis that loses counts": (NumbersAsWords(), r'double analysis: analyzer is "standard"'),
-    "dots in features": (_dotted(RankFeatures), r"dots in term names \('t\.0'\)"),
-    "dots in sparse_vector": (_dotted(SparseVector), r"dots in term names \('t\.0'\)"),
-    "dots in words": (_dotted(Text), r"dots in term names \('t\.0'\)"),
-    "another": (Halving(), "for no known reason: test document 8 has 68, not 100"),
-}
+def as_it_is(body: Json) -> None:
+    """Make the index as the strategy says."""
 
 
 def change(**values: Any) -> Callable[[Json], None]:
@@ -122,11 +112,23 @@ def root(body: Json) -> None:
     body["settings"]["similarity"]["boc_dot"]["script"]["source"] = "return Math.sqrt(doc.freq);"
 
 
-BY_HAND: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
-    "BM25": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
-    "norms": (Text(), change(norms=None), "norms is true, must be false"),
+FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
+    "default saturation": (Saturating(), as_it_is, r'by saturation .* every query must say "linear"'),
+    "pruning": (Pruning(), as_it_is, r'by pruning: .* every query must say "prune": false'),
+    "BM25": (BM25(), as_it_is, "similarity is BM25, which saturates"),
+    "BM25 by another name": (HiddenBM25(), as_it_is, "similarity is BM25, which saturates"),
+    "norms": (Norms(), as_it_is, r"norms is true, must be false \(norms on"),
+    "double analysis": (DoubleAnalysis(), as_it_is, r'double analysis: search_analyzer is "simple"'),
+    "double analysis by the filter": (DoubleCounting(), as_it_is, r'double analysis: search_analyzer is "boc_counts"'),
+    "analysis that loses counts": (NumbersAsWords(), as_it_is, r'double analysis: analyzer is "standard"'),
+    "dots in features": (_dotted(RankFeatures), as_it_is, r"dots in term names \('t\.0'\)"),
+    "dots in sparse_vector": (_dotted(SparseVector), as_it_is, r"dots in term names \('t\.0'\)"),
+    "dots in words": (_dotted(Text), as_it_is, r"dots in term names \('t\.0'\)"),
+    "another": (Halving(), as_it_is, "for no known reason: test document 8 has 68, not 100"),
+    "BM25 of an index": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
+    "norms of an index": (Text(), change(norms=None), "norms is true, must be false"),
     "positions": (Text(), change(index_options=None), 'index_options is "positions", must be "freqs"'),
-    "double analysis": (
+    "double analysis of an index": (
         CountedText(),
         change(search_analyzer=None),
         'double analysis: search_analyzer is "boc_counts"',
@@ -146,11 +148,7 @@ BY_HAND: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
 }
 
 
-@pytest.fixture
-def backend(server: Any) -> ServerBackend:
-    return connect(f"{SCHEMES[server.kind.engine]}+{server.url}")
-
-
+@lru_cache
 def connect(url: str) -> ServerBackend:
     found = plugins.backend(url)
     assert isinstance(found, ServerBackend)
@@ -158,10 +156,13 @@ def connect(url: str) -> ServerBackend:
 
 
 @pytest.fixture
-def index(backend: ServerBackend) -> Iterator[str]:
-    name = f"boc-test-{uuid.uuid4().hex[:12]}"
-    yield name
-    backend.transport.request("DELETE", f"/{name}", ignore_unavailable="true")
+def backend(server: Any) -> ServerBackend:
+    return connect(address(server))
+
+
+@pytest.fixture
+def index(name: str) -> str:
+    return name
 
 
 def body(strategy: Strategy, shards: int = 1) -> Json:
@@ -171,31 +172,13 @@ def body(strategy: Strategy, shards: int = 1) -> Json:
     }
 
 
-def need(backend: ServerBackend, strategy: Strategy) -> None:
-    if strategy.name not in available(backend):
-        pytest.skip(f"{backend.transport.engine} here has no {strategy.name}")
-
-
-def available(backend: ServerBackend) -> list[str]:
-    """The ways to store codes that the server has."""
-    return _available(f"{SCHEMES[backend.transport.engine]}+{backend.transport.shown}")
-
-
-@lru_cache
-def _available(url: str) -> list[str]:
-    told = connect(url).about()
-    return [name for name in term_fields.STRATEGIES if told[name].startswith("exact")]
-
-
 def count(transport: Transport, index: str) -> int:
     return int(transport.request("GET", f"/{index}/_count")["count"])
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: str, shards: int) -> None:
-    names = available(backend)
-    assert names
-    for name in names:
+def test_what_is_right_passes_and_nothing_stays(server: Any, backend: ServerBackend, index: str, shards: int) -> None:
+    for name in FIELDS[server.kind.name]:
         strategy = term_fields.STRATEGIES[name]
         backend.transport.request("PUT", f"/{index}", body(strategy, shards))
         assert self_test(backend.transport, index, strategy) is None
@@ -203,19 +186,18 @@ def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: s
         backend.transport.request("DELETE", f"/{index}")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("server", "fault"),
+    [
+        pytest.param(name, fault, marks=each.marks, id=f"{name}-{fault}")
+        for name, each in zip(PRUNING, kinds(*PRUNING), strict=True)
+        for fault in FAULTS
+        if FAULTS[fault][0].name in FIELDS[name]
+    ],
+    indirect=["server"],
+)
 def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
-    strategy, message = FAULTS[fault]
-    need(backend, strategy)
-    backend.transport.request("PUT", f"/{index}", body(strategy))
-    with pytest.raises(BackendError, match=message):
-        self_test(backend.transport, index, strategy)
-
-
-@pytest.mark.parametrize("fault", BY_HAND)
-def test_an_index_that_is_not_as_asked_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
-    strategy, spoil, message = BY_HAND[fault]
-    need(backend, strategy)
+    strategy, spoil, message = FAULTS[fault]
     asked = body(strategy)
     spoil(asked)
     backend.transport.request("PUT", f"/{index}", asked)
@@ -223,34 +205,35 @@ def test_an_index_that_is_not_as_asked_is_refused_by_name(backend: ServerBackend
         self_test(backend.transport, index, strategy)
 
 
+@ON_EACH
 def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Unknown(Text):
         def clause(self, feature: str, weight: int) -> Json:
             return {"no_such_query": {feature: weight}}
 
-    need(backend, Text())
     backend.transport.request("PUT", f"/{index}", body(Unknown()))
     lack = self_test(backend.transport, index, Unknown())
     assert lack is not None
     assert "no_such_query" in lack
 
 
+@ON_EACH
 def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Objects(Text):
         def field(self, features: Mapping[str, int]) -> Any:
             return dict(features) if len(features) > 2 else super().field(features)  # not where it is only analysed
 
-    need(backend, Text())
     backend.transport.request("PUT", f"/{index}", body(Text()))
     assert self_test(backend.transport, index, Objects()) is not None
 
 
+@ON_EACH
 def test_no_index_is_made_where_scores_would_be_wrong(
-    backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
+    server: Any, backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = next(s for s in (Saturating(), Pruning(), BM25()) if s.name in available(backend))
+    strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
-    monkeypatch.setattr(backend, "_order", [strategy.name])
+    backend = ServerBackend(backend.transport, backend.address, [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
     with (
         pytest.raises(BackendError, match="scores wrongly"),
@@ -264,21 +247,21 @@ def test_no_index_is_made_where_scores_would_be_wrong(
 @given(a=st.floats(0.01, 100), p=st.floats(0.1, 900))
 def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
     f = np.array(score_check.COMMON, np.float64)
-    assert score_check._saturated(RankFeatures(), a * f) is None
-    assert score_check._saturated(RankFeatures(), np.zeros_like(f)) is None
-    fault = score_check._saturated(RankFeatures(), a * f / (f + p))
+    assert saturation(RankFeatures(), a * f) is None
+    assert saturation(RankFeatures(), np.zeros_like(f)) is None
+    fault = saturation(RankFeatures(), a * f / (f + p))
     assert fault is not None
     half = re.search(r"reached at (\S+)\)", fault)
     assert half
     assert float(half[1]) == pytest.approx(p, rel=0.006)
-    assert "BM25" in (score_check._saturated(Text(), a * f / (f + p)) or "")
+    assert "BM25" in (saturation(Text(), a * f / (f + p)) or "")
 
 
 def test_pruning_shows_in_the_documents() -> None:
     """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the best weight."""
     strategy = SparseVector()
-    documents = list(strategy.documents(score_check._documents()))
-    asked = list(score_check._features(strategy, score_check._queries(), 2))
+    documents = list(strategy.documents(score_check.check_documents()))
+    asked = list(score_check.check_features(strategy, score_check.check_queries(), 2))
     frequency = {f: sum(f in d for d in documents) for d in documents for f in d}
     average = sum(frequency.values()) / len(frequency)
     dropped = [

@@ -48,7 +48,7 @@ def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
         return result.output
 
     ok("index", "photos", features, "--metadata", table)
-    ok("index", "photos", features, "--append")
+    ok("add", "photos", features)
     assert "000.png" in ok("search", "photos", "--queries", features, "-k", 3, "--encoder", model)
     ok("search", "photos", "a red box", "--filter", "number>=8", "--json", "--encoder", model)
     ok("search", "photos", "a first box", "--hybrid", "rrf", "--encoder", model)

@@ -15,26 +15,24 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 from indexing.server import requests
-from indexing.server.binary import decoded, raw
+from indexing.server.binary import raw
 from indexing.server.term_fields import STRATEGIES
 from indexing.server.vector_fields import (
     FLOAT16,
     FLOAT32,
     LARGEST,
     VECTOR_FIELDS,
-    Dense,
+    Binary,
     DenseByte,
     KnnByte,
     VectorField,
     offset,
+    rounded,
 )
 
 DTYPES = st.sampled_from(["float16", "float32"])
 fields = st.builds(
-    lambda field, dtype, searched: field.at("boc.vector", dtype, searched and field.searched),
-    st.sampled_from(list(VECTOR_FIELDS.values())),
-    DTYPES,
-    st.booleans(),
+    lambda field, dtype: field.at("boc.vector", dtype), st.sampled_from(list(VECTOR_FIELDS.values())), DTYPES
 )
 
 
@@ -48,7 +46,7 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
     found = requests.reranked(body, field, vector, window)
     assert orjson.dumps(body) == before
     assert "sort" not in found  # a server does not rescore what is sorted
-    script = field.script(field.asked(vector), offset(vector))
+    script = field.script(vector)
     assert b"'vector'" not in requests.dumps(found)
     if window <= requests.WINDOW:
         assert found["query"] == body["query"]
@@ -59,14 +57,10 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
             1,
         )
         asked = rescore["rescore_query"]["script_score"]["script"]
-    elif field.searched:
+    elif isinstance(field, DenseByte):
         knn = found["query"]["knn"]
         assert (knn["field"], knn["k"], knn["filter"]) == ("boc.vector", 5, body["query"])
-        assert knn["num_candidates"] == requests.WINDOW
-        if isinstance(field, DenseByte):
-            assert knn["query_vector"] == "5f7f"
-        else:
-            assert knn["query_vector"] is vector
+        assert (knn["num_candidates"], knn["query_vector"]) == (requests.WINDOW, "5f7f")
         return
     else:
         assert found["query"]["script_score"]["query"] == body["query"]
@@ -76,13 +70,6 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
 
 def test_the_offset_is_more_than_the_norm() -> None:
     assert 5.0 < offset(np.array([3.0, 4.0], np.float32)) == pytest.approx(5.05)
-
-
-@given(product=st.floats(-4, 4, width=32))
-def test_a_score_of_dense_vectors_becomes_its_product_again(product: float) -> None:
-    score = np.float32(1 / (1 - product) if product < 0 else 1 + product)  # as the script and max_inner_product say
-    found = Dense().products([float(score)], np.ones(2, np.float32))
-    assert found[0] == pytest.approx(product, abs=(1 + abs(product)) ** 2 * 2.0**-22)
 
 
 def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
@@ -110,7 +97,7 @@ def numbers(stored: Any) -> NDArray[np.float32]:
 @BYTES
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), dtype=DTYPES)
 def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int, dim: int, dtype: str) -> None:
-    field = kind().at("vector", dtype, False)
+    field = kind().at("vector", dtype)
     vectors = vectors_of(seed, 5, dim).astype(dtype)
     stored = numbers(field.values(vectors))
     assert (np.abs(stored).max(axis=1) == LARGEST).all()
@@ -127,10 +114,10 @@ def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int,
 def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
     kind: type[VectorField], scored: Any, seed: int, dim: int, length: float
 ) -> None:
-    field = kind().at("vector", "float32", False)
+    field = kind().at("vector", "float32")
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
-    asked = field.asked(query).astype(float)
+    asked = rounded(query[None])[0].astype(float)
     for item, row in zip(items, numbers(field.values(np.array(items))), strict=True):
         cosine = asked @ row / np.linalg.norm(asked) / np.linalg.norm(row)
         found = field.products([scored(cosine)], query)[0]
@@ -139,17 +126,9 @@ def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
 
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40))
 def test_a_query_of_bytes_is_the_same_with_a_script_and_without(seed: int, dim: int) -> None:
-    query, field = vectors_of(seed, 1, dim)[0], DenseByte().at("vector", "float32", True)
+    query, field = vectors_of(seed, 1, dim)[0], DenseByte()
     sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
-    assert numbers([sought]).tolist() == [field.asked(query).tolist()]
-
-
-@given(seed=st.integers(0, 99), dim=st.integers(1, 40))
-def test_a_query_of_floats_is_the_same_in_base64_and_as_numbers(seed: int, dim: int) -> None:
-    query, field = vectors_of(seed, 1, dim)[0], Dense().at("vector", "float32", True)
-    plain, text = (field.best({}, query, 5, base64=given)["knn"]["query_vector"] for given in (False, True))
-    assert plain is query
-    assert np.frombuffer(decoded(text), ">f4").tolist() == query.tolist()
+    assert numbers([sought]).tolist() == [field.script(query)["params"]["query"].tolist()]
 
 
 @BYTES
@@ -160,7 +139,7 @@ def test_bytes_take_no_vector_of_another_length(kind: type[VectorField], length:
     vectors[1] *= length
     with pytest.raises(BackendError, match=r"stores vectors of length 1, got one of length .*leave it out"):
         kind().check(vectors)
-    Dense().check(vectors)
+    Binary().check(vectors)
 
 
 @given(data=st.data(), width=st.integers(1, 8))

@@ -1,0 +1,54 @@
+"""boc add."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from boc.cli import options
+
+
+@click.command("add")
+@options.name
+@options.sources
+@options.at
+@options.encoder
+@options.metadata
+@options.ocr
+def command(
+    name: str,
+    sources: tuple[Path, ...],
+    images: Path | None,
+    at: str,
+    encoder: str | None,
+    metadata: Path | None,
+    ocr: bool,
+) -> None:
+    """Add everything in SOURCE to the index NAME, and replace items with the same ids.
+
+    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file. Pictures are encoded
+    with the encoder of the index (--encoder says where it is if it has moved), and all items get its code. After a
+    kill, the same command continues.
+
+    \b
+    Examples: boc add photos new.h5
+              boc add photos /media/card/DCIM
+              boc add photos new.h5 --metadata new.csv
+    """
+    from boc.indexes.build import add_items
+
+    with options.bars() as progress:
+        report = add_items(
+            name,
+            sources,
+            encoder=encoder if options.given("encoder") else None,
+            at=at,
+            metadata=metadata,
+            images=images,
+            ocr=ocr,
+            progress=progress,
+        )
+    others = f", {report.replaced} of them in place of others" if report.replaced else ""
+    click.echo(f"{name}: {report.images} pictures and {report.texts} captions added{others}")
+    options.report(report.failed)

@@ -1,0 +1,166 @@
+"""Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.codecs import SurrogateCodec
+from boc.codecs.surrogate_text import word_fields
+from boc.errors import BackendError, BocError
+from boc.inputs.features import FeatureFile, Header, LazyBatch
+from boc.inputs.file_facts import FACTS
+from boc.inputs.metadata import Metadata
+from boc.manifest import Manifest
+from boc.names import Metric
+from boc.plugins import Backend, Index, check_name
+from boc.rerank import check_metric
+from boc.types import Batch, Embeddings, Item, Modality, StoredConcepts, StoredRows, TermMatrix
+
+READ = 1000  # items or vectors read at a time
+
+
+class StoredIndex:
+    """The index ``name`` as a source, read like a feature file: all of its items, or those with ``ids``.
+
+    BackendError if there is no such index.
+    """
+
+    def __init__(self, backend: Backend, name: str, ids: Sequence[str] | None = None) -> None:
+        self._backend, self._ids = backend, ids
+        self.path = name
+        self.index = backend.open(check_name(name))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the index."""
+        return self.index.manifest
+
+    @property
+    def header(self) -> Header:
+        """The header of a feature file with these items."""
+        return header_of(self.manifest, self.manifest.vector_dtype)
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return self.manifest.identity.dim
+
+    def code_arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the code."""
+        return dict(self.index.arrays())
+
+    def count(self, modality: Modality) -> int:
+        """Number of items of one modality in the index."""
+        return self.manifest.items[modality]
+
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """The vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
+        wanted = set(rows.tolist())
+        ids = (item.id for number, item in enumerate(self._items(modality)) if number in wanted)
+        while some := list(islice(ids, READ)):
+            yield self.index.vectors(some).astype(np.float32)
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """The items of one modality in batches, still to be read; concept sets are read if the index has any."""
+        items = self._items(modality)
+        while some := list(islice(items, size)):
+            yield len(some), partial(_ids, some), partial(self._batch, modality, some)
+
+    def check_unchanged(self) -> None:
+        """BocError if the index has changed since it was opened."""
+        if self._backend.open(self.path).manifest != self.manifest:
+            raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
+
+    def _items(self, modality: Modality) -> Iterator[Item]:
+        if self._ids is None:
+            yield from (item for item in self.index.items() if item.modality == modality and self.count(modality))
+            return
+        for start in range(0, len(self._ids), READ):
+            try:
+                items = self.index.find(self._ids[start : start + READ])
+            except KeyError as error:
+                raise BackendError(f"{self.path} has no item {error.args[0]!r}; give the file it was made of") from None
+            yield from (item for item in items if item.modality == modality)
+
+    def _batch(self, modality: Modality, items: list[Item]) -> Batch:
+        terms, vectors, concepts = stored_rows(self.index, items)
+        return Batch(items, Embeddings(modality, vectors), StoredRows(terms, concepts))
+
+
+def stored_rows(index: Index, items: Sequence[Item]) -> tuple[TermMatrix, NDArray[np.float32], StoredConcepts | None]:
+    """Return what an index stores of ``items``: terms (n, V), vectors float32 (n, d), and concept sets.
+
+    BocError if an item was deleted meanwhile.
+    """
+    ids = _ids(items)
+    try:
+        concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
+        return index.terms(ids), index.vectors(ids).astype(np.float32), concepts
+    except KeyError as error:
+        raise BocError(f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it") from None
+
+
+def _ids(items: Sequence[Item]) -> list[str]:
+    return [item.id for item in items]
+
+
+def stored_manifest(
+    source: FeatureFile | StoredIndex,
+    codec: SurrogateCodec | None = None,
+    *,
+    rm: float | None = None,
+    rerank: Metric | None = None,
+    metadata: Metadata | None = None,
+) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
+    """Return the manifest of an index like ``source``, an index or a copy of one in a file, still without items; and
+    the arrays of its code: another ``codec``, or that of the source."""
+    old = source.manifest
+    assert old is not None
+    if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
+        raise BocError(f"{source.path} holds no concept sets, which {rerank} compares; leave out --rerank")
+    parts, fields, facts = [old.source], old.fields, old.table_facts
+    if isinstance(source, StoredIndex) and not source.index.exact_vectors:
+        parts.append("rounded")
+    if metadata is not None:
+        parts.append(metadata.digest)
+        fields = fields | metadata.types
+        facts = sorted({*facts, *(metadata.types.keys() & FACTS.keys())})
+    arrays = source.code_arrays() if codec is None else codec.arrays()
+    manifest = Manifest.new(
+        old.identity,
+        old.codec if codec is None else codec.config(),
+        arrays,
+        rm=old.rm if rm is None else rm,
+        dtype=old.vector_dtype,
+        source=old.source if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
+        rerank=rerank or old.rerank,
+        concept_dtype=old.concept_dtype,
+        fields=fields if codec is None else fields | word_fields(codec.words),
+        unreadable=old.unreadable,
+        table_facts=facts,
+    )
+    return manifest, arrays
+
+
+def header_of(manifest: Manifest, dtype: str) -> Header:
+    """Return the header of a feature file of an index, which differs for indexes of different contents."""
+    identity = manifest.identity
+    fields = json.dumps(manifest.fields, sort_keys=True) if manifest.fields else ""
+    return Header(
+        "embeddings",
+        identity.spec,
+        identity.digest,
+        identity.dim,
+        dtype,
+        manifest.source,
+        fields=fields,
+        index=manifest.to_json(),
+    )

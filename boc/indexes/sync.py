@@ -1,0 +1,360 @@
+"""Bring an index in line with the pictures and captions that it was made from.
+
+New and changed items are encoded, moved ones keep their vectors, missing ones are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boc import plugins
+from boc.errors import BocError, SourceError
+from boc.indexes.build import PLACE, Progress, encoded_file, opened
+from boc.indexes.compare import Known, compare_pictures, compare_sentences, text_fact
+from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
+from boc.indexes.stored import stored_rows
+from boc.inputs import ocr as words
+from boc.inputs.features import FeatureFile
+from boc.inputs.file_facts import FACTS, STATE, facts_of
+from boc.inputs.metadata import Metadata
+from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.sources import Source
+from boc.search.searcher import Searcher
+from boc.types import MODALITIES, ImageRef, Item
+
+if TYPE_CHECKING:
+    from boc.plugins import Index, IndexEditor
+
+READ = 256  # pictures whose words are read per commit, the most that a kill can lose
+CHUNK = 4096  # items encoded per commit; a kill costs at most the part of one that differs when it is repeated
+DELETED = 1000  # items deleted at a time
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What a sync did: numbers of items added, changed, moved, removed, and left as they were.
+
+    ``encoded`` counts those that the encoder saw, ``read`` those whose words were read and whose vectors were there,
+    ``kept`` those that the source lacks and ``keep_missing`` kept.
+    ``failed`` are (id, reason) of pictures that could not be read now, ``unreadable`` the ids of those without a
+    file, or that could not be read earlier and have not changed since.
+    """
+
+    added: int = 0
+    changed: int = 0
+    moved: int = 0
+    removed: int = 0
+    same: int = 0
+    kept: int = 0
+    encoded: int = 0
+    read: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether nothing was done."""
+        return not (self.added or self.changed or self.moved or self.removed or self.read)
+
+
+def sync_index(
+    name: str,
+    source: Path | str | Sequence[Path | str],
+    *,
+    at: str = PLACE,
+    encoder: str | None = None,
+    metadata: Metadata | Path | str | None = None,
+    images: Path | None = None,
+    keep_missing: bool = False,
+    remove_many: bool = False,
+    ocr: bool = False,
+    device: str = "auto",
+    chunk: int = CHUNK,
+    searcher: Searcher | None = None,
+    progress: Progress = lambda label, done, total: None,
+) -> SyncReport:
+    """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
+
+    Files are compared by size and modification time, and by a hash of their contents where these differ. Pictures that
+    could not be read are not tried again until they change. Encoder and code are those of the index.
+
+    Parameters
+    ----------
+    name : str
+        An index of pictures, with the facts of their files.
+    source : path, or a sequence of paths
+        What the index was made from: a folder of pictures or several, or a CSV with the columns image,caption.
+    at : str, default="file:boc-data"
+        Address of the back end.
+    encoder : str, optional
+        The encoder of the index if it has moved; loaded only if there is something to encode.
+    metadata : Metadata or path of a CSV, optional
+        Metadata of the items; default: that which they have in the index.
+    images : path, optional
+        As in ``build_index``.
+    keep_missing : bool, default=False
+        Keep items whose pictures or captions are not in the source; of several folders some may be gone.
+    remove_many : bool, default=False
+        Remove missing items even if they are more than half of the index, which is an error otherwise.
+    ocr : bool, default=False
+        Read the words inside pictures of which the index does not hold them yet.
+    device : str, default="auto"
+        Device that the encoder runs on: cpu, cuda, or auto.
+    chunk : int, default=4096
+        Items encoded per commit, the most that a kill can lose.
+    searcher : Searcher, optional
+        The open index, whose encoder is used again.
+    progress : callable, optional
+        Called as ``progress(label, done, total)`` after each batch.
+
+    SourceError if the source is missing or empty, so that a disk that is not mounted removes nothing.
+    """
+    paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+    table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
+    if searcher is None:
+        searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        if encoder is not None and encoder != searcher.index.manifest.identity.spec:
+            _ = searcher.encoder  # EncoderError if it is another one
+    items = opened(paths, images, detachable=keep_missing)
+    if items is None or items.file is not None:
+        raise SourceError(
+            f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
+        )
+    manifest = searcher.index.manifest
+    if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
+        raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
+    check_fields(manifest, table)
+    if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
+        raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
+    if ocr:
+        words.check_installed()
+        if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
+            raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
+    work = _Sync(name, at, searcher, items, table, ocr=ocr, chunk=chunk)
+    work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
+    return work.run(progress)
+
+
+class _Sync:
+    """One sync: compare, then commit the changes."""
+
+    def __init__(
+        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool, chunk: int
+    ) -> None:
+        self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._chunk, self._read_chunk = chunk, min(READ, chunk)
+        self._index: Index = searcher.index
+        self._backend = plugins.backend(at)
+        manifest = self._index.manifest
+        self._types = {fact: kind for fact, kind in FACTS.items() if manifest.fields.get(fact) == kind}
+        self._table_facts = manifest.table_facts if table is None else facts_among(table)
+        own = [name for name in manifest.fields if name not in self._types]
+        self._held_names = [*own, *manifest.table_facts]
+        stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
+        for item in self._index.items():
+            stored[item.modality][item.id] = item
+        self._stored = stored["image"] | stored["text"]
+        items = {modality: [item for item in source.items if item.modality == modality] for modality in MODALITIES}
+        pictures = compare_pictures(items["image"], stored["image"], manifest.unreadable)
+        sentences = compare_sentences(items["text"], stored["text"])
+        self._known = pictures.known + sentences.known
+        self._new = pictures.new + sentences.new
+        self._states = pictures.states
+        self._lost = [item.id for item in pictures.lost]
+        self._unreadable = {item.id: manifest.unreadable[item.id] for item in pictures.unreadable}
+        self._vacated = pictures.vacated + sentences.vacated
+        missing = pictures.missing + sentences.missing
+        # What lies in folders that cannot be listed now may still be there.
+        self._gone = [key for key in missing if not self._stored[key].content.startswith(source.closed)]
+        self._kept = len(missing) - len(self._gone)
+        self._table = table or self._held()
+        self._rewritten = [known for known in self._known if self._differs(known, of_table=table is not None)]
+        pictures_known = [known for known in self._known if known.item.modality == "image"]
+        self._unread = [known.item.id for known in pictures_known if ocr and "ocr" not in known.donor.fields]
+
+    def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
+        """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
+        if keep_missing:
+            self._kept += len(self._gone)
+            self._gone = []
+        elif 2 * len(self._gone) > len(self._stored) and not remove_many:
+            raise BocError(
+                f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing (such as "
+                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add --missing remove-many to "
+                "remove them, or --missing keep to keep them"
+            )
+
+    def run(self, progress: Progress) -> SyncReport:
+        """Do it, in as many commits as there are chunks to encode."""
+        failed: list[tuple[str, str]] = []
+        chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
+        for number, chunk in enumerate(chunks or [[]]):
+            path = self._encoded(chunk, number * self._chunk, progress)
+            leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
+            if path is None and not (self._rewritten or leaving or self._is_outdated()):
+                break
+            with self._editor() as editor:
+                done = [known.item.id for known in self._rewritten]
+                self._rewrite(editor, progress)
+                if path is not None:
+                    with FeatureFile(path) as file:
+                        done += [key for modality in MODALITIES for key in file.ids(modality)]
+                        failed += file.failed
+                        leaving += [key for key, _ in file.failed if key in self._stored]
+                        self._unreadable |= {
+                            key: list(self._states[key]) for key, _ in file.failed if key in self._states
+                        }
+                        deque(put_items(editor, file, self._searcher.codec, self._index.manifest, self._table), 0)
+                for start in range(0, len(leaving), DELETED):
+                    editor.delete(leaving[start : start + DELETED])
+                self._commit(editor, [done, leaving])
+                self._rewritten = []
+            if path is not None:
+                path.unlink()
+        self._read(progress)
+        return self._report(failed)
+
+    @contextmanager
+    def _editor(self) -> Iterator[IndexEditor]:
+        with self._backend.edit(self._name) as editor:
+            if self._backend.open(self._name).manifest != self._index.manifest:
+                raise BocError(f"{self._name} was changed by somebody else meanwhile; repeat the command")
+            yield editor
+
+    def _commit(self, editor: IndexEditor, done: Sequence[Sequence[str]]) -> None:
+        source = hashlib.sha256(json.dumps([self._index.manifest.source, *done]).encode()).hexdigest()
+        editor.commit(source, unreadable=self._unreadable, table_facts=self._table_facts)
+        self._index = self._backend.open(self._name)
+
+    def _read(self, progress: Progress) -> None:
+        """Read the words inside pictures that are in the index without them, in commits of a few."""
+        items = self._index.find(self._unread)
+        images = [ImageRef(item.id, Path(item.content)) for item in items]
+        with preparing(words.words_inside, images, advised(len(images))) as found:
+            for start in range(0, len(items), self._read_chunk):
+                batch = items[start : start + self._read_chunk]
+                told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
+                with self._editor() as editor:
+                    editor.put(told, *stored_rows(self._index, batch))
+                    self._commit(editor, [[item.id for item in batch]])
+                progress("reading words", start + len(batch), len(items))
+
+    def _encoded(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
+        """The feature file of new items, if there are any."""
+        if not chunk:
+            return None
+        concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
+
+        def told(label: str, done: int, total: int) -> None:
+            progress(label, before + done, len(self._new))
+
+        network = self._searcher.encoder
+        path = encoded_file(self._name, self._at, Source(list(chunk)), network, told, concepts=concepts, ocr=self._ocr)
+        with FeatureFile(path) as file:
+            wanted = {item.id: item.content for item in chunk}
+            held = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
+            held |= {key: wanted.get(key, "") for key, _ in file.failed}
+            if file.header.digest != network.identity.digest or held != wanted:
+                raise BocError(
+                    f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"
+                )
+        return path
+
+    def _rewrite(self, editor: IndexEditor, progress: Progress) -> None:
+        """Put items whose vectors are in the index, with their new ids, paths and metadata.
+
+        A back end that edits in place must not lose a vector before its reader came: rows of items that are replaced
+        themselves are read first, all at once.
+        """
+        replaced = {known.item.id for known in self._rewritten}
+        first = [k for k in self._rewritten if k.donor.id != k.item.id and k.donor.id in replaced]
+        early = {k.item.id for k in first}
+        later = [k for k in self._rewritten if k.item.id not in early]
+        size = CONCEPT_BATCH if self._index.manifest.concept_dtype is not None else BATCH
+
+        def rows(batch: Sequence[Known]) -> tuple[Any, ...]:
+            return stored_rows(self._index, [known.donor for known in batch])
+
+        read = [(batch, rows(batch)) for batch in _batches(first, size)]
+        done = 0
+        for batch, stored in chain(read, ((batch, rows(batch)) for batch in _batches(later, size))):
+            editor.put([self._wanted(known) for known in batch], *stored)
+            done += len(batch)
+            progress("moving", done, len(self._rewritten))
+
+    def _differs(self, known: Known, *, of_table: bool) -> bool:
+        """Whether the row of an item has to be written again; a file with other times differs in its facts."""
+        item, donor = known.item, known.donor
+        if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
+            return True
+        if item.modality == "image" and known.digest is not None:
+            return True
+        if not of_table:
+            return False
+        row = self._table.of(item)
+        if any(donor.fields.get(name) != value for name, value in row.items()):
+            return True
+        rest = [name for name in self._held_names if name in donor.fields and name not in row]
+        if any(name not in self._types for name in rest):
+            return True
+        return bool(rest) and self._wanted(known).fields != donor.fields  # of an earlier table, or of the file
+
+    def _wanted(self, known: Known) -> Item:
+        """The item with its metadata: the facts of its file, and the values of the table."""
+        item, facts = known.item, {}
+        if item.modality == "image":
+            digest = known.digest or text_fact(known.donor, "content_hash")
+            told = facts_of(ImageRef(item.id, Path(item.content)), digest) or known.donor.fields
+            inside = {name: known.donor.fields[name] for name in words.FIELDS if name in known.donor.fields}
+            facts = {fact: value for fact, value in {**told, **inside}.items() if fact in self._types}
+        return replace(item, fields={**facts, **self._table.of(item)})
+
+    def _own(self, item: Item) -> dict[str, Any]:
+        """The metadata of a stored item that is not of its file."""
+        return {name: item.fields[name] for name in self._held_names if name in item.fields}
+
+    def _held(self) -> Metadata:
+        """The metadata that the index holds of its items, and of those that moved by their new ids."""
+        if not self._held_names:
+            return Metadata({}, {})
+        rows = {key: own for key, item in self._stored.items() if (own := self._own(item))}
+        moved = {k.item.id: rows[k.donor.id] for k in self._known if k.change == "moved" and k.donor.id in rows}
+        return Metadata({}, rows | moved)
+
+    def _is_outdated(self) -> bool:
+        """Whether the index lacks no item, but a commit."""
+        manifest = self._index.manifest
+        told = manifest.unreadable, manifest.table_facts
+        return self._index.unfinished or told != (self._unreadable, self._table_facts)
+
+    def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
+        counts = Counter(known.change for known in self._known)
+        bad = {key for key, _ in failed}
+        for item in self._new:
+            if item.id not in bad:
+                counts["changed" if item.id in self._stored else "added"] += 1
+        broken = sum(key in self._stored for key in bad)
+        return SyncReport(
+            counts["added"],
+            counts["changed"],
+            counts["moved"],
+            len(self._gone) + broken,
+            counts["same"],
+            self._kept,
+            len(self._new) - len(failed),
+            len(self._unread),
+            failed,
+            sorted({*self._lost, *self._unreadable} - bad),
+        )
+
+
+def _batches(known: Sequence[Known], size: int) -> Iterator[Sequence[Known]]:
+    return (known[start : start + size] for start in range(0, len(known), size))

@@ -1,1 +1,0 @@
-"""Bringing an index in line with the files that it was made from."""

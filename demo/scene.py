@@ -1,0 +1,340 @@
+"""Scenes: their things, layout and captions, and galleries of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from demo.canvas import SKIES, Box, Canvas
+from demo.land import PLACES, paint_land, paint_rain, paint_sky
+from demo.things import ART, COLOURS, paint_base, paint_thing
+
+SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a fraction of the side of the picture
+# each relation and its inverse
+RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
+MARK = ".gallery"  # in a folder whose pictures may be replaced by others
+ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
+
+NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
+    "balloon": ("balloon", "hot-air balloon"),
+    "boat": ("boat", "sailing boat", "sailboat"),
+    "house": ("house", "cottage"),
+    "umbrella": ("umbrella", "parasol"),
+    "mushroom": ("mushroom", "toadstool"),
+    "ball": ("ball", "beach ball"),
+    "cat": ("cat", "kitten"),
+}
+SIZE_WORDS = {"small": ("small", "little", "tiny"), "": (), "big": ("big", "large", "huge")}
+RELATION_WORDS = {
+    "left of": ("to the left of", "left of", "on the left of"),
+    "right of": ("to the right of", "right of", "on the right of"),
+    "above": ("above", "higher than"),
+    "below": ("below", "lower than"),
+}
+VERBS: dict[str, tuple[str, ...]] = {"balloon": ("floats", "drifts"), "boat": ("sails", "floats"), "cat": ("sits",)}
+VERBS |= {"flower": ("grows", "blooms"), "kite": ("flies",), "car": ("is parked",), "ball": ("lies",)}
+VERBS |= {"rocket": ("flies", "zooms"), "butterfly": ("flutters",), "fish": ("leaps", "jumps")}
+PLACE_WORDS = {  # the preposition for things on the ground, then names
+    "beach": ("on", "a sandy beach", "the beach", "the seashore"),
+    "sea": ("on", "the open sea", "the ocean", "the waves of the sea"),
+    "lake": ("at", "a lake", "a quiet lake", "the shore of a lake"),
+    "meadow": ("in", "a meadow", "a grassy meadow", "rolling meadows"),
+    "forest": ("in", "a forest", "the woods", "a pine forest"),
+    "mountains": ("in", "the mountains", "snowy mountains", "a mountain landscape"),
+    "desert": ("in", "the desert", "a hot desert", "the desert dunes"),
+    "city": ("in", "the city", "a city street", "a busy city"),
+    "snow": ("in", "the snow", "a snowfield", "a winter landscape"),
+    "lavender": ("in", "a lavender field", "the lavender", "a field of lavender"),
+}
+SKY_WORDS = {
+    "sunny": ("on a sunny day", "in bright sunshine", "under a clear sky"),
+    "cloudy": ("on a cloudy day", "under a cloudy sky", "in cloudy weather"),
+    "rainy": ("in the rain", "on a rainy day", "in rainy weather"),
+    "sunset": ("at sunset", "as the sun goes down", "in the evening glow"),
+    "night": ("at night", "under the moon", "under a starry sky"),
+}
+TEMPLATES = (
+    "{all} {where}",
+    "{all} {where} {when}",
+    "{all} {when}",
+    "{place} {when} with {all}",
+    "{place} with {all}",
+    "there is {all} {where}",
+    "{when} there is {all}",
+    "a picture of {all} {where}",
+)
+TEMPLATES_OF_ONE = ("{a} {verb} {where}", "{a} {verb} {where} {when}", "{when} {a} {verb} {where}")
+TEMPLATES_OF_A_RELATION = (
+    "{a} {relation} {b}",
+    "{a} {relation} {b} {when}",
+    "{b} {inverse} {a}",
+    "{b} is {inverse} {a} {where}",
+    "{a} {verb} {relation} {b}",
+    "{when} {a} is {relation} {b}",
+)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is unknown."""
+
+    kind: str
+    colour: str
+    size: str = ""
+
+    def __post_init__(self) -> None:
+        _known("kind", self.kind, ART)
+        _known("colour", self.colour, COLOURS)
+        _known("size", self.size, SIZES)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The contents of a picture; ``relation`` is the position of the first of two things relative to the second.
+
+    ValueError unless there are one to three things, and exactly two if there is a relation.
+    """
+
+    background: str
+    sky: str
+    things: tuple[Thing, ...]
+    relation: str | None = None
+
+    def __post_init__(self) -> None:
+        _known("background", self.background, PLACES)
+        _known("sky", self.sky, SKIES)
+        if not 1 <= len(self.things) <= 3:
+            raise ValueError(f"a scene of {len(self.things)} things: a scene has 1, 2 or 3")
+        if self.relation is not None:
+            _known("relation", self.relation, RELATIONS)
+            if len(self.things) != 2:
+                raise ValueError(f"relation {self.relation!r} with {len(self.things)} things: it needs 2")
+
+
+def _known(what: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
+        raise ValueError(f"{what} {name!r} is unknown: choose one of {', '.join(map(repr, names))}")
+
+
+def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def sample_scene(rng: np.random.Generator) -> Scene:
+    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs twice."""
+    background = _pick(rng, list(PLACES))
+    sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")])
+    number = int(rng.choice(3, p=(0.4, 0.4, 0.2))) + 1
+    kinds = [str(kind) for kind in rng.choice(_kinds(background), number, replace=False)]
+    sizes = _sizes(rng, number)
+    things = tuple(Thing(kind, _pick(rng, list(COLOURS)), size) for kind, size in zip(kinds, sizes, strict=True))
+    return Scene(background, sky, things, _pick(rng, _relations(*kinds)) if number == 2 else None)
+
+
+def _kinds(background: str) -> list[str]:
+    place = PLACES[background]
+    if place.land is None:
+        return [*FLYERS, *SWIMMERS, "lighthouse"]
+    return [kind for kind in ART if place.water or kind not in SWIMMERS]
+
+
+def _sizes(rng: np.random.Generator, number: int) -> list[str]:
+    """Draw sizes of things that fit beside each other without being drawn much smaller than named."""
+    while True:
+        sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
+        if sum(SIZES[size] for size in sizes) < 1.06:
+            return sizes
+
+
+def _relations(first: str, second: str) -> list[str]:
+    return ["left of", "right of"] + ["above"] * (first in FLYERS) + ["below"] * (second in FLYERS)
+
+
+def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
+    """Where ``draw`` puts each thing, given a generator in the same state: (left, top, right, bottom) in [0, 1]."""
+    return _layout(scene, np.random.default_rng(_seeds(rng)[1]))
+
+
+def _seeds(rng: np.random.Generator) -> list[int]:
+    """Seeds of the background, the layout, and the looks of the things."""
+    return [int(seed) for seed in rng.integers(2**63, size=3)]
+
+
+def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
+    sides = np.array([SIZES[thing.size] for thing in scene.things])
+    sides *= min(1.0, ROOM / float(sides.sum()))
+    feet = [_foot(scene.background, thing.kind, side, rng) for thing, side in zip(scene.things, sides, strict=True)]
+    if scene.relation in ("above", "below"):
+        lefts, feet = _stacked(sides, feet, 0 if scene.relation == "above" else 1, rng)
+    else:
+        lefts = _abreast(sides, scene.relation, rng)
+    return [(x, foot - side, x + side, foot) for x, foot, side in zip(lefts, feet, sides.tolist(), strict=True)]
+
+
+def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
+    """The y position of the lower edge of a thing."""
+    place = PLACES[background]
+    if kind in FLYERS:
+        return side + float(rng.uniform(0.03, max(0.06, place.horizon + 0.06 - side)))
+    ground = (place.water or place.land) if kind in SWIMMERS else (place.land or place.water)
+    return float(rng.uniform(*(ground or (0.8, 0.95))))
+
+
+def _abreast(sides: NDArray[np.float64], relation: str | None, rng: np.random.Generator) -> list[float]:
+    """Left edges of things side by side: in the order of the relation, or in any."""
+    number = len(sides)
+    order = {"left of": [0, 1], "right of": [1, 0]}.get(relation or "", rng.permutation(number).tolist())
+    gaps = rng.dirichlet([2.0] * (number + 1)) * (0.96 - sides.sum())
+    lefts, edge = [0.0] * number, 0.02
+    for gap, k in zip(gaps, order, strict=False):
+        lefts[k] = float(edge + gap)
+        edge = lefts[k] + sides[k]
+    return lefts
+
+
+def _stacked(
+    sides: NDArray[np.float64], feet: list[float], upper: int, rng: np.random.Generator
+) -> tuple[list[float], list[float]]:
+    """Left edges and feet of two things, ``upper`` the index of the one above the other."""
+    lower, feet = 1 - upper, list(feet)
+    feet[lower] = float(max(feet[lower], sides.sum() + 0.04))
+    feet[upper] = float(sides[upper] + rng.uniform(0.02, feet[lower] - sides.sum() - 0.01))
+    centres = rng.uniform(0.38, 0.62) + rng.uniform(-0.08, 0.08, 2)
+    return np.clip(centres - sides / 2, 0.02, 0.98 - sides).tolist(), feet
+
+
+def draw(scene: Scene, rng: np.random.Generator, size: int = 224, hide: Container[int] = ()) -> Image.Image:
+    """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in ``hide``.
+
+    Hiding a thing does not change the rest of the picture. ValueError for a size below 32.
+    """
+    _at_least("size", size, 32)
+    backdrop, layout, looks = _seeds(rng)
+    canvas = Canvas(size, scene.sky, np.random.default_rng(backdrop))
+    paint_sky(canvas, scene.sky, PLACES[scene.background].horizon + 0.12)
+    paint_land(canvas, scene.background)
+    if scene.sky == "rainy":
+        paint_rain(canvas)
+    places = _layout(scene, np.random.default_rng(layout))
+    for k in sorted(range(len(places)), key=lambda k: places[k][3]):
+        if k not in hide:
+            _paint(canvas, scene, k, places[k], np.random.default_rng([looks, k]))
+    return canvas.picture(size)
+
+
+def _paint(canvas: Canvas, scene: Scene, k: int, box: Box, rng: np.random.Generator) -> None:
+    thing, place = scene.things[k], PLACES[scene.background]
+    wet = place.water is not None and place.water[0] <= box[3] <= place.water[1]
+    if thing.kind not in FLYERS and box[3] > place.horizon:
+        paint_base(canvas, box, wet)
+    paint_thing(canvas, thing.kind, thing.colour, box, rng)
+
+
+def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
+    """``n`` true sentences about a scene, in lower case; all different unless ``n`` is very large.
+
+    ValueError for n below 1.
+    """
+    _at_least("n", n, 1)
+    special = TEMPLATES_OF_A_RELATION if scene.relation else TEMPLATES_OF_ONE if len(scene.things) == 1 else ()
+    templates = [*TEMPLATES, *special]
+    order, said = rng.permutation(len(templates)), dict[str, None]()
+    for k in range(20 * n):
+        said[templates[order[k % len(order)]].format_map(_words(scene, rng))] = None
+        if len(said) == n:
+            break
+    return (list(said) * n)[:n]
+
+
+def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
+    """Values for the blanks of a template."""
+    named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
+    place = _pick(rng, PLACE_WORDS[scene.background][1:])
+    words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
+    where = f"{preposition(scene.background, [thing.kind for thing in scene.things])} {place}"
+    words |= {"place": place, "where": where, "when": _pick(rng, SKY_WORDS[scene.sky])}
+    words["verb"] = _pick(rng, VERBS.get(scene.things[0].kind, ("stands",)))
+    if scene.relation:
+        words["relation"] = _pick(rng, RELATION_WORDS[scene.relation])
+        words |= {"b": named[1], "inverse": _pick(rng, RELATION_WORDS[RELATIONS[scene.relation]])}
+    return words
+
+
+def preposition(background: str, kinds: Collection[str]) -> str:
+    """Where things of these kinds are, seen from a background: "in", "on", "at", "near" or "over" it."""
+    if set(kinds) <= set(FLYERS):
+        return "over"
+    afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
+    return afloat.get(background, PLACE_WORDS[background][0])
+
+
+def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
+    words = [_pick(rng, NOUNS[thing.kind])]
+    if rng.random() < 0.88:
+        words.insert(0, thing.colour)
+    if sized and thing.size and rng.random() < 0.7:
+        words.insert(0, _pick(rng, SIZE_WORDS[thing.size]))
+    return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
+
+
+def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
+    what is in each of them and where.
+
+    An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
+    same bytes, and scene k is the same in a gallery of any length. ValueError, before anything is written, for
+    count < 1, seed < 0, size < 32, and for a folder that holds files but no gallery, which would be replaced.
+    """
+    _at_least("count", count, 1)
+    _at_least("seed", seed, 0)
+    _at_least("size", size, 32)
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise ValueError(f"{folder} holds files that are no gallery; choose another folder")
+    return _gallery(folder, count, seed, size)
+
+
+def _at_least(what: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{what} is {value}: it must be at least {least}")
+
+
+def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    (folder / MARK).touch()
+    for old in (folder / "images").glob("[0-9]" * 5 + ".jpg"):
+        old.unlink()
+    scenes, rows = [], [("image", "caption")]
+    for k in range(count):
+        rng, name = np.random.default_rng([seed, k]), f"{k:05d}.jpg"
+        scene = sample_scene(rng)
+        scenes.append(json.dumps(asdict(scene) | {"boxes": boxes(scene, deepcopy(rng))}))
+        draw(scene, rng, size).save(folder / "images" / name, quality=90)
+        rows += [(name, caption) for caption in captions(scene, rng)]
+        yield k + 1
+    with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    (folder / "scenes.json").write_text("[\n" + ",\n".join(scenes) + "\n]\n", encoding="utf-8", newline="\n")
+
+
+def read_scenes(path: Path) -> list[Scene]:
+    """The scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is not such a file."""
+    try:
+        return [_scene(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a table of scenes: {error}") from error
+
+
+def _scene(
+    background: str, sky: str, things: list[dict[str, str]], relation: str | None, boxes: list[Box] | None = None
+) -> Scene:
+    return Scene(background, sky, tuple(Thing(**thing) for thing in things), relation)

@@ -1,0 +1,489 @@
+/* The best rows of queries in one call without the lock of Python: the terms of a dictionary, posting lists of all parts of
+   an index, then products with the vectors of the candidates. ranking.py does the same step by step. */
+
+#include "../../boc/clustering/nearest.h"
+#include "../../boc/rerank/rescore.h"
+#include "ranking.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+#define PLAN "indexing.embedded._search.plan"
+#define CODE "indexing.embedded._search.code"
+
+enum { LISTS, ROWS, FREQUENCIES, PEAKS, MASK, ID_BYTES, ID_OFFSETS, VECTORS, PART_ARRAYS };
+
+typedef struct {
+    Postings postings;
+    const uint8_t *mask;
+    const void *vectors;
+    int64_t item; /* bytes of an item of a vector, see rescore.h */
+} Part;
+
+/* What all queries over the parts of an index share: their arrays, checked once. */
+typedef struct {
+    int64_t d, n_parts; /* d is 0 if there are no vectors */
+    int n_arrays;
+    Array *arrays;
+    Part *parts;
+    Ids *ids;
+} Plan;
+
+static void drop(Plan *plan)
+{
+    release(plan->arrays, plan->n_arrays);
+    PyMem_Free(plan->arrays);
+    PyMem_Free(plan->parts);
+    PyMem_Free(plan->ids);
+    PyMem_Free(plan);
+}
+
+/* Take the arrays of part i, n rows; an error is set if they do not fit each other. */
+static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
+{
+    const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
+                                       {"peaks", "I", 1, 1}, {"mask", "B", 1},        {"ids", "B", 1},
+                                       {"offsets", "q", 1},  {"vectors", "efB", 2}};
+    Array *a = plan->arrays + i * PART_ARRAYS;
+    for (int j = 0; j < PART_ARRAYS; j++) {
+        PyObject *array = PyTuple_GetItem(arrays, j);
+        a[j] = wanted[j];
+        if (array == NULL || ((j < MASK || array != Py_None) && take(a + j, &array, 1)))
+            return;
+    }
+    const Py_ssize_t n_postings = a[ROWS].view.len / 2, n_terms = a[PEAKS].view.len / 4;
+    const Py_ssize_t blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1, counted = a[FREQUENCIES].view.shape[0];
+    Part *part = plan->parts + i;
+    *part = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .item = a[VECTORS].view.itemsize};
+    part->postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
+                                .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
+                                .width = counted ? (int)a[FREQUENCIES].view.itemsize : 0, .n = n,
+                                .n_terms = n_terms, .n_postings = n_postings, .blocks = blocks};
+    plan->ids[i] = (Ids){a[ID_BYTES].view.buf, a[ID_OFFSETS].view.buf, a[ID_BYTES].view.len};
+    int fits = same_length(a[LISTS].view.len / 4, n_terms * blocks + 1, "starts for another number of terms or rows") &&
+               same_length(counted, counted ? n_postings : 0, "frequencies for another number of rows") &&
+               same_length(n_terms, plan->parts->postings.n_terms, "postings of another number of terms");
+    if (fits && part->mask != NULL)
+        fits = same_length(a[MASK].view.shape[0], n, "mask for another number of rows");
+    if (fits && plan->n_parts > 1)
+        fits = same_length(a[ID_OFFSETS].view.len / 8, n + 1, "offsets of ids for another number of rows");
+    if (fits && plan->d > 0)
+        fits = same_length(a[VECTORS].view.obj ? a[VECTORS].view.shape[0] : 0, n, "vectors for another number of rows") &&
+               same_length(n ? a[VECTORS].view.shape[1] : 0, n ? row_items(plan->d, part->item) : 0,
+                           "vectors of another width");
+    if (fits && (n < 0 || n > INT32_MAX))
+        PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
+}
+
+/* A dictionary: the arrays of its centroids, and how cosines become weights. */
+typedef struct {
+    Array arrays[6];
+    Search search;
+    const float *mean;
+    double temperature;
+    int top;
+} Code;
+
+static void drop_code(PyObject *capsule)
+{
+    Code *code = PyCapsule_GetPointer(capsule, CODE);
+    release(code->arrays, 6);
+    PyMem_Free(code);
+}
+
+static PyObject *code(PyObject *module, PyObject *arguments)
+{
+    const Array wanted[] = {{"mean", "f", 1},   {"heads", "b", 2},   {"head_scales", "f", 1},
+                            {"starts", "q", 1}, {"vectors", "b", 2}, {"scales", "f", 1}};
+    PyObject *objects[6], *capsule = NULL;
+    Py_ssize_t z, cells;
+    int64_t held;
+    Code *made = PyMem_Calloc(1, sizeof *made);
+    (void)module;
+    if (made == NULL)
+        return PyErr_NoMemory();
+    memcpy(made->arrays, wanted, sizeof wanted);
+    if (PyArg_ParseTuple(arguments, "OOOOOOnndi", objects, objects + 1, objects + 2, objects + 3, objects + 4, objects + 5,
+                         &z, &cells, &made->temperature, &made->top) &&
+        !take(made->arrays, objects, 6) &&
+        take_centroids(&made->search, made->arrays + 1, made->arrays->view.shape[0], &held) &&
+        set_budgets(&made->search, held, z, cells)) {
+        made->mean = made->arrays->view.buf;
+        capsule = PyCapsule_New(made, CODE, drop_code);
+    }
+    if (capsule == NULL) {
+        release(made->arrays, 6);
+        PyMem_Free(made);
+    }
+    return capsule;
+}
+
+/* What a call is asked for. ``vectors`` (n, d) are NULL if the scores of posting lists decide. The terms of the queries
+   are ``code``'s of the vectors if it is not NULL. */
+typedef struct {
+    const Plan *plan;
+    const Code *code;
+    int64_t *offsets;
+    int32_t *terms, *weights;
+    const float *vectors;
+    int64_t n, depth, k; /* queries, candidates, hits */
+    int32_t *parts;            /* (n, k) of the hits */
+    int64_t *rows, *counts;
+    double *scores;
+    int64_t read; /* candidates of all queries */
+} Call;
+
+/* Memory of a call, for the candidates of one query. */
+typedef struct {
+    float *padded, *products;
+    uint64_t *keys;
+    int64_t room; /* keys of one part */
+    Candidates found;
+} Work;
+
+static void leave(Work *w)
+{
+    void *const pieces[] = {w->padded, w->products, w->keys, w->found.rows,
+                            w->found.parts, w->found.ranks, w->found.dropped, w->found.ranked};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        free(pieces[i]);
+}
+
+static int make(Work *w, const Call *call)
+{
+    const Plan *plan = call->plan;
+    const size_t d = (size_t)plan->d;
+    int64_t largest = 0, sum = 0;
+    for (int64_t i = 0; i < plan->n_parts; i++) {
+        const int64_t found = plan->parts[i].postings.n < call->depth ? plan->parts[i].postings.n : call->depth;
+        largest = found > largest ? found : largest;
+        sum += found;
+    }
+    const size_t most = (size_t)sum + 1;
+    w->room = 2 * largest + LANES;
+    w->padded = malloc((d + WIDEST) * sizeof *w->padded);
+    w->products = malloc(most * sizeof *w->products);
+    w->keys = malloc(2 * (size_t)w->room * sizeof *w->keys);
+    w->found = (Candidates){.ids = plan->n_parts > 1 ? plan->ids : NULL,
+                            .rows = malloc(most * sizeof *w->found.rows),
+                            .parts = malloc(most * sizeof *w->found.parts),
+                            .ranks = malloc(most * sizeof *w->found.ranks),
+                            .dropped = calloc(most, sizeof *w->found.dropped),
+                            .ranked = malloc(most * sizeof *w->found.ranked)};
+    return w->padded && w->products && w->keys && w->found.rows &&
+           w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked;
+}
+
+/* The candidates of query i in all parts. An error message, or NULL; ``read`` becomes -1 if a score may be 2**32. */
+static const char *find_candidates(Call *call, Work *w, int64_t i)
+{
+    Candidates *found = &w->found;
+    const int64_t first = call->offsets[i];
+    const Terms terms = {call->terms + first, call->weights + first, (Py_ssize_t)(call->offsets[i + 1] - first)};
+    found->n = 0;
+    for (int64_t part = 0; part < call->plan->n_parts; part++) {
+        Postings p = call->plan->parts[part].postings;
+        p.scratch = &of_thread;
+        const int64_t k = p.n < call->depth ? p.n : call->depth;
+        Best best = {w->keys, 0, k > 0 ? k : 1, w->room, ((uint64_t)1 << 32) - 1, call->plan->parts[part].mask};
+        const char *wrong = check(&p, terms);
+        if (wrong != NULL)
+            return wrong;
+        if (!search(&p, terms, &best, call->vectors != NULL || found->ids != NULL)) {
+            call->read = -1;
+            return NULL;
+        }
+        for (int64_t j = 0; j < best.count; j++, found->n++) {
+            found->rows[found->n] = (uint32_t)~best.keys[j];
+            found->ranks[found->n] = (uint32_t)(best.keys[j] >> 32);
+            found->parts[found->n] = (int32_t)part;
+        }
+    }
+    keep_largest(found, call->depth);
+    call->read += found->n;
+    return NULL;
+}
+
+/* Rows of mapped arrays that are not in memory: found by the time that the first take, and asked for all at once. */
+#define PROBE 4     /* rows whose first bytes tell whether the others are in memory */
+#define COLD 50000  /* nanoseconds to read them: ten times as long as from memory, less than one from a disk takes */
+
+#if defined(__unix__) || defined(__APPLE__)
+static int64_t nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Ask the system to read n ascending rows of ``size`` bytes, if they seem not to be in memory: several times as fast as
+   one by one. What cannot be advised is read when it is needed. */
+static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int64_t n)
+{
+    const int64_t begun = nanoseconds();
+    if (n <= PROBE)
+        return;
+    for (int64_t i = 0; i < PROBE; i++)
+        (void)*((const volatile char *)array + rows[i] * size);
+    if (nanoseconds() - begun <= COLD)
+        return;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (int64_t i = 0; i < n; i++) {
+        const uintptr_t begin = (uintptr_t)array + (uintptr_t)(rows[i] * size), first = begin / page * page;
+        (void)madvise((void *)first, begin + (uintptr_t)size - first, MADV_WILLNEED);
+    }
+}
+#else
+static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int64_t n)
+{
+    (void)array, (void)size, (void)rows, (void)n;
+}
+#endif
+
+/* The part of the candidates from ``first`` on, and their ``end``. */
+static const Part *part_from(const Call *call, const Candidates *found, int64_t first, int64_t *end)
+{
+    for (*end = first; *end < found->n && found->parts[*end] == found->parts[first];)
+        ++*end;
+    return call->plan->parts + found->parts[first];
+}
+
+/* Rank the candidates of query i by their products with its vector. */
+static void multiply_candidates(const Call *call, Work *w, int64_t i)
+{
+    const int64_t d = call->plan->d;
+    Candidates *found = &w->found;
+    for (int64_t first = 0, end = 0; first < found->n; first = end) {
+        const Part *part = part_from(call, found, first, &end);
+        fetch_rows(part->vectors, row_items(d, part->item) * part->item, found->rows + first, end - first);
+        multiply_rows(call->vectors + i * d, part->vectors, part->item, found->rows + first, end - first, d, w->padded,
+                      w->products + first);
+    }
+    for (int64_t j = 0; j < found->n; j++)
+        found->ranks[j] = rank_of(w->products[j]);
+}
+
+/* Write the k best candidates of query i, the best first. */
+static void give(const Call *call, Work *w, int64_t i)
+{
+    Candidates *found = &w->found;
+    const int ordered = call->vectors == NULL && found->ids == NULL;
+    keep_largest(found, call->k);
+    if (!ordered)
+        order(found);
+    for (int64_t j = 0; j < found->n; j++) {
+        const int64_t place = ordered ? j : found->ranked[j].place, at = i * call->k + j;
+        call->parts[at] = found->parts[place];
+        call->rows[at] = found->rows[place];
+        call->scores[at] = call->vectors ? (double)value_of(found->ranks[place]) : (double)found->ranks[place];
+    }
+    call->counts[i] = found->n;
+}
+
+/* The n rows of ``queries`` less the mean. */
+static void centre(const float *queries, const float *mean, int64_t n, int64_t d, float *centred)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < d; j++)
+            centred[i * d + j] = queries[i * d + j] - mean[j];
+}
+
+/* Whether a row is zero: then it has no terms. */
+static int is_zero(const float *row, int64_t d)
+{
+    int64_t j = 0;
+    while (j < d && row[j] == 0)
+        j++;
+    return j == d;
+}
+
+/* The frequencies of a query's z terms: exp((cosine - the largest) / temperature) times ``top`` in double, rounded to 1 to
+   ``top``, halves to even. */
+static void weigh(const float *cosines, int64_t z, double temperature, int top, int32_t *frequencies)
+{
+    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
+    float most = cosines[0];
+    for (int64_t j = 1; j < z; j++)
+        most = cosines[j] > most ? cosines[j] : most;
+    for (int64_t j = 0; j < z; j++) {
+        const double whole = exp(((double)cosines[j] - (double)most) / temperature) * top + magic - magic;
+        frequencies[j] = whole >= 1 ? whole < top ? (int32_t)whole : top : 1;
+    }
+}
+
+static const char *const OUT_OF_MEMORY = "memory";
+
+/* Make the terms of all queries: of z each, but for those that the mean leaves nothing of. An error message, or NULL. */
+static const char *encode(Call *call)
+{
+    Search s = call->code->search;
+    const int64_t n = call->n, d = s.d, z = s.z;
+    float *centred = malloc((size_t)(n * d + n * z + 1) * sizeof *centred), *cosines = centred + n * d;
+    int64_t *numbers = malloc((size_t)(n * z + 1) * sizeof *numbers);
+    const char *wrong = OUT_OF_MEMORY;
+    call->offsets = malloc((size_t)(n + 1) * sizeof *call->offsets);
+    call->terms = malloc((size_t)(2 * n * z + 1) * sizeof *call->terms);
+    if (centred && numbers && call->offsets && call->terms) {
+        centre(call->vectors, call->code->mean, n, d, centred);
+        const int64_t fewest = find_nearest(&s, centred, n, numbers, cosines);
+        wrong = fewest < 0   ? OUT_OF_MEMORY
+                : fewest < z ? "the centroids are damaged: too few lie in the cells; index again"
+                             : NULL;
+    }
+    call->weights = call->terms + n * z;
+    for (int64_t i = 0, at = 0; wrong == NULL && i <= n; i++) {
+        call->offsets[i] = at;
+        if (i == n || is_zero(centred + i * d, d))
+            continue;
+        weigh(cosines + i * z, z, call->code->temperature, call->code->top, call->weights + at);
+        for (int64_t j = 0; j < z; j++)
+            call->terms[at++] = (int32_t)numbers[i * z + j];
+    }
+    free(centred);
+    free(numbers);
+    return wrong;
+}
+
+/* Answer all queries. An error message, or NULL. */
+static const char *answer(Call *call)
+{
+    Work w;
+    const char *wrong = make(&w, call) ? NULL : OUT_OF_MEMORY;
+    if (wrong == NULL && call->code != NULL)
+        wrong = encode(call);
+    for (int64_t i = 0; i < call->n && wrong == NULL && call->read >= 0; i++) {
+        wrong = find_candidates(call, &w, i);
+        if (wrong != NULL || call->read < 0)
+            break;
+        if (call->vectors != NULL)
+            multiply_candidates(call, &w, i);
+        give(call, &w, i);
+    }
+    leave(&w);
+    if (call->code != NULL) {
+        free(call->offsets);
+        free(call->terms);
+    }
+    return wrong;
+}
+
+static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule, PLAN)); }
+
+static PyObject *plan(PyObject *module, PyObject *arguments)
+{
+    PyObject *parts, *capsule = NULL;
+    Py_ssize_t d;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!n", &PyTuple_Type, &parts, &d))
+        return NULL;
+    const Py_ssize_t n = PyTuple_Size(parts), n_arrays = n * PART_ARRAYS;
+    Plan *made = PyMem_Calloc(1, sizeof *made);
+    if (made == NULL)
+        return PyErr_NoMemory();
+    made->d = d, made->n_parts = n, made->n_arrays = (int)n_arrays;
+    made->arrays = PyMem_Calloc((size_t)n_arrays + 1, sizeof *made->arrays);
+    made->parts = PyMem_Calloc((size_t)n + 1, sizeof *made->parts);
+    made->ids = PyMem_Calloc((size_t)n + 1, sizeof *made->ids);
+    if (made->arrays == NULL || made->parts == NULL || made->ids == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
+        PyObject *arrays;
+        Py_ssize_t rows;
+        if (PyArg_ParseTuple(PyTuple_GetItem(parts, i), "O!n", &PyTuple_Type, &arrays, &rows))
+            take_part(made, arrays, rows, i);
+    }
+    if (PyErr_Occurred() || (capsule = PyCapsule_New(made, PLAN, drop_capsule)) == NULL)
+        drop(made);
+    return capsule;
+}
+
+enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS, ARRAYS };
+
+/* Whether the arrays of a call fit each other and the plan; else an error is set. */
+static int fit(const Array *arrays, const Call *call)
+{
+    const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
+    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "k and depth must be within their limits");
+    for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
+        fits = same_length(arrays[i].view.shape[0], call->n, "results for another number of queries") &&
+               (i == COUNTS || same_length(arrays[i].view.shape[1], call->k, "results of another width"));
+    if (fits && call->vectors != NULL)
+        fits = same_length(arrays[QUERIES].view.shape[0], call->n, "vectors for another number of queries") &&
+               same_length(arrays[QUERIES].view.shape[1], call->plan->d, "queries of another width");
+    if (fits && call->code != NULL)
+        return same_length(call->code->search.d, call->plan->d, "a code of another width");
+    int rising = fits && same_length(arrays[OFFSETS].view.shape[0], call->n + 1, "offsets") && call->offsets[0] >= 0;
+    for (int64_t i = 0; rising && i < call->n; i++)
+        rising = call->offsets[i] <= call->offsets[i + 1];
+    if (fits && !PyErr_Occurred() &&
+        (!rising || call->offsets[call->n] > n_terms || arrays[WEIGHTS].view.shape[0] != n_terms))
+        PyErr_SetString(PyExc_ValueError, "offsets must rise within terms and weights");
+    return !PyErr_Occurred();
+}
+
+static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[ARRAYS] = {{"parts", "i", 2, 1},  {"rows", "q", 2, 1},  {"scores", "d", 2, 1}, {"counts", "q", 1, 1},
+                            {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
+    PyObject *result = NULL;
+    (void)module;
+    if (n_objects != ARRAYS + 3)
+        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, depth and %d arrays", ARRAYS);
+    const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
+    const Code *code = objects[1] == Py_None ? NULL : PyCapsule_GetPointer(objects[1], CODE);
+    const int64_t depth = PyLong_AsLongLong(objects[2]);
+    int taken = !PyErr_Occurred();
+    for (int i = 0; taken && i < ARRAYS; i++)
+        if (i < QUERIES || (i == QUERIES ? objects[3 + i] != Py_None : code == NULL))
+            taken = !take(arrays + i, objects + 3 + i, 1);
+    if (taken) {
+        Call call = {made, code, arrays[OFFSETS].view.buf, arrays[TERMS].view.buf, arrays[WEIGHTS].view.buf,
+                     arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth,
+                     arrays[PARTS_OUT].view.shape[1], arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
+                     arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, 0};
+        if (fit(arrays, &call)) {
+            const char *wrong;
+            Py_BEGIN_ALLOW_THREADS
+            wrong = answer(&call);
+            Py_END_ALLOW_THREADS
+            if (wrong == OUT_OF_MEMORY)
+                PyErr_NoMemory();
+            else if (wrong != NULL)
+                PyErr_SetString(PyExc_ValueError, wrong);
+            else
+                result = PyLong_FromLongLong(call.read);
+        }
+    }
+    release(arrays, ARRAYS);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"plan", plan, METH_VARARGS,
+     "plan(parts, d): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
+     "peaks, mask, bytes of ids, their offsets, vectors), of which all behind the peaks may be "
+     "None, and its number of rows. Several parts need ids; d is 0 without vectors."},
+    {"code", code, METH_VARARGS,
+     "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
+     "terms of queries."},
+    {"best", (PyCFunction)(void (*)(void))best_rows, METH_FASTCALL,
+     "best(plan, code, depth, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
+     "``depth`` candidates of each query, the best first, and how many; by their products with the "
+     "``vectors`` of the queries, or if those are None by posting lists. The terms of query i begin at offsets[i]; they "
+     "are the code's if that is not None. Return how many candidates there were; -1 if a score may be 2**32 or more."},
+    {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__search(void)
+{
+    if (!RUNS_HERE) {
+        PyErr_SetString(PyExc_ImportError, "this processor has no AVX2");
+        return NULL;
+    }
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,137 @@
+"""The best rows of queries in one native call: posting lists of some parts, then products with stored vectors.
+
+``_search.c`` lets other threads run meanwhile. Callers do the same in numpy where it was not built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.types import QueryCode, TermMatrix
+from boc.vectors import are_plain
+
+try:
+    from . import _search
+except ImportError:  # installed without a C compiler
+    _search = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+BLOCK = 65536  # rows of a block of posting lists
+SHARE = 1 << 19  # postings for which another thread pays
+CODES = 4  # that are cached: one of each modality of queries, at two budgets
+BATCH = 256  # queries per call; Ctrl-C works between calls
+ROOM = 1 << 20  # results per call at most, if it answers several queries
+
+Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
+"""The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask, bytes and offsets of its ids,
+vectors, or None."""
+
+
+class Ranked(NamedTuple):
+    """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts), ``rows`` and
+    ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
+
+    parts: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, n: int, k: int) -> Ranked:
+        """Room for the results of n queries."""
+        return cls(np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty((n, k)), np.empty(n, np.int64))
+
+    def flat(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+        """Parts, rows and scores (m,) of all queries, query by query."""
+        if len(self.counts) == 1:
+            count = int(self.counts[0])
+            return self.parts[0, :count], self.rows[0, :count], self.scores[0, :count]
+        return self.parts[self.there], self.rows[self.there], self.scores[self.there]
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Mark the entries that are results (n, k)."""
+        marks: NDArray[np.bool_] = np.arange(self.rows.shape[1]) < self.counts[:, None]
+        return marks
+
+    def split(self, values: list[T]) -> list[list[T]]:
+        """One list per query of ``values``, which are in the order of ``flat``."""
+        if len(self.counts) == 1:
+            return [values]
+        ends = np.cumsum(self.counts).tolist()
+        return [values[end - count : end] for end, count in zip(ends, self.counts.tolist(), strict=True)]
+
+
+class Kernel:
+    """Answers queries over some parts, each given by its arrays and its number of rows.
+
+    ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit each other.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0) -> None:
+        self._plan = None if _search is None else _search.plan(tuple(parts), dim)
+        self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
+        self._rows = sum(rows for _, rows in parts)
+        self._code = lru_cache(CODES)(_code)
+
+    def best(
+        self,
+        queries: TermMatrix | QueryCode,
+        k: int,
+        depth: int,
+        vectors: NDArray[np.float32] | None = None,
+    ) -> tuple[Ranked, int] | None:
+        """The k best of ``depth`` candidates of each query, and the number of all candidates.
+
+        With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
+        makes terms of these. None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
+        """
+        depth = max(1, min(depth, self._rows))
+        k = min(k, depth)
+        if _search is None or self._plan is None or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
+            return None
+        if isinstance(queries, QueryCode):
+            assert vectors is not None
+            ranked = Ranked.empty(len(vectors), k)
+            read = _search.best(self._plan, self._code(queries), depth, *ranked, vectors, None, None, None)
+            return None if read < 0 else (ranked, read)
+        if queries.data.dtype != np.int32:
+            return None
+        n = queries.shape[0]
+        ranked = Ranked.empty(n, k)
+        offsets, terms = queries.indptr.astype(np.int64), queries.indices.astype(np.int32, copy=False)
+
+        def answer(first: int) -> int:
+            last = min(first + step, n)
+            rows = None if vectors is None else vectors[first:last]
+            out = [array[first:last] for array in ranked]
+            given = rows, offsets[first : last + 1], terms, queries.data
+            return _search.best(self._plan, None, depth, *out, *given)
+
+        workers = self._workers(queries) if n > 1 else 1
+        step = max(1, min(-(-n // workers), BATCH, ROOM // k))
+        firsts = range(0, n, step)
+        if workers == 1:
+            read_each = list(map(answer, firsts))
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                read_each = list(pool.map(answer, firsts))
+        return None if min(read_each, default=0) < 0 else (ranked, sum(read_each))
+
+    def _workers(self, queries: TermMatrix) -> int:
+        """Number of threads that pay for the queries."""
+        terms = queries.indices
+        work = [int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts]
+        return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))
+
+
+def _code(code: QueryCode) -> object:
+    return _search.code(code.mean, *code.centroids, code.z, code.cells, code.temperature, code.top)

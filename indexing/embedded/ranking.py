@@ -1,0 +1,145 @@
+"""The best rows of queries over all parts of an index.
+
+The native call of ``kernel.py`` finds them where it applies. Everything else is done here step by step, with the same
+results: alignments, scores that count words, scores of 2**32 and more, and all queries where it was not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.rerank.alignment import rescored
+from boc.rerank.dot import dot
+from boc.types import Modality, Rescore, SearchRequest, Stages
+
+from .kernel import Arrays, Kernel, Ranked
+from .live_segments import Part, read
+from .segment import Segment, take_sets
+
+Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
+"""Ascending rows of a part, and their scores."""
+
+Matching: TypeAlias = Callable[[str], list[Rows]]
+"""The rows of each part that share a word with a text."""
+
+
+class Best(NamedTuple):
+    """The best rows of one query, best first: numbers of parts, rows of these, and scores."""
+
+    parts: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    scores: NDArray[Any]
+
+
+class Ranking:
+    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
+
+    def __init__(self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int) -> None:
+        self.parts = parts
+        self.masks = masks
+        pairs = list(zip(parts, masks, strict=True))
+        arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
+        self._kernel = Kernel(arrays, dim)
+
+    def _arrays(self, part: Part, mask: NDArray[np.uint8] | None) -> Arrays:
+        segment, ids = part.segment, part.segment.texts["ids"]
+        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors)
+
+    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
+        """The best rows of all queries. ``matching`` is asked if the request counts words."""
+        begun, rescore = perf_counter(), request.rescore
+        found = None
+        if request.words is None and (rescore is None or rescore.metric == "dot"):
+            vectors = None if rescore is None else rescore.queries.vectors
+            asked = request.code or request.queries
+            found = self._kernel.best(asked, request.most, request.k, vectors)
+        if found is None:
+            return self._step_by_step(request, matching, stages)
+        ranked, candidates = found
+        stages.took("postings_ms", begun)
+        if rescore is not None:
+            stages.candidates += candidates
+            stages.rerank_ms = None
+        return ranked
+
+    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
+        width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
+        ranked = Ranked.empty(len(request), width)
+        begun = perf_counter()
+        for i, best in enumerate(self._candidates(request, matching)):
+            begun = stages.took("postings_ms", begun)
+            if request.rescore is not None:
+                stages.candidates += len(best.rows)
+                best = self._rescored(best, request, request.rescore, i)
+                begun = stages.took("rerank_ms", begun)
+            count = ranked.counts[i] = len(best.rows)
+            ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
+        return ranked
+
+    def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
+        """The best ``request.k`` rows of each query by posting lists, and by words if they count."""
+        found = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
+        if found is not None:
+            ranked, _ = found
+            for i, count in enumerate(ranked.counts.tolist()):
+                yield Best(ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count])
+            return
+        for i in range(len(request)):
+            yield best_of(self.parts, self._scored(request, matching, i), request.k)
+
+    def _scored(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
+        """The rows of each part with a score above 0 for query i, and their scores."""
+        queries, words = request.queries, request.words
+        span = slice(queries.indptr[i], queries.indptr[i + 1])
+        by_words = None if words is None else matching(words.texts[i])
+        found = []
+        for number, (part, mask) in enumerate(zip(self.parts, self.masks, strict=True)):
+            joint = part.segment.postings.scores(queries.indices[span], queries.data[span])
+            if words is not None and by_words is not None:
+                rows, scores = by_words[number]
+                shared = joint[rows] > 0
+                joint[rows[shared]] += words.weight * scores[shared]
+            rows = np.flatnonzero(joint if mask is None else joint * mask)
+            found.append((rows, joint[rows]))
+        return found
+
+    def _rescored(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
+        """The best of the candidates of query i by its vector or concept set."""
+        chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
+        pairs = list(zip(self.parts, chosen, strict=True))
+        if rescore.metric != "dot":
+            assert request.modality is not None
+            aligned = [(rows, _aligned(rescore, i, part, rows, request.modality)) for part, rows in pairs]
+            return best_of(self.parts, aligned, rescore.k)
+        query = rescore.queries.vectors[i]
+        return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
+
+
+def _aligned(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
+    assert part.segment.concepts is not None
+    return rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
+
+
+def best_of(parts: Sequence[Part], found: Sequence[Rows], k: int) -> Best:
+    """The k best rows by (-score, id) of those ``found`` in each part.
+
+    Rows of a part are ordered by id; ids are read only to order rows of several parts.
+    """
+    lengths = [len(rows) for rows, _ in found]
+    numbers = np.repeat(np.arange(len(found), dtype=np.int32), lengths)
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in found)])
+    scores = np.concatenate([scores for _, scores in found]) if found else np.empty(0)
+    if k < len(rows):
+        kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+        numbers, rows, scores = numbers[kept], rows[kept], scores[kept]
+    if len(parts) == 1:
+        order = np.argsort(-scores, kind="stable")[:k]
+    else:
+        ids = read(parts, numbers, rows, Segment.ids)
+        order = np.array(sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k], np.int64)
+    return Best(numbers[order], rows[order], scores[order])

@@ -1,0 +1,78 @@
+"""Bytes of planned indexes: a larger index takes what was computed from a smaller one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boc import plugins
+from boc.indexes import sizes
+from boc.indexes.build import build_index
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.types import Batch, Embeddings, Identity, Item, Modality
+from tests.helpers import boc
+
+IDENTITY = Identity("tern:somewhere", "ab" * 32, 24)
+
+
+def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
+    """A feature file of that many items of each modality."""
+    head = Header("embeddings", IDENTITY.spec, IDENTITY.digest, IDENTITY.dim, "float32", source * 32)
+    with FeatureWriter(path, head) as writer:
+        for modality, count in counts.items():
+            vectors = np.random.default_rng(count).standard_normal((count, IDENTITY.dim)).astype(np.float32)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
+            writer.append(count, [Batch(items, Embeddings(modality, vectors))])
+        writer.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 3000, "text": 7000})
+
+
+@pytest.mark.parametrize("code", ["scalar:8", "dictionary(terms=64)"])
+def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, tmp_path: Path, code: str) -> None:
+    at = f"file:{tmp_path}"
+    few = write(tmp_path / "few.h5", {"image": 1200, "text": 2800})
+    for name, path in (("few", few), ("many", many)):
+        build_index(name, path, at=at, code=code)
+    backend = plugins.backend(at)
+    planned, real = sizes.planned_sizes(backend.open("few"), 10_000), backend.open("many").sizes()
+    assert sum(planned.values()) == pytest.approx(sum(real.values()), rel=0.1)
+    assert planned["vectors"] == pytest.approx(real["vectors"], rel=0.01)
+    assert planned["code"] > 0
+
+
+def test_the_command_computes_from_an_index_and_from_a_sample_of_files(many: Path, tmp_path: Path) -> None:
+    at = f"--at=file:{tmp_path}"
+    assert boc("index", "many", many, at).exit_code == 0
+    whole = json.loads(boc("info", "many", "--items", 20_000, at, "--json").stdout)
+    assert json.loads(boc("info", many, "--items", 20_000, at, "--json").stdout) == whole
+    part = sizes.sampled_sizes([many], 20_000, sample=5000)
+    assert sum(part.values()) == pytest.approx(sum(whole["bytes"].values()), rel=0.1)
+    lines = boc("info", many, "--items", 20_000, at).stdout.splitlines()
+    assert [line.split()[0] for line in lines][-1] == "in"
+    assert boc("info", at).stdout.splitlines()[-1].split() == ["indexes", "many"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(("a", "b"), "one index"), (("a.h5",), "--items"), (("--items", 5), "--items goes with"), (("a", "b.h5"), "only")],
+)
+def test_what_does_not_go_together_is_refused(arguments: tuple[object, ...], reason: str) -> None:
+    refused = boc("info", *arguments)
+    assert refused.exit_code == 2
+    assert reason in refused.stderr
+
+
+def test_regions_are_refused(library: Path) -> None:
+    refused = boc("info", library / "regions.h5", "--items", 10)
+    assert refused.exit_code == 1
+    assert "boc extract --encoder" in refused.stderr

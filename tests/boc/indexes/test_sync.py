@@ -1,0 +1,399 @@
+"""Sync: whatever happens to files, the index is as if made again, and nothing known is encoded twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from boc import Searcher, build_index, copy_index, plugins, sync_index
+from boc.errors import BocError, BocWarning, SourceError
+from tests.boc.indexes.collections_of_files import (
+    CODE,
+    CONTENTS,
+    NAMES,
+    OPERATIONS,
+    Breaking,
+    Counting,
+    Files,
+    held,
+    new,
+)
+from tests.helpers import boc
+from tests.servers.fixtures import kinds
+
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    return Counting.installed(monkeypatch)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    found = Files(tmp_path / "pictures")
+    for i in range(6):
+        found.write(found.folder / f"{i}.png", f"picture {i}")
+    return found
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'at'}"
+
+
+def check(
+    encoder: Counting, at: str, folder: Path, steps: list[list[tuple[str, ...]]], breaks: list[int], name: str = "x"
+) -> None:
+    """The law: after each step a sync, broken off or not, gives what indexing the folder again gives."""
+    files = Files(folder)
+    for place, content in zip(("always.png", *NAMES), CONTENTS, strict=False):  # a server is made for these frequencies
+        files.write(folder / place, content)
+    new(name, folder, at)
+    for operations, left in zip(steps, breaks, strict=True):
+        for operation in operations:
+            files.do(operation)
+        before = {row[3]["content_hash"] for row in held(name, at).values()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plugins, "backend", _broken(left))
+            encoder.breaks_at = None if left % 2 else len(encoder.seen) + left // 2
+            with suppress(KeyboardInterrupt):
+                sync_index(name, folder, at=at, remove_many=True)
+        encoder.breaks_at, encoder.seen[:] = None, []
+        report = sync_index(name, folder, at=at, remove_many=True)
+        found = held(name, at)
+        assert report.added + report.changed + report.moved + report.same == len(found)
+        seen = len(encoder.seen)
+        again = sync_index(name, folder, at=at)
+        assert again.up_to_date
+        assert again.same == len(found)
+        assert len(encoder.seen) == seen
+        unknown = sum(row[3]["content_hash"] not in before for row in found.values())
+        assert len(encoder.seen) <= report.encoded <= unknown
+        new(f"{name}-fresh", folder, at)
+        assert found == held(f"{name}-fresh", at)
+
+
+def _broken(left: int) -> Any:
+    backend = plugins.backend
+    return lambda url: Breaking(backend(url), left)
+
+
+STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
+@given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
+def test_after_any_operations_the_index_is_as_if_made_again(
+    steps: list[list[tuple[str, ...]]], breaks: list[int]
+) -> None:
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        encoder = Counting()
+        patch.setattr(plugins, "encoder", lambda *spec: encoder)
+        check(encoder, f"file:{place}/at", Path(place) / "pictures", steps, breaks[: len(steps)])
+
+
+@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
+def test_so_it_is_on_servers(server: Any) -> None:
+    name = f"boc-test-{uuid.uuid4().hex[:12]}"
+    address = f"{SCHEMES[server.kind.engine]}+{server.url}"
+
+    @settings(max_examples=8, phases=[Phase.generate])
+    @given(
+        steps=STEPS.filter(lambda steps: len(steps) < 3), breaks=st.lists(st.integers(1, 12), min_size=2, max_size=2)
+    )
+    def law(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
+        with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+            encoder = Counting()
+            patch.setattr(plugins, "encoder", lambda *spec: encoder)
+            patch.chdir(place)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", BocWarning)  # of edits that broke off
+                check(encoder, address, Path(place) / "pictures", steps, breaks[: len(steps)], name)
+
+    try:
+        law()
+    finally:
+        for each in plugins.backend(address).names():
+            if each.startswith(name):
+                plugins.backend(address).remove(each)
+
+
+def test_it_says_what_it_did_and_encodes_only_what_is_new(encoder: Counting, files: Files, at: str) -> None:
+    new("x", files.folder, at)
+    encoder.seen.clear()
+    for operation in (
+        ("rename", "0.png", "sub/0.png"),
+        ("write", "1.png", "another"),
+        ("delete", "2.png"),
+        ("touch", "3.png"),
+        ("write", "copy.png", "picture 4"),
+        ("write", "new.png", "new"),
+        ("write", "bad.png", "bad"),
+    ):
+        files.do(operation)
+    report = sync_index("x", files.folder, at=at)
+    counts = (report.added, report.changed, report.moved, report.removed, report.same, report.encoded)
+    assert counts == (2, 1, 1, 1, 3, 2)
+    assert [key for key, _ in report.failed] == ["bad.png"]
+    assert sorted(encoder.seen) == [b"another", b"new"]
+    again = sync_index("x", files.folder, at=at)
+    assert again.up_to_date
+    assert (again.same, again.failed, again.unreadable) == (7, [], ["bad.png"])
+    files.do(("write", "bad.png", "good now"))
+    assert sync_index("x", files.folder, at=at).added == 1
+    assert plugins.backend(at).open("x").manifest.unreadable == {}
+
+
+def test_a_moved_collection_keeps_its_vectors(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+    new("x", files.folder, at)
+    encoder.seen.clear()
+    files.folder.rename(tmp_path / "elsewhere")
+    assert sync_index("x", tmp_path / "elsewhere", at=at).moved == 6
+    assert not encoder.seen
+    new("fresh", tmp_path / "elsewhere", at)
+    assert held("x", at) == held("fresh", at)
+
+
+def test_a_disk_that_is_not_there_removes_nothing(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+    new("x", files.folder, at)
+    before = held("x", at)
+    mounted = files.folder.rename(tmp_path / "elsewhere")
+    for make in (lambda: None, files.folder.mkdir):
+        make()
+        for options in ({}, {"keep_missing": True}, {"remove_many": True}):
+            with pytest.raises(SourceError):
+                sync_index("x", files.folder, at=at, **options)
+    assert held("x", at) == before
+    files.folder.rmdir()
+    mounted.rename(files.folder)
+    assert sync_index("x", files.folder, at=at).up_to_date
+
+
+def test_more_than_half_goes_only_if_that_is_wanted(encoder: Counting, files: Files, at: str) -> None:
+    new("x", files.folder, at)
+    for i in range(3):
+        (files.folder / f"{i}.png").unlink()
+    assert sync_index("x", files.folder, at=at, keep_missing=True).kept == 3
+    assert len(held("x", at)) == 6
+    (files.folder / "3.png").unlink()
+    with pytest.raises(BocError, match="4 of the 6 items of x are missing"):
+        sync_index("x", files.folder, at=at)
+    assert len(held("x", at)) == 6
+    assert sync_index("x", files.folder, at=at, remove_many=True).removed == 4
+    (files.folder / "4.png").unlink()
+    assert sync_index("x", files.folder, at=at).removed == 1
+
+
+@pytest.mark.slow
+def test_captions_follow_their_table(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+    table = tmp_path / "captions.csv"
+
+    def write(*captions: str) -> None:
+        lines = [f"{number}.png,{caption}" for number, caption in enumerate(captions)]
+        table.write_text("\n".join(["image,caption", *lines]), encoding="utf-8")
+
+    write("a dog", "a cat", "a bird", "a fish")
+    new("x", table, at, images=files.folder)
+    encoder.seen.clear()
+    write("a dog", "a lynx", "a fish", "a bird")
+    files.do(("write", "0.png", "changed"))
+    report = sync_index("x", table, at=at, images=files.folder)
+    assert sorted(encoder.seen) == [b"a lynx", b"changed"]
+    assert (report.changed, report.same, report.removed) == (4, 4, 0)
+    write("a dog")
+    assert sync_index("x", table, at=at, images=files.folder, remove_many=True).removed == 6
+    new("fresh", table, at, images=files.folder)
+    assert held("x", at) == held("fresh", at)
+
+
+def test_metadata_of_a_table_stays_or_is_given_anew(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+    for name, place in (("old", "here"), ("other", "there")):
+        rows = "".join(f"{i}.png,{place} {i}\n" for i in range(6))
+        (tmp_path / f"{name}.csv").write_text(f"id,where\n{rows}")
+    build_index("x", files.folder, encoder="test:counting", at=at, metadata=tmp_path / "old.csv")
+    for operation in (("rename", "0.png", "moved.png"), ("write", "1.png", "else"), ("swap", "2.png", "3.png")):
+        files.do(operation)
+    sync_index("x", files.folder, at=at)
+    fields = {key: row[3]["where"] for key, row in held("x", at).items()}
+    wheres = {f"{i}.png": f"here {i}" for i in range(1, 6)}
+    assert fields == {**wheres, "moved.png": "here 0"}
+    files.do(("rename", "moved.png", "0.png"))
+    report = sync_index("x", files.folder, at=at, metadata=tmp_path / "other.csv")
+    assert report.encoded == 0
+    assert {key: row[3]["where"] for key, row in held("x", at).items()} == {f"{i}.png": f"there {i}" for i in range(6)}
+
+
+def _photograph(path: Path, colour: str, taken: str, clock: int) -> None:
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = taken
+    Image.new("RGB", (8, 8), colour).save(path, exif=exif)
+    os.utime(path, ns=(clock, clock))
+
+
+def _taken(at: str) -> dict[str, str]:
+    return {key: row[3]["taken"] for key, row in held("x", at).items()}
+
+
+@pytest.mark.slow
+def test_facts_that_a_table_gave_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
+    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder.mkdir()
+    for i in range(4):
+        _photograph(folder / f"{i}.jpg", "red", f"202{i}:01:01 00:00:00", 10**18)
+    table.write_text("id,taken:date\n0.jpg,1990-01-01\n1.jpg,1991-01-01\n2.jpg,1992-01-01\n")
+    build_index("x", folder, encoder="test:counting", at=at, metadata=table, code=CODE)
+    _photograph(folder / "0.jpg", "blue", "2029:01:01 00:00:00", 2 * 10**18)
+    (folder / "1.jpg").rename(folder / "moved.jpg")
+    os.utime(folder / "2.jpg", ns=(10**17, 10**17))
+    sync_index("x", folder, at=at)
+    years = {"0.jpg": 1990, "moved.jpg": 1991, "2.jpg": 1992, "3.jpg": 2023}
+    assert {key: int(taken[:4]) for key, taken in _taken(at).items()} == years
+    copy_index("x", "copy", at=at)
+    table.write_text("id,taken:date\n0.jpg,1990-01-01\n2.jpg,1993-01-01\n")
+    assert not sync_index("copy", folder, at=at, metadata=table).encoded
+    assert sync_index("x", folder, at=at, metadata=table).same == 4
+    build_index("fresh", folder, encoder="test:counting", at=at, metadata=table, code=CODE)
+    assert held("x", at) == held("fresh", at) == held("copy", at)
+    before = plugins.backend(at).open("x").manifest
+    sync_index("x", folder, at=at, metadata=table)
+    assert plugins.backend(at).open("x").manifest == before  # nothing was written again
+
+
+def test_a_table_that_repeats_its_camera_is_a_table_all_the_same(encoder: Counting, at: str, tmp_path: Path) -> None:
+    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder.mkdir()
+    _photograph(folder / "0.jpg", "red", "2020:01:01 00:00:00", 10**18)
+    new("x", folder, at)
+    table.write_text("id,taken:date\n0.jpg,2020-01-01\n")
+    assert sync_index("x", folder, at=at, metadata=table).up_to_date
+    _photograph(folder / "0.jpg", "blue", "2029:01:01 00:00:00", 2 * 10**18)
+    sync_index("x", folder, at=at)
+    assert _taken(at) == {"0.jpg": "2020-01-01T00:00:00"}
+
+
+@pytest.mark.slow
+def test_what_could_not_be_read_is_not_tried_again(
+    encoder: Counting, files: Files, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.do(("write", "bad.png", "bad"))
+    new("x", files.folder, at)
+    copy_index("x", "copy", at=at)
+    copy_index("x", at=at, to=tmp_path / "x.h5")
+    build_index("again", tmp_path / "x.h5", at=at)
+    for name in ("x", "copy", "again"):
+        report = sync_index(name, files.folder, at=at)
+        assert (report.up_to_date, report.failed, report.unreadable) == (True, [], ["bad.png"])
+    files.do(("write", "bad.png", "good now"))
+    assert sync_index("copy", files.folder, at=at).added == 1
+
+
+def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path) -> None:
+    one, two = Files(tmp_path / "one"), Files(tmp_path / "two")
+    for i in range(3):
+        one.do(("write", f"{i}.png", f"one {i}"))
+        two.do(("write", f"{i}.png", f"two {i}"))
+    folders = [one.folder, two.folder]
+    new("x", folders, at)
+    one.do(("write", "new.png", "new"))
+    one.do(("rename", "0.png", "moved.png"))
+    two.folder.rename(tmp_path / "detached")
+    for make in (lambda: None, two.folder.mkdir):  # gone, then an empty place to mount it at
+        make()
+        with pytest.raises(SourceError):
+            sync_index("x", folders, at=at)
+        with pytest.warns(BocWarning, match="two"):
+            report = sync_index("x", folders, at=at, keep_missing=True)
+        assert report.kept == 3
+    assert held("x", at).keys() == {f"one/{n}.png" for n in ("1", "2", "new", "moved")} | {
+        f"two/{i}.png" for i in range(3)
+    }
+    two.folder.rmdir()
+    (tmp_path / "detached").rename(two.folder)
+    assert sync_index("x", folders, at=at).up_to_date
+    one.folder.rename(tmp_path / "detached")
+    two.folder.rename(tmp_path / "too")
+    with pytest.raises(SourceError):
+        sync_index("x", folders, at=at, keep_missing=True)
+
+
+@pytest.mark.slow
+def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: str) -> None:
+    new("x", files.folder, at)
+    for i in range(8):
+        files.write(files.folder / f"new-{i}.png", f"new {i}")
+    files.do(("rename", "0.png", "moved.png"))
+    files.do(("delete", "1.png"))
+    encoder.seen.clear()
+    encoder.breaks_at = 6
+    with pytest.raises(KeyboardInterrupt):
+        sync_index("x", files.folder, at=at, chunk=3)
+    there = held("x", at).keys()
+    assert sum(key.startswith("new") for key in there) == 6
+    assert ("moved.png" in there, "0.png" in there, "1.png" in there) == (True, False, True)  # what is gone goes last
+    assert sync_index("x", files.folder, at=at).encoded == 2
+    assert len(encoder.seen) == 8
+    assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
+    new("fresh", files.folder, at)
+    assert held("x", at) == held("fresh", at)
+
+
+def test_an_edit_by_somebody_else_in_between_is_told(
+    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new("x", files.folder, at)
+    files.write(files.folder / "new.png", "new")
+    encode = encoder.encode_images
+
+    def meanwhile(prepared: list[bytes]) -> Any:
+        with plugins.backend(at).edit("x") as editor:
+            editor.delete(["0.png"])
+            editor.commit("ab" * 32)
+        return encode(prepared)
+
+    monkeypatch.setattr(encoder, "encode_images", meanwhile)
+    with pytest.raises(BocError, match="changed by somebody else"):
+        sync_index("x", files.folder, at=at)
+
+
+def test_what_cannot_be_synced_is_refused(library: Path, tmp_path: Path) -> None:
+    at = f"file:{library / 'index'}"
+    with pytest.raises(SourceError, match="is a feature file"):
+        sync_index("photos", library / "photos.h5", at=at)
+    with pytest.raises(BocError, match="no index 'absent'"):
+        sync_index("absent", library / "images", at=at)
+    with pytest.raises(BocError):
+        sync_index("photos", library / "images", at=at, encoder="tern:absent")
+
+
+@pytest.mark.slow
+def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path) -> None:
+    folder, at = tmp_path / "pictures", f"--at=file:{tmp_path / 'at'}"
+    shutil.copytree(library / "images", folder)
+    assert boc("index", "x", folder, "--encoder", f"tern:{library / 'model'}", at).exit_code == 0
+    told = boc("sync", "x", folder, at)
+    assert (told.exit_code, told.stdout) == (0, "x is up to date: 40 as they were\n")
+    (folder / "sub").mkdir()
+    (folder / "000.png").rename(folder / "sub" / "000.png")
+    (folder / "001.png").unlink()
+    (folder / "bad.png").write_bytes(b"no picture")
+    shutil.copy(library / "images" / "004.png", folder / "002.png")
+    told = boc("sync", "x", folder, at)
+    assert told.stdout == "x: 1 changed, 1 moved, 1 removed, 37 as they were\n"
+    assert (told.exit_code, "left out" in told.stderr) == (1, True)
+    told = boc("sync", "x", folder, at)
+    assert told.stdout == "x is up to date: 39 as they were\n"
+    assert "bad.png" in told.stderr
+    assert Searcher.open("x", at.removeprefix("--at=")).search("a red box", k=1)

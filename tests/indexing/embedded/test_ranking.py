@@ -1,0 +1,243 @@
+"""The native call gives the hits of the steps in numpy, and both give those of slow loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.codecs import SurrogateCodec, parse_code
+from boc.codecs.dictionary import dictionary_steps
+from boc.errors import ManifestError
+from boc.manifest import Manifest
+from boc.search.searcher import Searcher
+from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Stages
+from indexing.embedded import kernel
+from indexing.embedded.backend import EmbeddedBackend
+from indexing.embedded.index import EmbeddedIndex
+
+NATIVE = kernel._search
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built here")
+
+DIM = 24
+COLOURS = ("red", "green", "blue")
+
+
+def clustered(n: int, seed: int) -> NDArray[np.float32]:
+    """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
+    rng = np.random.default_rng(seed)
+    heads = np.random.default_rng(0).integers(-2, 3, (12, DIM))
+    rows = heads[rng.integers(len(heads), size=n)] + rng.integers(-1, 2, (n, DIM)) * (rng.random((n, DIM)) < 0.2)
+    return (rows / 16).astype(np.float32)
+
+
+def some_items(n: int) -> list[Item]:
+    """Pictures and, every third, sentences; their ids are not in the order of their numbers."""
+    return [
+        Item(
+            f"{i * 7919 % 1009:04d}é{i}", "text" if i % 3 == 0 else "image", f"item {i}", "", {"colour": COLOURS[i % 3]}
+        )
+        for i in range(n)
+    ]
+
+
+def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
+    if code == "dictionary":
+        return SurrogateCodec(dictionary_steps(40, 2, 6)).fit(Embeddings("image", rows))
+    if code == "uncentred":
+        return SurrogateCodec(dictionary_steps(40, 2, 6, center=False)).fit(Embeddings("image", rows))
+    return parse_code(code).codec(DIM).fit(Embeddings("image", rows))
+
+
+def build(folder: Path, dtype: str, segments: int, code: str) -> Searcher:
+    """An index of some segments, with rows deleted and replaced."""
+    sizes = [200, 60, 30][:segments]
+    rows, items = clustered(sum(sizes), 1), some_items(sum(sizes))
+    codec = codec_of(code, rows)
+    fields: dict[str, Any] = {"colour": "keyword"}
+    manifest = Manifest.new(
+        Identity("tern:somewhere", "ab" * 32, DIM),
+        codec.config(),
+        codec.arrays(),
+        rm=4.0,
+        dtype=dtype,
+        source="cd" * 32,
+        fields=fields,
+    )
+    backend, first = EmbeddedBackend(folder), 0
+    for size in sizes:
+        span = slice(first, first + size)
+        if first == 0:
+            with backend.create("some", manifest, codec.arrays()) as writer:
+                writer.add(items[span], codec.encode_documents(Embeddings("image", rows[span])), rows[span])
+                writer.commit()
+        else:
+            again = rows[first - 1 : span.stop]
+            with backend.edit("some") as editor:
+                terms = codec.encode_documents(Embeddings("image", again))
+                editor.put([*items[span], items[0]], terms, again)
+                editor.delete([item.id for item in items[max(0, first - 9) : first]])
+                editor.commit("ef" * 32)
+        first += size
+    return Searcher.open("some", f"file:{folder}")
+
+
+CASES = {
+    "one segment": (1, "float16", "dictionary"),
+    "segments": (3, "float16", "dictionary"),
+    "no centre": (2, "float32", "uncentred"),
+    "8 bits": (3, "int8", "dictionary"),
+    "bits": (2, "float16", "bits:8/16"),
+    "scalar": (3, "float32", "scalar:8/8"),
+    "permutation": (1, "float16", "permutation:6/6"),
+}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    segments, dtype, code = request.param
+    searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code)
+    assert isinstance(searcher.index, EmbeddedIndex)
+    assert len(searcher.index._parts) == segments
+    return searcher
+
+
+def queries_of(n: int, seed: int, modality: Modality) -> Embeddings:
+    """Queries, of which one in five is zero."""
+    rows = clustered(n, seed)
+    rows[np.random.default_rng(seed).random(n) < 0.2] = 0
+    return Embeddings(modality, rows)
+
+
+def slow_hits(searcher: Searcher, queries: Embeddings, k: int, depth: int, find: Modality, **options: Any) -> Any:
+    """Ids and scores of each query by loops over all items: candidates by term scores, then products of vectors."""
+    codes = searcher._terms(queries, options.get("query_z")).toarray().astype(np.int64)
+    items = [item for item in searcher.index.items() if item.modality == find]
+    items = [item for item in items if all(item.fields["colour"] == f.value for f in options.get("filters", ()))]
+    ids = [item.id for item in items]
+    terms = searcher.index.terms(ids).toarray().astype(np.int64)
+    vectors = searcher.index.vectors(ids).astype(np.float64)
+    found = []
+    for code, vector in zip(codes, queries.vectors.astype(np.float64), strict=True):
+        scored = [(-int(code @ row), key, place) for place, (key, row) in enumerate(zip(ids, terms, strict=True))]
+        candidates = sorted(one for one in scored if one[0] < 0)[:depth]
+        best = sorted((-float(vectors[place] @ vector), key) for _, key, place in candidates)[:k]
+        found.append([(key, -score) for score, key in best])
+    return found
+
+
+def pairs(answers: list[list[Hit]]) -> list[list[tuple[str, float]]]:
+    return [[(hit.item.id, hit.score) for hit in hits] for hits in answers]
+
+
+@settings(max_examples=20)
+@given(
+    n=st.integers(1, 9),
+    seed=st.integers(2, 99),
+    k=st.integers(1, 30) | st.just(5000),
+    rm=st.integers(1, 40),
+    budget=st.integers(1, 50),
+    query_z=st.none() | st.integers(1, 9),
+    find=st.sampled_from(["image", "text"]),
+    colours=st.lists(st.sampled_from(COLOURS), max_size=1),
+    modality=st.sampled_from(["image", "text"]),
+)
+def test_the_native_call_gives_what_all_steps_give(
+    searcher: Searcher, n: int, seed: int, k: int, rm: int, budget: int, query_z: int | None, find: Modality,
+    colours: list[str], modality: Modality,
+) -> None:  # fmt: skip
+    queries = queries_of(n, seed, modality)
+    filters = [Filter("colour", "=", colour) for colour in colours]
+    options: dict[str, Any] = {"k": k, "rm": rm, "find": find, "filters": filters, "query_z": query_z}
+    if searcher.codec.query_budget is not None:
+        searcher.codec.set_budgets(2, budget)
+    found = searcher.search_vectors(queries, **options)
+    assert searcher.search_vectors(queries, stages=Stages(), **options) == found  # terms made here, not by the index
+    for i in range(n):
+        assert searcher.search_vectors(queries.take([i]), **options) == [found[i]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "_search", None)
+        stepwise = Searcher(EmbeddedIndex(searcher.index._home))  # type: ignore[attr-defined]
+        if searcher.codec.query_budget is not None:
+            stepwise.codec.set_budgets(2, budget)
+        assert stepwise.search_vectors(queries, **options) == found
+    slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
+    assert [[key for key, _ in one] for one in pairs(found)] == [[key for key, _ in one] for one in slow]
+    for one, other in zip(pairs(found), slow, strict=True):
+        assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-3)
+
+
+def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
+    rows = clustered(2, 3)
+    rows[1, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        searcher.search_vectors(Embeddings("image", rows))
+
+
+def test_damaged_lists_are_told(tmp_path: Path) -> None:
+    searcher = build(tmp_path, "float16", 1, "dictionary")
+    postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
+    object.__setattr__(postings, "rows", np.full_like(postings.rows, 60_000))
+    with pytest.raises(ManifestError, match="a row is none of the segment's"):
+        searcher.search_vectors(Embeddings("image", clustered(1, 3)))
+
+
+def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
+    queries = Embeddings("image", clustered(2, 3))
+    expected = searcher.search_vectors(queries, k=3, rm=1000)
+    assert searcher.search_vectors(queries, k=3, rm=(2**31 - 1) / 3) == expected
+    assert searcher.search_vectors(queries, k=3, rm=2.0**40) == expected
+
+
+def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
+    searcher = build(tmp_path, "float16", 1, "dictionary")
+    postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
+    object.__setattr__(postings, "frequencies", np.full(len(postings.rows), 1 << 30, np.int32))
+    queries = Embeddings("image", clustered(3, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        found = searcher.search_vectors(queries, k=5, rm=3)
+        patch.setattr(kernel, "_search", None)
+        assert Searcher(searcher.index).search_vectors(queries, k=5, rm=3) == found
+    assert all(found)
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
+    assert NATIVE is not None
+    searcher = build(tmp_path, "float16", 2, "dictionary")
+    code = searcher.codec.query_code("image")
+    assert code is not None
+    index = searcher.index
+    assert isinstance(index, EmbeddedIndex)
+    arrays = [(index._ranking("image", ())._arrays(part, None), len(part.segment)) for part in index._parts]
+    for i in range(len(code.centroids)):
+        wrong = [*code.centroids]
+        wrong[i] = np.ascontiguousarray(np.concatenate([wrong[i], wrong[i]]))
+        with pytest.raises(ValueError, match=r" for |cells"):
+            NATIVE.code(code.mean, *wrong, 1, 1, 0.1, 63)
+    for z, cells in ((0, 1), (1, 0), (1, 1 << 20)):
+        with pytest.raises(ValueError, match="cells"):
+            NATIVE.code(code.mean, *code.centroids, z, cells, 0.1, 63)
+    for i in (0, 1, 2, 3, 6, 7):  # the bytes of ids may be more, and there is no mask
+        short = [*arrays[0][0]]
+        short[i] = short[i][:-1]  # type: ignore[index]
+        with pytest.raises(ValueError, match=" for "):
+            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM)
+    plan, made = NATIVE.plan(tuple(arrays), DIM), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
+    out = kernel.Ranked.empty(1, 3)
+    rows = np.zeros((1, DIM), np.float32)
+    for depth in (0, 1 << 40):
+        with pytest.raises(ValueError, match="limits"):
+            NATIVE.best(plan, made, depth, *out, rows, None, None, None)
+    with pytest.raises(ValueError, match="another width"):
+        NATIVE.best(plan, made, 1, *out, rows[:, 1:].copy(), None, None, None)
+    terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
+    for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
+        with pytest.raises(ValueError, match="offsets"):
+            NATIVE.best(plan, None, 1, *out, rows, np.array(offsets), terms, weights)
+    with pytest.raises(ValueError, match="offsets"):
+        NATIVE.best(plan, None, 1, *out, rows, np.array([0, 2]), terms, weights[:1])

@@ -1,0 +1,18 @@
+"""Names of indexes on a shared server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def name(server: Any) -> Iterator[str]:
+    """A name that no other test uses; all indexes whose names begin with it, or contain it, are removed afterwards."""
+    found = f"boc-test-{uuid.uuid4().hex[:12]}"
+    yield found
+    for each in server.request("GET", f"*{found}*"):
+        server.request("DELETE", each)
