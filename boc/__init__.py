@@ -1,6 +1,6 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are the public interface: ``from boc import Searcher``. Each is loaded on first use, so that
+The names below are the public interface: ``import boc; boc.open("photos")``. Each is loaded on first use, so that
 ``import boc`` stays light.
 """
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boc.errors import BocError
-    from boc.indexes.build import add_items, build_index, delete
+    from boc.index import DeleteReport, Index, open
+    from boc.indexes.build import LoadReport, build_index
     from boc.indexes.copy import copy_index
-    from boc.indexes.sync import sync_index
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
     from boc.types import Embeddings, Filter, Hit, Item
@@ -22,32 +22,34 @@ __version__ = "0.2.0"
 
 __all__ = [
     "BocError",
+    "DeleteReport",
     "Embeddings",
     "Filter",
     "Hit",
+    "Index",
     "Item",
+    "LoadReport",
     "SearchOptions",
     "Searcher",
-    "add_items",
     "build_index",
     "copy_index",
-    "delete",
-    "sync_index",
+    "open",
 ]
 
 _MODULES = {
     "BocError": "errors",
+    "DeleteReport": "index",
     "Embeddings": "types",
     "Filter": "types",
     "Hit": "types",
+    "Index": "index",
     "Item": "types",
+    "LoadReport": "indexes.build",
     "SearchOptions": "search.options",
     "Searcher": "search.searcher",
-    "add_items": "indexes.build",
     "build_index": "indexes.build",
     "copy_index": "indexes.copy",
-    "delete": "indexes.build",
-    "sync_index": "indexes.sync",
+    "open": "index",
 }
 
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def backend(url: str) -> Backend:
     """The back end at a URL; ``file:DIR`` is the embedded engine."""
-    scheme, colon, _ = url.partition(":")
+    scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
     found: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
@@ -120,7 +120,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 def check_name(name: str) -> str:
     """Return ``name`` if every engine accepts it as the name of an index; BackendError states the rule."""
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise BackendError(
             f"{name!r} cannot name an index; use lower-case letters, digits, - and _, a letter or digit first"
         )

@@ -131,7 +131,7 @@ def build_index(
     def keeps_concepts(identity: Identity) -> bool:
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
-    sources = _paths(source)
+    sources = paths_of(source)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     if existed and not replace and not _are_features(sources):
@@ -209,7 +209,7 @@ def add_items(
         return codec.reads_concepts or manifest.concept_dtype is not None
 
     spec = encoder or manifest.identity.spec
-    paths, made, _ = _feature_files(name, _paths(source), images, at, spec, device, keeps_concepts, progress, ocr=ocr)
+    paths, made, _ = _feature_files(name, paths_of(source), images, at, spec, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
         if not total:
@@ -254,8 +254,12 @@ def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
                 yield error.args[0]
 
 
-def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
-    return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
+    """Return one source or several as paths; ~ is the home of the user. BocError for another type, or none."""
+    sources = [source] if isinstance(source, (Path, str)) else source
+    if not isinstance(sources, Sequence) or not sources or not all(isinstance(path, (Path, str)) for path in sources):
+        raise BocError(f"a source must be a path or a list of paths, got {source!r}; for example '~/Pictures'")
+    return [Path(path).expanduser() for path in sources]
 
 
 def _are_features(sources: Sequence[Path]) -> bool:
@@ -271,6 +275,8 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
     """
     if isinstance(code, SurrogateCodec):
         return lambda _: code
+    if not isinstance(code, (str, Code)):
+        raise BocError(f"code must be text such as 'dictionary:2/64', a Code or a SurrogateCodec, got {code!r}")
     parsed = parse_code(code) if isinstance(code, str) else code
     book = parsed.load_codebook()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.errors import BocError, SourceError
-from boc.indexes.build import PLACE, Progress, encoded_file, opened
+from boc.indexes.build import PLACE, Progress, encoded_file, opened, paths_of
 from boc.indexes.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.indexes.stored import stored_rows
@@ -117,7 +117,7 @@ def sync_index(
 
     SourceError if the source is missing or empty, so that a disk that is not mounted removes nothing.
     """
-    paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+    paths = paths_of(source)
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     if searcher is None:
         searcher = Searcher.open(name, at, encoder=encoder, device=device)

@@ -17,8 +17,8 @@ from pathlib import Path
 import h5py
 import pytest
 
-from boc import sync_index
 from boc.errors import BocError
+from boc.indexes.sync import sync_index
 from boc.inputs.file_facts import FIELDS
 from indexing.embedded.backend import EmbeddedBackend
 from tests.boc.indexes.collections_of_files import Counting, Files, new

@@ -34,7 +34,7 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
               boc info photos.h5 --items 10000000
     """
     from boc import plugins
-    from boc.codecs import code_of
+    from boc.indexes.facts import index_facts
     from boc.inputs.features import SUFFIXES
     from boc.plugins import check_name
 
@@ -53,28 +53,26 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
         sizes = sampled_sizes(files, items) if files else planned_sizes(backend.open(check_name(names[0])), items)
         click.echo(json.dumps({"items": items, "bytes": sizes}) if as_json else _planned(items, sizes))
         return
-    index = backend.open(check_name(names[0]))
-    manifest = index.manifest
+    facts = index_facts(backend.open(check_name(names[0])))
     if as_json:
-        click.echo(manifest.to_json())
+        click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    total = sum(manifest.items.values())
-    steps = ", ".join(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
-    rounded = "" if index.exact_vectors else ", stored rounded"
+    counts, rounded = facts["items"], ", stored rounded" if facts["rounded"] else ""
+    total = max(1, sum(counts.values()))
     for label, value in (
-        ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
-        ("code", str(code_of(manifest.codec) or "none that has a name")),
-        ("steps", steps),
-        ("terms", f"{manifest.codec['n_terms']}"),
-        ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} per item)"),
-        ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}{rounded}"),
-        ("concepts", manifest.concept_dtype or "none"),
-        ("metadata", ", ".join(f"{field}:{kind}" for field, kind in manifest.fields.items()) or "none"),
-        ("re-rank", f"{manifest.rerank}, {manifest.rm:g} candidates for each hit"),
-        ("bytes", _bytes(index.sizes(), max(1, total))),
-        ("encoder", manifest.identity.spec),
-        ("weights", f"SHA-256 {manifest.identity.digest[:16]}..."),
-        ("made", f"{manifest.created} by {manifest.maker}, format {manifest.format}"),
+        ("items", f"{counts['image']} pictures, {counts['text']} captions"),
+        ("code", facts["code"] or "none that has a name"),
+        ("steps", ", ".join(facts["steps"])),
+        ("terms", f"{facts['terms']}"),
+        ("postings", f"{facts['postings']} ({facts['postings'] / total:.1f} per item)"),
+        ("vectors", f"{facts['dimensions']} x {facts['vectors']}{rounded}"),
+        ("concepts", facts["concepts"] or "none"),
+        ("metadata", ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none"),
+        ("re-rank", f"{facts['rerank']}, {facts['rm']:g} candidates for each hit"),
+        ("bytes", _bytes(facts["bytes"], total)),
+        ("encoder", facts["encoder"]),
+        ("weights", f"SHA-256 {facts['weights'][:16]}..."),
+        ("made", f"{facts['created']} by {facts['maker']}, format {facts['format']}"),
     ):
         click.echo(f"{label:9s} {options.plain(value)}")
 
@@ -86,11 +84,6 @@ def _place(backend: Backend, *, as_json: bool) -> None:
         return
     for label, value in {**about, "indexes": ", ".join(names) or "none"}.items():
         click.echo(f"{label:9s} {options.plain(value)}")
-
-
-def _step(name: str, params: dict[str, object]) -> str:
-    given = ", ".join(f"{key}={value}" for key, value in params.items() if value is not None)
-    return f"{name}({given})"
 
 
 def _bytes(sizes: dict[str, int], items: int) -> str:

@@ -19,7 +19,6 @@ from boc.cli import main
 from boc.errors import BocWarning
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS
-from boc.manifest import Manifest
 from boc.rerank.storage import store
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
@@ -162,17 +161,17 @@ def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -
     assert "a red box" in text
 
 
-def test_info_tells_the_manifest(library: Path) -> None:
-    told = Manifest.from_json(ok("info", "photos", at(library), "--json").stdout, where="stdout")
-    assert told.items == {"image": 40, "text": 80}
+def test_info_shows_the_facts_of_an_index(library: Path) -> None:
+    facts = json.loads(ok("info", "photos", at(library), "--json").stdout)
+    assert facts["items"] == {"image": 40, "text": 80}
     shown = ok("info", "photos", at(library)).stdout
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert lines["items"] == "40 pictures, 80 captions"
     assert lines["code"] == "scalar:32/32"  # the defaults, as far as 16 components reach
     assert lines["steps"].startswith("Center(), RandomRotation(")
-    assert lines["encoder"] == told.identity.spec == f"tern:{library / 'model'}"
-    assert lines["weights"].startswith(f"SHA-256 {told.identity.digest[:16]}")
-    assert lines["postings"].startswith(f"{told.postings} (")
+    assert lines["encoder"] == facts["encoder"] == f"tern:{library / 'model'}"
+    assert lines["weights"].startswith(f"SHA-256 {facts['weights'][:16]}")
+    assert lines["postings"].startswith(f"{facts['postings']} (")
     assert lines["vectors"] == "16 x float16"
     index = library / "index" / "photos"
     sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}

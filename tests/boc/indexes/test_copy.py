@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boc import Searcher, build_index, copy_index, delete, plugins
+from boc import Searcher, build_index, copy_index, plugins
 from boc.errors import BocError, UnreachableError
 from boc.evaluate.verify import verify
+from boc.indexes.build import delete
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc

@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
-from boc import Searcher, add_items, build_index, copy_index, delete, plugins
+from boc import Searcher, build_index, copy_index, plugins
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.verify import verify
+from boc.indexes.build import add_items, delete
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile
 from boc.types import Batch

@@ -16,8 +16,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from boc import Searcher, build_index, copy_index, plugins, sync_index
+from boc import Searcher, build_index, copy_index, plugins
 from boc.errors import BocError, BocWarning, SourceError
+from boc.indexes.sync import sync_index
 from tests.boc.indexes.collections_of_files import (
     CODE,
     CONTENTS,

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boc import add_items, build_index, copy_index, delete, plugins
+from boc import build_index, copy_index, plugins
 from boc.evaluate.verify import verify
+from boc.indexes.build import add_items, delete
 from boc.inputs.features import FeatureFile
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Index

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from boc import Searcher, build_index, plugins, sync_index
+from boc import Searcher, build_index, plugins
 from boc.errors import BocError, BocWarning
+from boc.indexes.sync import sync_index
 from boc.inputs import ocr
 from boc.types import ImageRef
 from tests.boc.indexes.collections_of_files import Counting

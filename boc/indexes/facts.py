@@ -1,0 +1,46 @@
+"""What an index holds and how it was made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from boc.codecs import code_of
+
+if TYPE_CHECKING:
+    from boc.plugins import Index
+
+
+def index_facts(index: Index) -> dict[str, Any]:
+    """Return the facts of an index as values for programs and pages.
+
+    ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
+    ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are stored rounded, ``concepts`` (the
+    type of the concept sets, or None); metadata ``fields`` with their types; ``rerank`` and ``rm``; ``bytes`` by part;
+    ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and ``format``.
+    """
+    manifest = index.manifest
+    code = code_of(manifest.codec)
+    return {
+        "items": dict(manifest.items),
+        "code": None if code is None else str(code),
+        "steps": [_step_text(step["name"], step["params"]) for step in manifest.codec["steps"]],
+        "terms": manifest.codec["n_terms"],
+        "postings": manifest.postings,
+        "dimensions": manifest.identity.dim,
+        "vectors": manifest.vector_dtype,
+        "rounded": not index.exact_vectors,
+        "concepts": manifest.concept_dtype,
+        "fields": dict(manifest.fields),
+        "rerank": manifest.rerank,
+        "rm": manifest.rm,
+        "bytes": index.sizes(),
+        "encoder": manifest.identity.spec,
+        "weights": manifest.identity.digest,
+        "created": manifest.created,
+        "maker": manifest.maker,
+        "format": manifest.format,
+    }
+
+
+def _step_text(name: str, params: dict[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={value}' for key, value in params.items() if value is not None)})"
