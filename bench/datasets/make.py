@@ -32,7 +32,7 @@ from pathlib import Path
 
 import click
 
-from bench.datasets.captions import Captioned, DataError, read
+from bench.datasets.captions import Captions, DataError, read
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ CORPORA = {
 }
 
 
-def found_files(source: Path, corpus: str) -> list[Path]:
+def caption_files(source: Path, corpus: str) -> list[Path]:
     """The caption files of ``source``; DataError names the expected files."""
     if source.is_file():
         return [source]
@@ -76,63 +76,63 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
     for folder in candidates:
         if (folder / first).exists():
             return folder
-    tried = ", ".join(str(folder) for folder in candidates)
-    raise DataError(f"the picture {first} is not in {tried}; name the folder with --images, or write all --no-images")
+    names = ", ".join(str(folder) for folder in candidates)
+    raise DataError(f"the picture {first} is not in {names}; name the folder with --images, or write all --no-images")
 
 
-def without_missing(captioned: Captioned, root: Path) -> tuple[Captioned, list[str]]:
+def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
     """What has a picture under ``root``, and the pictures that are not there."""
-    named = dict.fromkeys([*captioned.images, *(image for images in captioned.splits.values() for image in images)])
-    missing = [image for image in named if not (root / image).is_file()]
-    gone = set(missing)
-    captions = [pair for pair in captioned.captions if pair[0] not in gone]
-    splits = {name: [image for image in images if image not in gone] for name, images in captioned.splits.items()}
-    return replace(captioned, captions=captions, splits=splits), missing
+    listed = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
+    missing = [image for image in listed if not (root / image).is_file()]
+    absent = set(missing)
+    captions = [pair for pair in table.captions if pair[0] not in absent]
+    splits = {name: [image for image in images if image not in absent] for name, images in table.splits.items()}
+    return replace(table, captions=captions, splits=splits), missing
 
 
-def with_restval(captioned: Captioned) -> Captioned:
+def join_restval(table: Captions) -> Captions:
     """The splits train and restval joined, as in the papers. DataError if one is missing."""
-    splits = {name: [*images] for name, images in captioned.splits.items()}
+    splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")
     splits["train"] += splits.pop("restval")
-    return replace(captioned, splits=splits)
+    return replace(table, splits=splits)
 
 
-def write(captioned: Captioned, out: Path) -> None:
+def write(table: Captions, out: Path) -> None:
     """The table and the lists; images of a list that have no caption are left out of it, and told."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["image", "caption"])
-        rows.writerows(captioned.captions)
-    known = set(captioned.images)
-    click.echo(f"{out / 'captions.csv'}: {len(captioned.captions)} captions of {len(known)} pictures")
-    for name, images in captioned.splits.items():
-        kept = [image for image in dict.fromkeys(images) if image in known]
-        if len(kept) < len(images):
-            click.echo(f"{name}: {len(images) - len(kept)} of {len(images)} have no caption or stand twice", err=True)
+        rows.writerows(table.captions)
+    pictures = set(table.images)
+    click.echo(f"{out / 'captions.csv'}: {len(table.captions)} captions of {len(pictures)} pictures")
+    for name, images in table.splits.items():
+        listed = [image for image in dict.fromkeys(images) if image in pictures]
+        if len(listed) < len(images):
+            click.echo(f"{name}: {len(images) - len(listed)} of {len(images)} have no caption or stand twice", err=True)
         path = out / f"{name}.ids.txt"
-        path.write_text("".join(f"{image}\n" for image in kept), encoding="utf-8")
-        click.echo(f"{path}: {len(kept)}")
+        path.write_text("".join(f"{image}\n" for image in listed), encoding="utf-8")
+        click.echo(f"{path}: {len(listed)}")
 
 
 def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:
     """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds that split
     to train."""
-    captioned = read(found_files(source, corpus))
+    table = read(caption_files(source, corpus))
     if restval:
-        captioned = with_restval(captioned)
-    if captioned.beyond:
-        click.echo(f"{captioned.beyond} sentences after the first five of a picture are left out", err=True)
-    if captioned.empty:
-        click.echo(f"{captioned.empty} captions without a word are left out", err=True)
+        table = join_restval(table)
+    if table.beyond:
+        click.echo(f"{table.beyond} sentences after the first five of a picture are left out", err=True)
+    if table.empty:
+        click.echo(f"{table.empty} captions without a word are left out", err=True)
     missing: Sequence[str] = []
     if look:
-        root = picture_root(source, corpus, images, next(iter(captioned.images)))
-        captioned, missing = without_missing(captioned, root)
+        root = picture_root(source, corpus, images, next(iter(table.images)))
+        table, missing = drop_missing(table, root)
         click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
-    write(captioned, out)
+    write(table, out)
     if missing:
         (out / "missing.txt").write_text("".join(f"{image}\n" for image in missing), encoding="utf-8")
         examples = ", ".join(missing[:3])
@@ -172,8 +172,8 @@ def ann(file: Path, out: Path) -> None:
     """FILE in the layout of ann-benchmarks, as gallery.h5, queries.h5 and truth.npy."""
     from bench.datasets.vectors import convert as convert_vectors
 
-    made = convert_vectors(file, out)
-    for path in (made.gallery, made.queries, made.truth):
+    files = convert_vectors(file, out)
+    for path in (files.gallery, files.queries, files.truth):
         if path is not None:
             click.echo(str(path))
 

@@ -31,7 +31,7 @@ SAME = 1e-4  # scores that differ by so much of the larger are equal
 
 
 @dataclass(frozen=True)
-class Converted:
+class FeatureFiles:
     """Feature files, and the rows of the exact top 10 of each query, if the source told them."""
 
     gallery: Path
@@ -47,35 +47,35 @@ def is_ann(path: Path) -> bool:
         return "train" in file or "test" in file
 
 
-def convert(path: Path, out: Path) -> Converted:
+def convert(path: Path, out: Path) -> FeatureFiles:
     """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into ``out``.
 
     What is there of the same file is left. DataError if the file is not of that layout, its distance is no inner
     product, or its neighbours are not the nearest.
     """
     out.mkdir(parents=True, exist_ok=True)
-    made = Converted(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
-    with _opened(path) as file:
+    files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
+    with _open_hdf5(path) as file:
         unit = _distance(path, file) in ANGULAR
         train, test = _matrix(path, file, "train"), _matrix(path, file, "test")
         if train.shape[1] != test.shape[1]:
             raise DataError(f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch it again")
         digest = _digest(train, test)
         header = Header("embeddings", f"ann:{path.stem}", digest, train.shape[1], "float32", digest)
-        for target, data in ((made.gallery, train), (made.queries, test)):
+        for target, data in ((files.gallery, train), (files.queries, test)):
             _write(path, target, data, header, unit)
         if "neighbors" not in file:
-            return Converted(made.gallery, made.queries, None)
+            return FeatureFiles(files.gallery, files.queries, None)
         _check_shapes(path, file)
         rows = file["neighbors"][:, :K].astype(np.int64)
-    _check(path, made, rows)
-    assert made.truth is not None
-    np.save(made.truth, rows)
-    return made
+    _check(path, files, rows)
+    assert files.truth is not None
+    np.save(files.truth, rows)
+    return files
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_hdf5(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -84,8 +84,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _distance(path: Path, file: Any) -> str:
-    found = file.attrs.get("distance")
-    name = found.decode() if isinstance(found, bytes) else str(found)
+    value = file.attrs.get("distance")
+    name = value.decode() if isinstance(value, bytes) else str(value)
     if name not in (*ANGULAR, *DOT):
         raise DataError(
             f"{path}: its distance is {name!r}; only {', '.join((*ANGULAR, *DOT))} are inner products, which codes are "
@@ -138,9 +138,9 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
         writer.finish()
 
 
-def _check(path: Path, made: Converted, rows: NDArray[np.int64]) -> None:
+def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
     """DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
-    with FeatureFile(made.gallery) as gallery, FeatureFile(made.queries) as queries:
+    with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
         vectors = gallery.mapped("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):
             raise DataError(f"{path}: neighbors names rows that train does not have; fetch it again")
@@ -148,9 +148,9 @@ def _check(path: Path, made: Converted, rows: NDArray[np.int64]) -> None:
         sample = queries.mapped("image", "dense/vectors")[::step]
         blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH))
         exact, _ = nearest(np.ascontiguousarray(sample, np.float32), blocks)
-        given = np.stack([vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)])
+        scores = np.stack([vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)])
     distinct = np.array([len(set(row)) == len(row) for row in rows[::step].tolist()])
-    expected = -np.sort(-given, axis=1)
+    expected = -np.sort(-scores, axis=1)
     right = np.isclose(expected, exact[:, : expected.shape[1]], rtol=SAME, atol=SAME).all(axis=1) & distinct
     if not right.all():
         worst = step * int(np.flatnonzero(~right)[0])

@@ -48,7 +48,7 @@ def recalls(
     searcher: Searcher, file: FeatureFile, asking: Modality, target: Modality, rms: Sequence[int]
 ) -> dict[str, NDArray[np.float64]]:
     """R@1 and R@10 in percent, (len(rms), 2), of each metric."""
-    found = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
+    counts = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
             queries = rows.embeddings
@@ -66,9 +66,9 @@ def recalls(
                 for metric in METRICS[1:]:
                     scores[metric] = align(queries.concepts[i], stored, metric, asks_by_words=asking == "text")
                 for name, values in scores.items():
-                    found[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
+                    counts[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
             bar.update(len(rows.items))
-    return {metric: 100 * hit / file.count(asking) for metric, hit in found.items()}
+    return {metric: 100 * hit / file.count(asking) for metric, hit in counts.items()}
 
 
 def hit_at(k: int, own: NDArray[np.bool_], scores: NDArray[np.float32]) -> bool:
@@ -77,15 +77,15 @@ def hit_at(k: int, own: NDArray[np.bool_], scores: NDArray[np.float32]) -> bool:
 
 
 def milliseconds(
-    searcher: Searcher, asked: Sequence[Embeddings], target: Modality, rm: int
+    searcher: Searcher, queries: Sequence[Embeddings], target: Modality, rm: int
 ) -> dict[str, NDArray[np.float64]]:
     """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
 
     def caller(metric: Metric) -> Callable[[], object]:
-        queries = cycle(asked)
-        return lambda: searcher.search_vectors(next(queries), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
+        turns = cycle(queries)
+        return lambda: searcher.search_vectors(next(turns), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
 
-    times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(asked))
+    times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(queries))
     plain = np.array(times["dot"])
     longer = {metric: np.array(taken) - (plain if metric != "dot" else 0) for metric, taken in times.items()}
     return {metric: np.percentile(taken, [50, 25, 75]) for metric, taken in longer.items()}
@@ -99,7 +99,7 @@ def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) ->
             start = time.perf_counter()
             call()
             times[name].append(1000 * (time.perf_counter() - start))
-    return {name: measured[1:] for name, measured in times.items()}
+    return {name: taken[1:] for name, taken in times.items()}
 
 
 def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:
@@ -121,13 +121,13 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
             items = dev.count("image") + dev.count("text")
             stored = [math.ceil(sizes[part] / items) for part in ("postings", "vectors", "concepts")]
             for asking, target in DIRECTIONS:
-                found = recalls(searcher, dev, asking, target, rms)
+                recall = recalls(searcher, dev, asking, target, rms)
                 queries = single_queries(dev, asking, timed)
                 for i, rm in enumerate(rms):
                     taken = milliseconds(searcher, queries, target, rm)
                     for metric in METRICS if i else ("none", *METRICS):
                         quartiles = [f"{ms:.3f}" for ms in taken.get(metric, [])] or [""] * 3
-                        figures = [f"{recall:.2f}" for recall in found[metric][i]]
+                        figures = [f"{value:.2f}" for value in recall[metric][i]]
                         yield [f"{asking} to {target}", dtype, metric, rm, *figures, *quartiles, *stored]
 
 

@@ -97,40 +97,40 @@ class Judge:
         pictures, captions = (codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text"))
         queries = codec.encode_queries(self.gallery.of["text"])
         index, exact = Postings.from_matrix(pictures), self.by(metric)
-        found = first(index, queries, RM * DEPTH)
-        best = self.reranked(found, exact)
-        near = self.reranked(found[:, : RM * K], exact)[:, :K]
-        right = [100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean() for hits in (found, near)]
+        candidates = first(index, queries, RM * DEPTH)
+        best = self.rerank(candidates, exact)
+        near = self.rerank(candidates[:, : RM * K], exact)[:, :K]
+        right = [100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean() for hits in (candidates, near)]
         ndcg = float(ndcg_of_hits(best[:, :DEPTH], self.relevance).mean())
-        wanted = topk(exact, K)
-        among = (wanted[:, :, None] == found[:, None, : RM * K]).any(axis=2).mean()
+        exact_top = topk(exact, K)
+        among = (exact_top[:, :, None] == candidates[:, None, : RM * K]).any(axis=2).mean()
         size = sum(array.nbytes for array in (index.starts, index.rows, index.frequencies)) / index.n
         return [
             f"{pictures.nnz / index.n:.1f}", f"{size:.0f}",
             f"{postings_read(document_frequencies(pictures), queries):.0f}", f"{right[0]:.2f}", f"{right[1]:.2f}",
-            f"{ndcg:.4f}", f"{among:.4f}", f"{shared(pictures, captions):.4f}",
+            f"{ndcg:.4f}", f"{among:.4f}", f"{shared_terms(pictures, captions):.4f}",
         ]  # fmt: skip
 
-    def reranked(self, found: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
+    def rerank(self, candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
         """Candidates by the exact score, the best first, -1 last."""
-        scores = np.where(found >= 0, np.take_along_axis(exact, found, axis=1), -np.inf)
+        scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
-        best: NDArray[np.int64] = np.take_along_axis(found, order, axis=1)
+        best: NDArray[np.int64] = np.take_along_axis(candidates, order, axis=1)
         return best
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
     """The rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
-    found = np.full((queries.shape[0], depth), -1)
-    for row, (rows, _) in zip(found, index.top(queries, depth), strict=True):
+    hits = np.full((queries.shape[0], depth), -1)
+    for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
         row[: len(rows)] = rows
-    return found
+    return hits
 
 
-def shared(one: TermMatrix, other: TermMatrix) -> float:
+def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
     """The share of the terms that either of two matrices uses that both use."""
-    used = [document_frequencies(matrix) > 0 for matrix in (one, other)]
-    return float((used[0] & used[1]).sum() / max(1, (used[0] | used[1]).sum()))
+    uses = [document_frequencies(matrix) > 0 for matrix in (one, other)]
+    return float((uses[0] & uses[1]).sum() / max(1, (uses[0] | uses[1]).sum()))
 
 
 class Labels(Mapping[int, Label]):
@@ -206,23 +206,23 @@ class Families:
 
     def __init__(self, gallery: Path, file: FeatureFile) -> None:
         painted = truth.read_gallery(gallery / "scenes.json")
-        self.asked = truth.queries([painted[int(Path(id).stem)] for id in file.ids("image")], SENTENCES)
+        self.queries = truth.queries([painted[int(Path(id).stem)] for id in file.ids("image")], SENTENCES)
         encoder = plugins.encoder(file.header.spec)
-        self.encoded = encoder.encode_texts([query.asked.text for query in self.asked])
+        self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
         """Per family the share of sentences whose first hit by the code alone has everything."""
-        found = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
+        hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
-            mine = [n for n, query in enumerate(self.asked) if query.family == family]
-            rankings = [[row for row in found[n].tolist() if row >= 0] for n in mine]
-            measures = truth.judge([self.asked[n] for n in mine], rankings) if mine else {}
+            mine = [n for n, query in enumerate(self.queries) if query.family == family]
+            rankings = [[row for row in hits[n].tolist() if row >= 0] for n in mine]
+            measures = truth.judge([self.queries[n] for n in mine], rankings) if mine else {}
             shares.append(f"{measures['first: everything'].value:.3f}" if mine else "")
         return shares
 
 
-def tried(
+def codes_to_try(
     books: Sequence[tuple[tuple[Path, ...], tuple[str, ...]]], concepts: bool, chosen: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     """The codes as they are written, and with the name of their codebook in the place of its path."""
@@ -273,16 +273,16 @@ def main(
         Writer(sys.stdout, __file__, settings, COLUMNS) as out,
     ):
         items = Gallery(file)
-        found = Judge(items, [item.content for item in file.items("text")])
+        measures = Judge(items, [item.content for item in file.items("text")])
         meaning = Meaning(file, other)
         families = None if gallery is None else Families(gallery, file)
         sample: list[Embeddings] = [other.batch(m, 0, other.count(m)).embeddings for m in MODALITIES]
-        for spec, name in tried(books, items.of["image"].concepts is not None, chosen):
+        for spec, name in codes_to_try(books, items.of["image"].concepts is not None, chosen):
             codec = parse_code(spec).codec(items.of["image"].vectors.shape[1]).fit(*sample)
             pictures = codec.encode_documents(items.of["image"])
             right = [None] * len(truth.FAMILIES) if families is None else families.row(codec, pictures)
-            judged = found.row(codec, "mrsw" if name.startswith("late") else rerank)
-            out.write(name, *judged, *meaning.row(codec, pictures), *right)
+            figures = measures.row(codec, "mrsw" if name.startswith("late") else rerank)
+            out.write(name, *figures, *meaning.row(codec, pictures), *right)
 
 
 if __name__ == "__main__":

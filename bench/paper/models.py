@@ -64,7 +64,7 @@ class Model(NamedTuple):
         return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
 
 
-def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
+def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
     """The mean region of each picture, zero where there is none."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
     offsets, features = regions.offsets("image"), regions.mapped("image", "ragged/features")
@@ -81,15 +81,15 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
         pictures = file.ids("image")
     items = open_source(regions, train).items
     captions = [item for item in items if item.modality == "text"]
-    known = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
+    number = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
     with FeatureFile(regions) as file:
-        seen, unseen = pooled(file, list(known)), pooled(file, pictures)
+        learned, unseen = mean_regions(file, list(number)), mean_regions(file, pictures)
     words = TfidfVectorizer()
     frequencies = words.fit_transform([item.content for item in captions])
     reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
     texts = reduce.fit_transform(frequencies)
     queries = reduce.transform(words.transform(gallery.captions))
-    images = seen[[known[item.group] for item in captions]]
+    images = learned[[number[item.group] for item in captions]]
     to_image, to_text = variates(images, texts)
     sides = (queries - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
     one, other = (unit_rows(side.astype(np.float32)) for side in sides)
@@ -144,12 +144,12 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold
     """Recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
-    read = [Model.of(spec) for spec in models]
-    gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
+    encoders = [Model.of(spec) for spec in models]
+    gallery = Gallery.of(*(path for model in encoders for path in model.gallery.paths))  # refuses those of other items
     with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
         relevance = gallery.relevance(tick=bar.update)
     part = fold if gallery.images > fold else None
-    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read)
+    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in encoders)
     settings = {"models": models, "floor": regions, "train": train, "fold": fold}
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=("scikit-learn",)) as out:
 
@@ -159,7 +159,7 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold
 
         if regions is not None and train is not None:
             write("closed form", "cosine of variates", floor(regions, train, gallery))
-        for model in read:
+        for model in encoders:
             click.echo(f"{model.name} by {model.metric}", err=True)
             write(model.name, model.metric, model.gallery.scores(model.metric))
 

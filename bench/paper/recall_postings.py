@@ -57,16 +57,16 @@ class Truth:
     def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
         """(recall of the dense top 10, percent right) for each depth."""
         columns = documents.T.tocsr().astype(np.int64)
-        found: list[list[NDArray[np.int64]]] = [[] for _ in depths]
+        orders: list[list[NDArray[np.int64]]] = [[] for _ in depths]
         for start in range(0, queries.shape[0], BLOCK):
             scores = (queries[start : start + BLOCK].astype(np.int64) @ columns).tocsr()
             for i, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
                 rows, values = scores.indices[low:high], scores.data[low:high]
                 first = rows[np.lexsort((rows, -values))[: max(depths)]]
-                for best, depth in zip(found, depths, strict=True):
+                for best, depth in zip(orders, depths, strict=True):
                     best.append(self._rerank(start + i, first[:depth]))
-        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in found]
-        return [(float(recall), self.right(best)) for recall, best in zip(recalls, found, strict=True)]
+        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in orders]
+        return [(float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)]
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
         """Percent of the queries with an item of their group among ``best``."""
@@ -103,9 +103,9 @@ def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tupl
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
 
 
-def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
+def rows(truth: Truth, settings: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
     """One row per setting and depth."""
-    for code, setting, codec in found:
+    for code, setting, codec in settings:
         documents, queries = (
             stacked([encode(part) for part in side])
             for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
@@ -128,12 +128,12 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
     with FeatureFile(path) as file:
         for modality in ("image", "text"):
             if modality in modalities and file.count(modality):
-                found = file.items(modality)
-                order = sorted(range(len(found)), key=lambda i: found[i].id)
-                sets = file.batch(modality, 0, len(found)).embeddings.concepts if concepts else None
+                listed = file.items(modality)
+                order = sorted(range(len(listed)), key=lambda i: listed[i].id)
+                sets = file.batch(modality, 0, len(listed)).embeddings.concepts if concepts else None
                 sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
-                items += [found[i] for i in order]
+                items += [listed[i] for i in order]
     return vectors, items
 
 
@@ -182,11 +182,11 @@ def main(
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
     sizes = terms or (None,)
-    tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
+    settings = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
-        tried.append(concept_codes(Codebook.load(codebook), sample))
+        settings.append(concept_codes(Codebook.load(codebook), sample))
     with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
-        for row in rows(truth, chain.from_iterable(tried)):
+        for row in rows(truth, chain.from_iterable(settings)):
             out.write(*row)
 
 

@@ -70,7 +70,7 @@ def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
     """The page with everything between its markers generated, and plots drawn if ``write``. ViewError for a bad
     marker."""
 
-    def replaced(match: re.Match[str]) -> str:
+    def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
         path = root / "docs" / "rows" / f"{what.name}.csv"
         rows = read_finished(path)
@@ -78,7 +78,7 @@ def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
             table(rows, what.view, what.words).markdown())  # fmt: skip
         return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
 
-    return MARKED.sub(replaced, text)
+    return MARKED.sub(regenerate, text)
 
 
 def digest(path: Path) -> str:
@@ -90,7 +90,7 @@ def read_finished(path: Path) -> Rows:
     if not path.exists():
         raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
     rows = read(path)
-    if not rows.done:
+    if not rows.is_complete:
         raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
     return rows
 

@@ -188,7 +188,7 @@ def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
     panels = []
 
     def scale(ax: Axes) -> None:
-        log_x([1 - s for s in SPARSITIES], lambda kept: f"{1 - kept:.2g}")(ax)
+        log_x([1 - s for s in SPARSITIES], lambda share: f"{1 - share:.2g}")(ax)
         ax.invert_xaxis()
 
     for direction, side in DIRECTIONS.items():
@@ -227,8 +227,8 @@ def codebook_size(rows: Rows) -> Plot:
         mine = [r for r in rows.table if r["direction"] == direction and float(r["sample"]) == largest]
         kinds: dict[str, list[Row]] = {}
         for row in sorted(mine, key=lambda row: int(row["clusters"])):
-            kept = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
-            kinds.setdefault(row["assignment"] + kept, []).append(row)
+            budget = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
+            kinds.setdefault(row["assignment"] + budget, []).append(row)
         lines = [
             Line(kind, numbers(group, "clusters"), numbers(group, "R@10"), i, error=numbers(group, "R@10 +-"))
             for i, (kind, group) in enumerate(sorted(kinds.items()))
@@ -269,11 +269,11 @@ def near_one(ax: Axes) -> None:
 
 def pareto_rows(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
     """Those that no other beats in recall and in the column, where ``sign`` 1 means that more is better."""
-    kept: list[Row] = []
+    best: list[Row] = []
     for row in sorted(rows, key=lambda r: (-float(r["recall"]), -sign * float(r[column]))):
-        if not kept or sign * float(row[column]) > sign * float(kept[-1][column]):
-            kept.append(row)
-    return [row for row in kept[::-1] if float(row["recall"]) >= PARETO_LEAST]
+        if not best or sign * float(row[column]) > sign * float(best[-1][column]):
+            best.append(row)
+    return [row for row in best[::-1] if float(row["recall"]) >= PARETO_LEAST]
 
 
 def growth(rows: Rows) -> Plot:
@@ -291,9 +291,9 @@ def growth(rows: Rows) -> Plot:
     ):  # fmt: skip
         lines = []
         for style, (column, name) in enumerate(columns.items()):
-            seen = [row for row in table if float(row.get(column) or 0) > 0]
-            if seen:
-                n, y = numbers(seen, "n"), numbers(seen, column)
+            measured = [row for row in table if float(row.get(column) or 0) > 0]
+            if measured:
+                n, y = numbers(measured, "n"), numbers(measured, column)
                 lines.append(Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style))
         panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(table, "n"))))
     return Plot("Growth of the embedded engine", panels, size=(14, 4.8))
@@ -380,6 +380,6 @@ PLOTS: dict[str, Callable[[Rows], Plot]] = {
 
 def plot(rows: Rows, name: str) -> Plot:
     """A plot of rows by its name; KeyError if there is none, or the rows lack a column of it."""
-    made = PLOTS[name](rows)
-    made.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
-    return made
+    drawing = PLOTS[name](rows)
+    drawing.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
+    return drawing

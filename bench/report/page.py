@@ -53,8 +53,8 @@ def page(out: Path) -> str:
     sheet.filters["inline"] = inline
     return sheet.from_string(SHEET).render(
         trial=(out / "data").is_dir(),
-        unfinished=[f"{rows.name}.csv" for rows in files if not rows.done],
-        sections=[(rows, parts(rows, shown)) for rows in files if rows.done],
+        unfinished=[f"{rows.name}.csv" for rows in files if not rows.is_complete],
+        sections=[(rows, parts(rows, shown)) for rows in files if rows.is_complete],
     )
 
 

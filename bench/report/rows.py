@@ -77,11 +77,11 @@ class Writer:
 
     def __enter__(self) -> Writer:
         for name, value in self.head.items():
-            text = value if name in PLAIN else json.dumps(value, default=_named, ensure_ascii=False)
+            text = value if name in PLAIN else json.dumps(value, default=_json_value, ensure_ascii=False)
             self.stdout.write(f"{MARK}{name}: {text}\n")
         self._csv.writerow(self.columns)
         self.stdout.flush()
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
         return self
 
     def write(self, *cells: object) -> None:
@@ -96,7 +96,7 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
-            self.stdout.write(f"{DONE}{time.perf_counter() - self._begun:.1f}\n")
+            self.stdout.write(f"{DONE}{time.perf_counter() - self._start:.1f}\n")
             self.stdout.flush()
 
 
@@ -115,7 +115,7 @@ class Rows:
     name: str = field(default="", compare=False)
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         return self.seconds is not None
 
 
@@ -162,5 +162,5 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _named(value: object) -> object:
+def _json_value(value: object) -> object:
     return value.name if isinstance(value, Path) else str(value)

@@ -76,11 +76,11 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
     return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
 
 
-def only(rows: Rows, **wanted: str) -> Row:
+def only(rows: Rows, **cells: str) -> Row:
     """The one row that has these values. ViewError if there are none or several."""
-    matching = [row for row in rows.table if all(row.get(key) == value for key, value in wanted.items())]
+    matching = [row for row in rows.table if all(row.get(key) == value for key, value in cells.items())]
     if len(matching) != 1:
-        raise ViewError(f"{rows.name}: {len(matching)} rows have {wanted}; name columns that leave one")
+        raise ViewError(f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one")
     return matching[0]
 
 
@@ -143,9 +143,9 @@ def verdicts(rows: Rows) -> Table:
     for (claim,) in unique(rows.table, "claim"):
         mine = [row for row in rows.table if row["claim"] == claim]
         counts = Counter(row["verdict"] for row in mine)
-        told = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
+        summary = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
         differences = filter(None, (fill("{difference:+.1f} +- {error:.1f}", row) for row in mine))
-        lines.append([claim, told, "; ".join(differences), mine[0].get("reading", "")])
+        lines.append([claim, summary, "; ".join(differences), mine[0].get("reading", "")])
     return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
 
 
@@ -168,8 +168,8 @@ def race(rows: Rows, at: str = "0.95") -> Table:
     parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
 
     def sizes(row: Row) -> str:
-        known = [float(row[part] or 0) for part in parts]
-        return f"{sum(known):,.0f}: {' + '.join(f'{size:,.0f}' for size in known)}"
+        parts_mb = [float(row[part] or 0) for part in parts]
+        return f"{sum(parts_mb):,.0f}: {' + '.join(f'{size:,.0f}' for size in parts_mb)}"
 
     return rows_table([row for row in rows.table if at in row["at"].split()], {
         "index": lambda row: fill("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
@@ -336,26 +336,26 @@ NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and t
 PLAN = ["items", "GB on disk, one copy", "shards", f"nodes with {NODE_GB} GB for all files", "for a quarter of the vectors"]  # fmt: skip  # noqa: E501
 
 
-def plan(items: int, size: float, dim: float) -> list[str]:
+def plan_cells(items: int, size: float, dim: float) -> list[str]:
     """The cells of ``PLAN`` for so many items of ``size`` GB."""
     shards = max(math.ceil(size / SHARD_GB), math.ceil(items / SHARD_ITEMS))
     nodes = [str(math.ceil(memory / NODE_GB)) for memory in (size, items * dim / 1e9)]
     return [f"{items:,}", f"{size:,.0f}", str(shards), *nodes]
 
 
-def planned(rows: Rows) -> Table:
+def plan_indexes(rows: Rows) -> Table:
     """By formula: an index of many items, in proportion to the one that was measured."""
     n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
     sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
-    return Table(["index", *PLAN], [[name, *plan(items, size * items / n, dim)]
+    return Table(["index", *PLAN], [[name, *plan_cells(items, size * items / n, dim)]
                                     for name, size in sizes.items() for items in PLANNED])  # fmt: skip
 
 
-def extrapolated(rows: Rows) -> Table:
+def extrapolate(rows: Rows) -> Table:
     """By formula: more items, by the bytes and the rate of the largest load."""
     row = max(rows.table, key=lambda row: float(row["items"]))
     each, dim = float(row["bytes"]) / float(row["items"]), float(rows.head["settings"]["dim"])
-    lines = [[*plan(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
+    lines = [[*plan_cells(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
              for items in PLANNED[1:]]  # fmt: skip
     return Table([*PLAN, "hours to load, on one such node"], lines)
 
@@ -388,7 +388,7 @@ VIEWS: dict[str, View] = {
     "all": everything, "models": models, "index": index, "table1": table1, "verdicts": verdicts, "postings": postings,
     "at": race, "ratios": ratios, "growth": growth, "alignment": alignment, "metrics": metrics, "learning": learning,
     "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
-    "growing": growing, "planned": planned, "extrapolated": extrapolated,
+    "growing": growing, "planned": plan_indexes, "extrapolated": extrapolate,
     "times": lambda rows: ablations(rows, "4", digits=2),
     **{name: lambda rows, columns=columns: rows_table(rows.table, columns) for name, columns in LISTED.items()},
 }  # fmt: skip

@@ -57,7 +57,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Stored:
+class FileRegions:
     """A region source in name only: its regions come from a file."""
 
     def __init__(self, width: int) -> None:
@@ -105,7 +105,7 @@ class Subject:
 def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
     """TERN's picture side over random regions; its text side is a table of words, which no picture passes."""
     sizes = {"visual_width": 32, "joint_width": 32, "feedforward": 32, "visual_layers": 1} if small else {}
-    source = Stored(64 if small else TernConfig.region_dim)
+    source = FileRegions(64 if small else TernConfig.region_dim)
     tower = text_towers.load_tower("words", 1, ["a photograph"])
     width = source.identity.dim
     network = model_folder.make("tern", sizes | {"region_dim": width}, tower.text)
@@ -118,13 +118,13 @@ def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
     features = torch.randn(batch, REGIONS, width, device=device)
     boxes, lengths = torch.rand(batch, REGIONS, 4, device=device), torch.full((batch,), REGIONS, device=device)
     network = network.eval().to(device)
-    path = stored_regions(
+    path = write_regions(
         folder / "regions.h5", Header("regions", grid.spec, grid.digest, width, "float16", "drawn"), count
     )
     return Subject("TERN", network.images, (features, boxes, lengths), f"tern:{folder / 'tern'}", path)
 
 
-def stored_regions(path: Path, header: Header, count: int) -> Path:
+def write_regions(path: Path, header: Header, count: int) -> Path:
     """A feature file of random regions, 36 per picture."""
     rng = np.random.default_rng(0)
     with FeatureWriter(path, header) as writer:
@@ -182,10 +182,10 @@ def extract_rate(folder: Path, subject: Subject, device: str, precision: str, co
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(subject.source), "-o", str(output), "--encoder", subject.encoder]
     command += ["--device", device, "--set", f"precision={precision}", "--set", f"compile={compiled}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    printed = PRINTED.search(done.stderr)
-    if done.returncode or printed is None:
-        raise click.ClickException(done.stderr)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = PRINTED.search(process.stderr)
+    if process.returncode or printed is None:
+        raise click.ClickException(process.stderr)
     return float(printed[1]), float(printed[2])
 
 
@@ -218,7 +218,7 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def spread(values: Sequence[float]) -> list[str]:
+def summary(values: Sequence[float]) -> list[str]:
     """Median, lowest, highest."""
     return [f"{value:.1f}" for value in (median(values), min(values), max(values))]
 
@@ -252,10 +252,10 @@ def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
                     speed = median(alone) * subject.operations
                     of_stated = f"{speed / stated[precision] / 1e12:.3f}" if stated else ""
                     cells = [f"{speed / 1e12:.2f}", f"{speed / best:.3f}", of_stated, ""]
-                    out.write(*label, "the device", *spread(alone), *cells)
+                    out.write(*label, "the device", *summary(alone), *cells)
                     runs = [extract_rate(folder, subject, device, precision, compiled) for _ in range(2)]
                     waiting = median(wait for _, wait in runs)
-                    out.write(*label, "boc extract", *spread([rate for rate, _ in runs]), "", "", "", waiting)
+                    out.write(*label, "boc extract", *summary([rate for rate, _ in runs]), "", "", "", waiting)
 
 
 if __name__ == "__main__":

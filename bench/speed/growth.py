@@ -88,12 +88,12 @@ def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> flo
     return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
 
 
-def fewest(recall: Callable[[int], float], wanted: float, most: int) -> int:
+def fewest(recall: Callable[[int], float], target: float, most: int) -> int:
     """The fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
     low, high = K - 1, most
     while high - low > max(1, low // 20):
         middle = (low + high) // 2
-        low, high = (low, middle) if recall(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if recall(middle) >= target else (middle, high)
     return high
 
 
@@ -104,7 +104,7 @@ def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[floa
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
-def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, threads: int) -> list[Any]:
+def row(data: Data, kind: str | None, code: str, target: float, rounds: int, threads: int) -> list[Any]:
     """The row of one number of items."""
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
@@ -113,14 +113,14 @@ def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, thr
         server = server_seconds() - before
         use_threads(1)
         searcher = Searcher.open(NAME, at)
-        candidates = fewest(partial(recall_of, searcher, data, 1), wanted, min(MOST, data.shape[0]))
+        candidates = fewest(partial(recall_of, searcher, data, 1), target, min(MOST, data.shape[0]))
         told(f"{candidates} candidates")
         times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.asked[0], candidates)]
         sizes = sum(searcher.index.sizes().values()) / 1e6
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            held = pool.submit(memory, at, data.asked[0][:100], candidates).result()
+            memory_mb = pool.submit(memory, at, data.asked[0][:100], candidates).result()
         points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
-        figures = [f"{value:.2f}" for value in (*took, server, sizes, *held)]
+        figures = [f"{value:.2f}" for value in (*took, server, sizes, *memory_mb)]
         if kind is None:
             figures[3] = ""
         return [data.shape[0], f"R={candidates}", f"{recall_of(searcher, data, 0, candidates):.4f}", *points, *figures]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bench.datasets.gallery_truth import (
     DEPTH,
     FAMILIES,
-    Asked,
-    Painted,
+    Picture,
     Query,
+    Sentence,
     holds,
     judge,
     lies_on,
@@ -28,30 +28,30 @@ from boc.scenes import boxes, draw_gallery, sample_scene
 from boc.scenes.scene import RELATIONS
 
 
-def painted(seed: int) -> Painted:
+def draw_picture(seed: int) -> Picture:
     rng = np.random.default_rng(seed)
     scene = sample_scene(rng)
-    return Painted(scene, tuple(boxes(scene, rng)))
+    return Picture(scene, tuple(boxes(scene, rng)))
 
 
-GALLERIES = st.lists(st.integers(0, 10**6), min_size=1, max_size=25).map(lambda seeds: [painted(s) for s in seeds])
+GALLERIES = st.lists(st.integers(0, 10**6), min_size=1, max_size=25).map(lambda seeds: [draw_picture(s) for s in seeds])
 
 
-def has_all(asked: Asked, picture: Painted) -> bool:
+def has_all(sentence: Sentence, picture: Picture) -> bool:
     """Whether some things of the picture, taken in order, are those asked for, and stand as asked."""
     things = picture.scene.things
-    for order in permutations(range(len(things)), min(len(asked.things), len(things))):
+    for order in permutations(range(len(things)), min(len(sentence.things), len(things))):
         named = [things[k].kind == kind and colour in ("", things[k].colour) for k, (kind, colour) in
-                 zip(order, asked.things, strict=False)]  # fmt: skip
-        if len(order) < len(asked.things) or not all(named):
+                 zip(order, sentence.things, strict=False)]  # fmt: skip
+        if len(order) < len(sentence.things) or not all(named):
             continue
-        if asked.background not in ("", picture.scene.background):
+        if sentence.background not in ("", picture.scene.background):
             continue
-        if not asked.relation:
+        if not sentence.relation:
             return True
         a, b = (picture.boxes[k] for k in order)
         apart = {"left of": b[0] - a[2], "right of": a[0] - b[2], "above": b[1] - a[3], "below": a[1] - b[3]}
-        if apart[asked.relation] >= 0:
+        if apart[sentence.relation] >= 0:
             return True
     return False
 
@@ -59,9 +59,9 @@ def has_all(asked: Asked, picture: Painted) -> bool:
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(GALLERIES)
-def test_right_pictures_are_those_of_the_slow_loop(gallery: list[Painted]) -> None:
+def test_right_pictures_are_those_of_the_slow_loop(gallery: list[Picture]) -> None:
     for query in queries(gallery, 20):
-        right = [has_all(query.asked, picture) for picture in gallery]
+        right = [has_all(query.sentence, picture) for picture in gallery]
         assert (query.relevance == 1).tolist() == right
         assert any(right)
         assert ((query.relevance >= 0) & (query.relevance <= 1)).all()
@@ -69,28 +69,28 @@ def test_right_pictures_are_those_of_the_slow_loop(gallery: list[Painted]) -> No
 
 @settings(max_examples=30)
 @given(GALLERIES, st.integers(0, 99))
-def test_queries_are_few_different_and_decided_by_the_seed(gallery: list[Painted], seed: int) -> None:
+def test_queries_are_few_different_and_decided_by_the_seed(gallery: list[Picture], seed: int) -> None:
     found = queries(gallery, 3, seed)
-    assert [q.asked for q in found] == [q.asked for q in queries(gallery, 3, seed)]
+    assert [q.sentence for q in found] == [q.sentence for q in queries(gallery, 3, seed)]
     for family in FAMILIES:
-        texts = [query.asked.text for query in found if query.family == family]
+        texts = [query.sentence.text for query in found if query.family == family]
         assert len(texts) == len(set(texts)) <= 3
     assert [query.family for query in found] == sorted((q.family for q in found), key=FAMILIES.index)
 
 
 def test_a_sentence_says_what_it_asks() -> None:
     rocket, fish = ("rocket", "red"), ("fish", "")
-    assert Asked((rocket,)).text == "a red rocket"
-    assert Asked((rocket,), "desert").text == "a red rocket over the desert"
-    assert Asked((("umbrella", ""),)).text == "an umbrella"
-    assert Asked((("cat", "orange"),), "snow").text == "an orange cat in the snow"
-    assert Asked((rocket, ("fish", "blue"))).text == "a red rocket and a blue fish"
-    assert Asked((("lighthouse", ""), fish), relation="left of").text == "a lighthouse to the left of a fish"
+    assert Sentence((rocket,)).text == "a red rocket"
+    assert Sentence((rocket,), "desert").text == "a red rocket over the desert"
+    assert Sentence((("umbrella", ""),)).text == "an umbrella"
+    assert Sentence((("cat", "orange"),), "snow").text == "an orange cat in the snow"
+    assert Sentence((rocket, ("fish", "blue"))).text == "a red rocket and a blue fish"
+    assert Sentence((("lighthouse", ""), fish), relation="left of").text == "a lighthouse to the left of a fish"
 
 
 @given(st.integers(0, 10**6))
 def test_a_relation_that_a_scene_has_holds_of_its_boxes(seed: int) -> None:
-    picture = painted(seed)
+    picture = draw_picture(seed)
     for relation in RELATIONS:
         for a in picture.boxes:
             for b in picture.boxes:
@@ -102,7 +102,7 @@ def test_a_relation_that_a_scene_has_holds_of_its_boxes(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(GALLERIES, st.integers(0, 99))
-def test_the_best_ranking_is_judged_best_and_chance_is_the_mean_of_all(gallery: list[Painted], seed: int) -> None:
+def test_the_best_ranking_is_judged_best_and_chance_is_the_mean_of_all(gallery: list[Picture], seed: int) -> None:
     for family in FAMILIES:
         mine = [query for query in queries(gallery, 4) if query.family == family]
         if not mine:
@@ -117,7 +117,7 @@ def test_the_best_ranking_is_judged_best_and_chance_is_the_mean_of_all(gallery: 
 
 @pytest.mark.slow
 def test_chance_is_what_all_orders_have_on_average() -> None:
-    gallery = [painted(seed) for seed in (3, 14, 15, 92)]
+    gallery = [draw_picture(seed) for seed in (3, 14, 15, 92)]
     many = gallery * 3  # more than are looked at
     rng = np.random.default_rng(0)
     for pictures, orders in (
@@ -133,7 +133,7 @@ def test_chance_is_what_all_orders_have_on_average() -> None:
 
 
 def test_ndcg_is_the_sum_that_its_paper_prints() -> None:
-    gallery = [painted(seed) for seed in range(14)]
+    gallery = [draw_picture(seed) for seed in range(14)]
     query = next(q for q in queries(gallery) if q.family == "place")
     order = np.random.default_rng(1).permutation(14).tolist()
     gains = query.relevance.tolist()
@@ -147,18 +147,18 @@ def test_ndcg_is_the_sum_that_its_paper_prints() -> None:
 
 @pytest.mark.slow
 def test_the_first_hit_is_judged_in_each_respect() -> None:
-    gallery = [painted(seed) for seed in range(60)]
+    gallery = [draw_picture(seed) for seed in range(60)]
     for query in queries(gallery, 10):
         for number, picture in enumerate(gallery):
             found = {name: measure.value for name, measure in judge([query], [[number]]).items()}
             things = [(thing.kind, thing.colour) for thing in picture.scene.things]
             kinds = {kind for kind, _ in things}
-            assert found["first: everything"] == has_all(query.asked, picture)
-            assert found["first: kind"] == all(kind in kinds for kind, _ in query.asked.things)
+            assert found["first: everything"] == has_all(query.sentence, picture)
+            assert found["first: kind"] == all(kind in kinds for kind, _ in query.sentence.things)
             if "first: colour" in found:
-                assert found["first: colour"] == all(each in things for each in query.asked.things)
+                assert found["first: colour"] == all(each in things for each in query.sentence.things)
             if "first: place" in found:
-                assert found["first: place"] == (picture.scene.background == query.asked.background)
+                assert found["first: place"] == (picture.scene.background == query.sentence.background)
 
 
 def test_boxes_of_a_gallery_are_where_the_things_are(tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ def test_a_region_lies_on_a_thing_by_its_centre() -> None:
 
 
 def test_a_query_tells_the_share_of_what_it_asks() -> None:
-    gallery = [painted(seed) for seed in range(40)]
+    gallery = [draw_picture(seed) for seed in range(40)]
     for query in queries(gallery, 5):
         assert isinstance(query, Query)
-        asked = query.asked
+        sentence = query.sentence
         for share, picture in zip(query.relevance, gallery, strict=True):
             things = [(thing.kind, thing.colour) for thing in picture.scene.things]
-            parts = [any(kind == k for k, _ in things) for kind, _ in asked.things]
-            parts += [(kind, colour) in things for kind, colour in asked.things if colour]
-            parts += [picture.scene.background == asked.background] * bool(asked.background)
-            parts += [has_all(asked, picture)] * bool(asked.relation)
+            parts = [any(kind == k for k, _ in things) for kind, _ in sentence.things]
+            parts += [(kind, colour) in things for kind, colour in sentence.things if colour]
+            parts += [picture.scene.background == sentence.background] * bool(sentence.background)
+            parts += [has_all(sentence, picture)] * bool(sentence.relation)
             assert share == pytest.approx(sum(parts) / len(parts))

@@ -48,7 +48,7 @@ def test_what_is_written_is_read(
     found = read_text(told(columns, table), tmp_path_factory.mktemp("rows"))
     assert found.columns == tuple(columns)
     assert [list(row.values()) for row in found.table] == table
-    assert found.done
+    assert found.is_complete
 
 
 def test_the_head_tells_settings_seed_versions_and_machine(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_rows_cut_anywhere_are_not_done_and_hold_whole_rows_only(
     whole = told(["name", "figure"], table)
     cut = data.draw(st.integers(whole.index("\n") + 1, len(whole) - 1))
     found = read_text(whole[:cut], tmp_path_factory.mktemp("rows"))
-    assert not found.done
+    assert not found.is_complete
     rows = [list(row.values()) for row in found.table]
     assert rows == table[: len(rows)]
 
@@ -86,7 +86,7 @@ def test_a_script_that_fails_does_not_end_its_rows(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     found = read_text(stdout.getvalue(), tmp_path)
-    assert not found.done
+    assert not found.is_complete
     assert found.table == [{"a": "1"}]
 
 

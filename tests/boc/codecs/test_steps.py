@@ -246,8 +246,8 @@ def test_the_readings_of_a_permutation_count_the_ranks_that_they_say(
     z = data.draw(st.integers(1, width))
     readings = {
         "kept": global_code("permutation", z=z, query_z=z, plain=True),
-        "offset": variants.offset(z, z),
-        "printed": variants.printed("permutation", z, z),
+        "offset": variants.offset_ranks(z, z),
+        "printed": variants.printed_order("permutation", z, z),
     }
     for reading, codec in readings.items():
         codec.fit(Embeddings("image", X))
@@ -270,7 +270,7 @@ def test_the_printed_scalar_code_scores_the_cosine_of_what_is_kept_of_the_floors
     X = unit(seed, 5)
     width = 2 * X.shape[1]
     z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
-    codec = variants.printed("scalar", z, query_z).fit(Embeddings("image", X))
+    codec = variants.printed_order("scalar", z, query_z).fit(Embeddings("image", X))
     scores = (codec.encode_queries(Embeddings("text", X)) @ codec.encode_documents(Embeddings("image", X)).T).toarray()
 
     def printed(x: NDArray[np.float32], budget: int) -> list[int]:
@@ -346,7 +346,7 @@ def test_shifting_adds_the_same_to_all_documents(X: NDArray[np.float32], Q: NDAr
 @pytest.mark.parametrize("rotations", [0, 1])
 def test_a_shifted_scalar_code_keeps_the_order_of_the_vectors(rotations: int) -> None:
     X, Q = unit(8, 60, 32), unit(9, 30, 32)
-    codec = variants.shifted("scalar", rotations).fit(Embeddings("image", X))
+    codec = variants.shifted_crelu("scalar", rotations).fit(Embeddings("image", X))
     documents, queries = codec.encode_documents(Embeddings("image", X)), codec.encode_queries(Embeddings("text", Q))
     scores, dots = (queries @ documents.T).toarray(), Q @ X.T
     clear = np.abs(dots[:, :, None] - dots[:, None, :]) > 32 * 2 / 10_000  # the most that rounding down can add up to
@@ -360,7 +360,7 @@ def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None
     dots = Q @ X.T
     likeness = []
     chain = [RandomRotation(expand=8), CReLU(), TopZ(), DeepPermutation()]
-    for codec in (SurrogateCodec(chain), variants.shifted("permutation", 8)):
+    for codec in (SurrogateCodec(chain), variants.shifted_crelu("permutation", 8)):
         codec.fit(Embeddings("image", X))
         scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
         likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
