@@ -37,7 +37,8 @@ from bench.datasets.captions import Captions, DataError, read
 
 @dataclass(frozen=True)
 class Corpus:
-    """Usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a folder."""
+    """A corpus: usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a
+    folder."""
 
     files: tuple[str, ...]
     folders: tuple[str, ...]
@@ -57,7 +58,7 @@ CORPORA = {
 
 
 def caption_files(source: Path, corpus: str) -> list[Path]:
-    """The caption files of ``source``; DataError names the expected files."""
+    """Return the caption files of ``source``; DataError names the expected files."""
     if source.is_file():
         return [source]
     for pattern in CORPORA[corpus].files:
@@ -70,7 +71,7 @@ def caption_files(source: Path, corpus: str) -> list[Path]:
 
 
 def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
-    """The folder that the first picture is in."""
+    """Return the folder that the first picture is in."""
     home = source.parent if source.is_file() else source
     candidates = [images] if images else [home / name for name in CORPORA[corpus].folders]
     for folder in candidates:
@@ -81,7 +82,7 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
 
 
 def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
-    """What has a picture under ``root``, and the pictures that are not there."""
+    """Return the captions that have a picture under ``root``, and the pictures that are not there."""
     listed = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
     missing = [image for image in listed if not (root / image).is_file()]
     absent = set(missing)
@@ -91,7 +92,7 @@ def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
 
 
 def join_restval(table: Captions) -> Captions:
-    """The splits train and restval joined, as in the papers. DataError if one is missing."""
+    """Join the splits train and restval, as in the papers. DataError if one is missing."""
     splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")
@@ -100,7 +101,7 @@ def join_restval(table: Captions) -> Captions:
 
 
 def write(table: Captions, out: Path) -> None:
-    """The table and the lists; images of a list that have no caption are left out of it, and told."""
+    """Write the table and the lists, without images that have no caption, whose number is printed."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -145,7 +146,7 @@ def main() -> None:
 
 
 def corpus_command(name: str) -> click.Command:
-    """The command of one corpus."""
+    """Return the command of one corpus."""
 
     @click.command(name, help=f"SOURCE, a folder of {name} or a file of its captions, as a table and lists.")
     @click.argument("source", type=click.Path(exists=True, path_type=Path))
@@ -169,7 +170,7 @@ for _name in CORPORA:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
 def ann(file: Path, out: Path) -> None:
-    """FILE in the layout of ann-benchmarks, as gallery.h5, queries.h5 and truth.npy."""
+    """Convert FILE, in the layout of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""
     from bench.datasets.vectors import convert as convert_vectors
 
     files = convert_vectors(file, out)

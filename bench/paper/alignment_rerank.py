@@ -47,7 +47,7 @@ COLUMNS = (
 def recalls(
     searcher: Searcher, file: FeatureFile, asking: Modality, target: Modality, rms: Sequence[int]
 ) -> dict[str, NDArray[np.float64]]:
-    """R@1 and R@10 in percent, (len(rms), 2), of each metric."""
+    """Return R@1 and R@10 in percent, (len(rms), 2), of each metric."""
     counts = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
@@ -72,14 +72,14 @@ def recalls(
 
 
 def hit_at(k: int, own: NDArray[np.bool_], scores: NDArray[np.float32]) -> bool:
-    """Whether one of the query's own is among the k best."""
+    """Return whether one of the query's own is among the k best."""
     return bool(own[np.argsort(-scores, kind="stable")[:k]].any())
 
 
 def milliseconds(
     searcher: Searcher, queries: Sequence[Embeddings], target: Modality, rm: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
+    """Return quartiles of the time of a search by dot, and of what each alignment adds, over the same queries."""
 
     def caller(metric: Metric) -> Callable[[], object]:
         turns = cycle(queries)
@@ -92,7 +92,7 @@ def milliseconds(
 
 
 def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each call; the first round warms up and is left out."""
+    """Measure milliseconds of each call; the first round warms up and is left out."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats + 1):
         for name, call in variants.items():
@@ -103,7 +103,7 @@ def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) ->
 
 
 def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:
-    """``count`` queries evenly spread, each on its own."""
+    """Return ``count`` queries evenly spread, each on its own."""
     total = file.count(asking)
     chosen = islice(range(0, total, max(1, total // count)), count)
     return [file.batch(asking, i, i + 1).embeddings for i in chosen]

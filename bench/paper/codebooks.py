@@ -29,7 +29,7 @@ class Codebooks:
 
     @property
     def contexts(self) -> list[str]:
-        """The names of what there are concepts of."""
+        """The names of the contexts that have concepts."""
         return [name for name, file in self.files.items() if file is not None]
 
     def __getitem__(self, name: str) -> Codebook:
@@ -65,7 +65,8 @@ class Codebooks:
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
-    """A codebook of the most frequent words of the captions that are English and no stop-words (BoC, section III-B1).
+    """Return a codebook of the most frequent words of the captions that are English and no stop-words (BoC, section
+    III-B1).
 
     The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. Ties are broken
     alphabetically. The list of pyspellchecker, of 160,000 words with their inflections, says what is English.

@@ -45,7 +45,7 @@ NOWHERE = (
 
 @contextmanager
 def temporary_index(features: Path) -> Iterator[tuple[Path, Searcher]]:
-    """A temporary index of FEATURES, and the folder of its back end."""
+    """Yield a temporary index of FEATURES, and the folder of its back end."""
     with tempfile.TemporaryDirectory() as folder:
         build_index("bench", features, at=f"file:{folder}", concepts="float16")
         yield Path(folder), Searcher.open("bench", f"file:{folder}")
@@ -53,7 +53,7 @@ def temporary_index(features: Path) -> Iterator[tuple[Path, Searcher]]:
 
 @contextmanager
 def without(place: Path, ids: Sequence[str], whole: Searcher) -> Iterator[Searcher]:
-    """A copy of the index ``whole``, whose back end is the folder ``place``, without some of its pictures."""
+    """Yield a copy of the index ``whole``, whose back end is the folder ``place``, without some of its pictures."""
     with tempfile.TemporaryDirectory() as folder:
         at = f"file:{shutil.copytree(place, Path(folder) / 'copy')}"
         delete("bench", ids, at=at)
@@ -63,7 +63,7 @@ def without(place: Path, ids: Sequence[str], whole: Searcher) -> Iterator[Search
 
 
 def above(searcher: Searcher, texts: Sequence[str], metric: Metric) -> list[list[str]]:
-    """The ids above the line, of each sentence."""
+    """Return the ids above the line, of each sentence."""
     most = searcher.index.manifest.items["image"]
     answers = searcher.search_texts(texts, k=most, rm=1, find="image", rerank=metric, min_confidence=LINE)
     return [[hit.item.id for hit in hits] for hits in answers]
@@ -72,7 +72,7 @@ def above(searcher: Searcher, texts: Sequence[str], metric: Metric) -> list[list
 def measures(
     shown: Sequence[Sequence[str]], right: Sequence[set[str]]
 ) -> tuple[float | None, float | None, float, float]:
-    """Precision, recall, number shown, and share of empty answers; None where there is nothing to divide by."""
+    """Return precision, recall, number shown, and share of empty answers; None where there is nothing to divide by."""
     pairs = list(zip(map(set, shown), right, strict=True))
     precision = [len(hits & relevant) / len(hits) for hits, relevant in pairs if hits]
     recall = [len(hits & relevant) / len(relevant) for hits, relevant in pairs if relevant]
@@ -87,7 +87,7 @@ def measures(
 def of_scenes(
     features: Path, ids: Sequence[str], pictures: Sequence[Picture], metrics: Sequence[Metric], most: int, kinds: int
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of a gallery."""
+    """Yield the rows of a gallery."""
     sentences = queries(pictures, most)
     with temporary_index(features) as (place, searcher):
         for metric in metrics:
@@ -112,7 +112,7 @@ def of_scenes(
 def of_captions(
     features: Path, file: FeatureFile, metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of captioned photographs."""
+    """Yield the rows of captioned photographs."""
     items = [item for batch in file.batches("text", 1024) for item in batch.items]
     drawn = np.random.default_rng(0).permutation(len(items))[:most]
     sentences = [items[i] for i in sorted(drawn.tolist())]

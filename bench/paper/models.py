@@ -54,7 +54,7 @@ class Model(NamedTuple):
 
     @classmethod
     def of(cls, spec: str) -> Model:
-        """From NAME=FILE[+FILE...][,METRIC]."""
+        """Read a model from NAME=FILE[+FILE...][,METRIC]."""
         name, equals, rest = spec.partition("=")
         files, comma, metric = rest.rpartition(",")
         if not equals or (comma and metric not in METRICS):
@@ -65,7 +65,7 @@ class Model(NamedTuple):
 
 
 def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
-    """The mean region of each picture, zero where there is none."""
+    """Return the mean region of each picture, zero where there is none."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
     offsets, features = regions.offsets("image"), regions.mapped("image", "ragged/features")
     means = np.zeros((len(ids), features.shape[1]))
@@ -76,7 +76,7 @@ def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
 
 
 def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
-    """Scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
+    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
     with FeatureFile(gallery.paths[0]) as file:
         pictures = file.ids("image")
     items = open_source(regions, train).items
@@ -97,7 +97,7 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
 
 
 def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Projections of either side onto the first canonical variates, weighted by their correlations."""
+    """Return projections of either side onto the first canonical variates, weighted by their correlations."""
     X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
     U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
@@ -106,7 +106,7 @@ def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The inverse square root of a shrunk covariance."""
+    """Return the inverse square root of a shrunk covariance."""
     values, vectors = linalg.eigh(covariance)
     root: NDArray[np.float64] = vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
     return root
@@ -120,7 +120,7 @@ def rows(
     relevance: NDArray[np.float32],
     fold: int | None,
 ) -> Iterator[list[object]]:
-    """One row per direction."""
+    """Yield one row per direction."""
     recalls = evaluate_recall(scores, owners, fold)
     graded = evaluate_ndcg(scores, owners, relevance, fold)
     numbers = np.arange(scores.shape[1])
@@ -141,7 +141,7 @@ def rows(
 @click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
 @click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
-    """Recall, median rank and NDCG of several MODELs."""
+    """Measure recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
     encoders = [Model.of(spec) for spec in models]

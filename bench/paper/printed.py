@@ -14,7 +14,7 @@ Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Each side: the three recalls, then NDCG by ROUGE-L and by SPICE, if they are printed."""
+    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if they are printed."""
     values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
@@ -40,7 +40,8 @@ Tables 1-3 of VSRN++."""
 
 
 def verdict(measure: str, printed: float, value: float | None) -> str:
-    """``reproduced`` within the printed digits, ``near`` within what a seed moves, else ``differs``; ``not run``."""
+    """Return ``reproduced`` within the printed digits, ``near`` within what a seed moves, else ``differs``; ``not
+    run``."""
     if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"

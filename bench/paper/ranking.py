@@ -22,7 +22,7 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What a code found in one direction.
+    """The hits of a code in one direction, and their cost.
 
     ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10 candidates.
     ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
@@ -52,14 +52,14 @@ class Gallery:
         self.products = {"text": products, "image": products.T}
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
-        """Whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
+        """Return whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
         rows = np.argsort(-self.products[asking], axis=1, kind="stable")[:, :k]
         hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
         return hits
 
     def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Retrieval:
-        """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the
-        exact product of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
+        """Search by a fitted code, as an engine does: only those that share a term with the query, by the exact product
+        of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
         documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         depth = max(rms) * K
@@ -76,12 +76,12 @@ class Gallery:
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Mean of ``values`` (n,) in percent, and its standard error; values of one group are one draw (see ``spread``)."""
+    """Return the mean of ``values`` (n,) in percent and its `standard_error`, where a group is one draw."""
     return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
 
 def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64]]]) -> float:
-    """Standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
+    """Return the standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
 
     A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean n_g) / n, and the
     error is the root of G / (G - 1) times the sum of squares of what the groups move (Cochran, Sampling Techniques,

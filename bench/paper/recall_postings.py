@@ -55,7 +55,7 @@ class Truth:
         self.dense = self.right(self.top)
 
     def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
-        """(recall of the dense top 10, percent right) for each depth."""
+        """Return (recall of the dense top 10, percent right) for each depth."""
         columns = documents.T.tocsr().astype(np.int64)
         orders: list[list[NDArray[np.int64]]] = [[] for _ in depths]
         for start in range(0, queries.shape[0], BLOCK):
@@ -69,7 +69,7 @@ class Truth:
         return [(float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)]
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
-        """Percent of the queries with an item of their group among ``best``."""
+        """Return the percentage of the queries with an item of their group among ``best``."""
         return 100 * float(
             np.mean([(self.own[rows] == group).any() for rows, group in zip(best, self.asking, strict=True)])
         )
@@ -81,7 +81,7 @@ class Truth:
 def codes(
     only: str | None, sample: Sequence[Embeddings], terms: Sequence[int | None], unsparsified: bool
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """Each code at each setting, fitted."""
+    """Yield each code at each setting, fitted."""
     most = 2 * sample[0].vectors.shape[1]
     budgets = ([(most, most)] if unsparsified else []) + [(z, q) for z, q in BUDGETS if q <= most]
     for code in ("scalar", "bits", "permutation"):
@@ -97,14 +97,14 @@ def codes(
 
 
 def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """The codes over concept sets."""
+    """Yield the codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
 
 
 def rows(truth: Truth, settings: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
-    """One row per setting and depth."""
+    """Yield one row per setting and depth."""
     for code, setting, codec in settings:
         documents, queries = (
             stacked([encode(part) for part in side])
@@ -122,7 +122,7 @@ def rows(truth: Truth, settings: Iterator[tuple[str, str, SurrogateCodec]]) -> I
 
 
 def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
-    """Vectors, concepts if so asked, and items of the modalities that a file holds, in the order of their ids."""
+    """Read vectors, concepts if wished, and items of the modalities that a file holds, in the order of their ids."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
@@ -138,7 +138,7 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
 
 
 def gini(amounts: NDArray[Any]) -> float:
-    """Gini coefficient of amounts (n,) >= 0, such as document frequencies: 0 = all equal, 1 - 1/n = one has all.
+    """Return the Gini coefficient of amounts (n,) >= 0: 0 = all equal, 1 - 1/n = one has all.
 
     G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner, Ecology 81, 2000). 0 if
     all are 0. BocError if ``amounts`` is empty or has a negative value.
@@ -165,7 +165,7 @@ def main(
     only: str | None,
     codebook: Path | None,
 ) -> None:
-    """Recall against postings of the embeddings in FEATURES."""
+    """Measure recall against postings of the embeddings in FEATURES."""
     parameters = {
         "features": features,
         "queries": queries,

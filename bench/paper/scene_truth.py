@@ -52,7 +52,7 @@ THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
 def rank(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
-    """The numbers of the pictures that each sentence finds."""
+    """Return the numbers of the pictures that each sentence finds."""
     hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
     return [[numbers[hit.item.id] for hit in row] for row in hits]
 
@@ -60,7 +60,7 @@ def rank(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], m
 def families(
     searcher: Searcher, gallery: Sequence[Picture], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """The measures of all families."""
+    """Yield the measures of all families."""
     sentences = queries(gallery, most)
     for metric in metrics:
         rankings = rank(searcher, [query.sentence.text for query in sentences], numbers, metric)
@@ -74,7 +74,7 @@ def families(
 def pointing(
     searcher: Searcher, gallery: Sequence[Picture], file: FeatureFile, explained: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """The pointing game, by words and by what is marked in ``explained`` pictures."""
+    """Play the pointing game, by words and by what is marked in ``explained`` pictures."""
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     plays_by: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
@@ -93,7 +93,7 @@ def pointing(
 
 
 def nearest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
-    """The region with the largest cosine to the noun."""
+    """Return the region with the largest cosine to the noun."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
     assert encoded.words is not None
@@ -104,14 +104,14 @@ def nearest_region(searcher: Searcher, id: str, text: str, noun: str, regions: N
 
 
 def strongest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
-    """The region that an explanation marks strongest."""
+    """Return the region that an explanation marks strongest."""
     weights = explain(searcher, id, text, labelled=0).weights
     assert weights is not None
     return int(weights.argmax())
 
 
 def summary(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
-    """What matters most, in two lines."""
+    """Yield the most important figures, in two lines."""
     place = {name: measure for (family, by, name), measure in rows.items() if (family, by) == ("place", metric)}
     count = next(iter(place.values())).count
     shares = ", ".join(f"{name.removeprefix('first: ')} {100 * measure.value:.0f} %" for name, measure in place.items())
@@ -128,7 +128,7 @@ def all_measures(
     most: int,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """All measures of the pictures in ``file``, whose ids number them in ``painted``."""
+    """Yield all measures of the pictures in ``file``, whose ids number them in ``pictures``."""
     numbers = {id: i for i, id in enumerate(file.ids("image"))}
     shown = [pictures[int(Path(id).stem)] for id in numbers]
     yield from families(searcher, shown, numbers, metrics, most)
@@ -137,7 +137,7 @@ def all_measures(
 
 @contextmanager
 def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
-    """The index ``name``, or a temporary one of FEATURES, under the default code."""
+    """Yield the index ``name``, or a temporary one of FEATURES, under the default code."""
     if name is not None:
         yield Searcher.open(name, at)
         return

@@ -78,7 +78,7 @@ Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
 
 
 class Setting(NamedTuple):
-    """A fitted code, what to call it, and how sparse it is."""
+    """A fitted code with its name and sparsity."""
 
     code: str
     chain: str
@@ -89,8 +89,8 @@ class Setting(NamedTuple):
 
 
 def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec) -> Iterator[Setting]:
-    """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
-    ``dictionary`` at several budgets."""
+    """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the
+    fitted ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
     for code, chain, make in CHAINS:
         codec = fit_code(fit, make(width))
@@ -112,7 +112,7 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
 
 
 def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
-    """Codes over concepts, soft ones at each sparsity."""
+    """Yield codes over concepts, soft ones at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
@@ -126,12 +126,12 @@ def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[fl
 
 
 def terms_at(sparsity: float, width: int) -> int:
-    """Terms kept of ``width``."""
+    """Return the number of terms, of ``width``, at a sparsity."""
     return max(1, round((1 - sparsity) * width))
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """One row per setting and direction, then one row per pair of PAIRS if both were measured."""
+    """Yield one row per setting and direction, then one row per pair of PAIRS if both were measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:
@@ -150,7 +150,7 @@ def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]
 
 
 def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
-    """What the first of each pair finds more than the second, at each sparsity that both have."""
+    """Yield what the first of each pair finds more than the second, at each sparsity that both have."""
     for (one, of), (other, than) in PAIRS:
         chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
         for (code, name, sparsity, asking), more in hits.items():
@@ -162,7 +162,7 @@ def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
 
 
 def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
-    """Percent of each column of ``values`` (queries, Rm), and then their standard errors."""
+    """Return percentages of each column of ``values`` (queries, Rm), and then their standard errors."""
     shares = [share(column, groups) for column in values.T]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
 
@@ -186,7 +186,7 @@ def main(
     vectors: bool,
     sparsities: tuple[float, ...],
 ) -> None:
-    """Recall@10 against sparsity of the embeddings in FEATURES."""
+    """Measure Recall@10 against sparsity of the embeddings in FEATURES."""
     parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
     parameters |= {"vectors": True} if vectors else {}
     with ExitStack() as stack:

@@ -115,7 +115,7 @@ class Line:
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Of each of the six recalls, 1 for a query whose right item is found and 0 for another."""
+        """Return for each of the six recalls 1 for a query whose right item is found and 0 for another."""
         return [(self.ranks[asking] < k).astype(np.int8) for asking in ("text", "image") for k in CUTOFFS]
 
 
@@ -127,21 +127,21 @@ class Table:
         self.of = self.gallery.of
 
     def dense(self, section: str, model: str) -> Line:
-        """The line of the global vectors themselves."""
+        """Return the line of the global vectors themselves."""
         return self._line(section, model, lambda m, _: self.of[m].vectors)
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
-        """The line of a fitted codec."""
+        """Return the line of a fitted codec."""
         return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
 
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
-        """The line of floor(scale * v), negative numbers included, by cosine."""
+        """Return the line of floor(scale * v), negative numbers included, by cosine."""
         return self._line(
             section, model, lambda m, _: unit_rows(np.floor(scale * self.of[m].vectors.astype(np.float64)))
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
-        """A row of the table, of a line or of its difference to another."""
+        """Return a row of the table, of a line or of its difference to another."""
         groups = self.gallery.groups
         values = line.hits() if minus is None else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
@@ -160,13 +160,13 @@ class Table:
 
 
 def exact(terms: TermMatrix) -> NDArray[np.float64]:
-    """Whole numbers whose products float64 sums without rounding."""
+    """Return whole numbers whose products float64 sums without rounding."""
     dense: NDArray[np.float64] = terms.toarray().astype(np.float64)
     return dense
 
 
 def paper_cells(model: str, minus: str | None) -> list[object]:
-    """The paper's figures of a model, or its differences of two; empty cells where it has none."""
+    """Return the paper's figures of a model, or its differences of two; empty cells where it has none."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:
@@ -175,7 +175,7 @@ def paper_cells(model: str, minus: str | None) -> list[object]:
 
 
 def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
-    """The lines of the table, one by one."""
+    """Yield the lines of the table, one by one."""
 
     def row(section: str, model: str, codec: SurrogateCodec) -> Line:
         return dev.code(section, model, codec.fit(*train))
@@ -235,7 +235,7 @@ def main(
     clusters: int,
     codebooks: Path | None,
 ) -> None:
-    """Table I of the Bag of Concepts paper on the embeddings in DEV."""
+    """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
         searched, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))

@@ -42,7 +42,8 @@ Row = Mapping[str, str]  # column: cell
 
 
 class Writer:
-    """Writes a head and rows under ``columns`` to a stream; leaving its context without an error writes the last line.
+    """A writer of a head and of rows under ``columns`` to a stream; leaving its context without an error writes the
+    last line.
 
     ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that determines the
     measurement (paths are cut to their names), ``extras`` the distributions whose versions matter beside `LIBRARIES`;
@@ -138,7 +139,7 @@ def read(path: str | Path) -> Rows:
 
 
 def versions(extras: Sequence[str] = ()) -> dict[str, str]:
-    """Of Python and of those distributions that are installed."""
+    """Return the versions of Python and of those distributions that are installed."""
     numbers = {"python": platform.python_version()}
     for name in (*LIBRARIES, *extras):
         with suppress(PackageNotFoundError):
@@ -147,7 +148,7 @@ def versions(extras: Sequence[str] = ()) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many of it may be used, memory in GiB, and the system."""
+    """Return the processor, how many of it may be used, memory in GiB, and the system."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

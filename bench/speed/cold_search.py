@@ -23,7 +23,7 @@ BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 
 
 def seconds(words: tuple[str, ...], starts: int) -> list[float]:
-    """Seconds of each start of a command, but the first."""
+    """Measure the seconds of each start of a command, but the first."""
     times = []
     for _ in range(1 + starts):
         begun = time.perf_counter()

@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 class FileRegions:
-    """A region source in name only: its regions come from a file."""
+    """The name of a region source, whose regions come from a file."""
 
     def __init__(self, width: int) -> None:
         self.identity = Identity("grid", "0" * 64, width)
@@ -89,7 +89,7 @@ class Subject:
         return float(counter.get_total_flops() / len(self.inputs[0]))
 
     def rates(self, precision: str, compiled: bool, rounds: int) -> Iterator[float]:
-        """Images per second of the network alone."""
+        """Yield images per second of the network alone."""
         forward = torch.compile(self.forward) if compiled else self.forward
         device, dtype = self.inputs[0].device.type, getattr(torch, precision)
         repeats = 20 if device == "cuda" else 1
@@ -103,7 +103,7 @@ class Subject:
 
 
 def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
-    """TERN's picture side over random regions; its text side is a table of words, which no picture passes."""
+    """Make TERN's picture side over random regions; its text side is a table of words, which no picture passes."""
     sizes = {"visual_width": 32, "joint_width": 32, "feedforward": 32, "visual_layers": 1} if small else {}
     source = FileRegions(64 if small else TernConfig.region_dim)
     tower = text_towers.load_tower("words", 1, ["a photograph"])
@@ -125,7 +125,7 @@ def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
 
 
 def write_regions(path: Path, header: Header, count: int) -> Path:
-    """A feature file of random regions, 36 per picture."""
+    """Write a feature file of random regions, 36 per picture."""
     rng = np.random.default_rng(0)
     with FeatureWriter(path, header) as writer:
         for start in range(0, count, 256):
@@ -140,7 +140,7 @@ def write_regions(path: Path, header: Header, count: int) -> Path:
 
 
 def clip(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
-    """CLIP ViT-B/32, the sizes that its configuration has by default; texts are of letters."""
+    """Make CLIP ViT-B/32, the sizes that its configuration has by default; texts are of letters."""
     place = folder / "clip"
     place.mkdir()
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -167,7 +167,8 @@ def clip(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
 
 
 def photographs(folder: Path, count: int) -> Path:
-    """JPEG files of 500 x 375 pixels of clouds, about as large and as hard to decode as photographs of that size."""
+    """Write JPEG files of 500 x 375 pixels of clouds, about as large and as hard to decode as photographs of that
+    size."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for i in range(count):
@@ -177,7 +178,7 @@ def photographs(folder: Path, count: int) -> Path:
 
 
 def extract_rate(folder: Path, subject: Subject, device: str, precision: str, compiled: bool) -> tuple[float, float]:
-    """Images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
+    """Return images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(subject.source), "-o", str(output), "--encoder", subject.encoder]
@@ -190,7 +191,7 @@ def extract_rate(folder: Path, subject: Subject, device: str, precision: str, co
 
 
 def peak(device: str, precision: str, size: int) -> float:
-    """Floating-point operations per second of the best of some products of two square matrices."""
+    """Measure floating-point operations per second of the best of some products of two square matrices."""
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, precision)) for _ in range(2))
     best = 0.0
     for _ in range(5):
@@ -203,7 +204,7 @@ def peak(device: str, precision: str, size: int) -> float:
 
 
 def device_name(device: str) -> str:
-    """The name that torch has for the device. UsageError without a GPU."""
+    """Return the name that torch has for the device. UsageError without a GPU."""
     if device == "cpu":
         return device
     if not torch.cuda.is_available():
@@ -212,14 +213,14 @@ def device_name(device: str) -> str:
 
 
 def now(device: str) -> float:
-    """The time when all work that was given to the device is done."""
+    """Return the time when all work that was given to the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def summary(values: Sequence[float]) -> list[str]:
-    """Median, lowest, highest."""
+    """Return median, lowest, highest."""
     return [f"{value:.1f}" for value in (median(values), min(values), max(values))]
 
 
@@ -230,7 +231,7 @@ def summary(values: Sequence[float]) -> list[str]:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--small", is_flag=True, help="Tiny networks and few pictures, to try the script.")
 def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
-    """Networks of published size, as shares of the device's peak."""
+    """Measure networks of published size, as shares of the device's peak."""
     if small:
         count, batch, rounds = 24, 8, 2
     board = device_name(device)

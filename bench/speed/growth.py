@@ -49,7 +49,7 @@ COLUMNS = (
 
 @contextmanager
 def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """The address of an empty place for an index, and what tells the processor seconds of its server."""
+    """Yield the address of an empty place for an index, and a function for the processor seconds of its server."""
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
@@ -63,7 +63,7 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 
 
 def run_index(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
-    """Seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
+    """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
     begun = time.perf_counter()
     process = subprocess.Popen([*command, "--code", code, "--replace"], stdout=subprocess.DEVNULL)
@@ -75,7 +75,7 @@ def run_index(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
 
 
 def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
-    """Milliseconds and rows of the ten hits of each query."""
+    """Yield milliseconds and rows of the ten hits of each query."""
     for query in queries:
         begun = time.perf_counter()
         hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, rm=candidates / K, find="image")[0]
@@ -83,13 +83,13 @@ def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: in
 
 
 def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
-    """The share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
+    """Return the share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
     answers = search_each(searcher, data.asked[part], candidates)
     return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
 
 
 def fewest(recall: Callable[[int], float], target: float, most: int) -> int:
-    """The fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
+    """Return the fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
     low, high = K - 1, most
     while high - low > max(1, low // 20):
         middle = (low + high) // 2
@@ -98,14 +98,14 @@ def fewest(recall: Callable[[int], float], target: float, most: int) -> int:
 
 
 def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[float, float]:
-    """In a fresh process: MB of its own and mapped, after these queries."""
+    """Return MB of a fresh process, its own and mapped, after these queries."""
     before = memory_of("RssAnon")
     list(search_each(Searcher.open(NAME, at), queries, candidates))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
 def row(data: Data, kind: str | None, code: str, target: float, rounds: int, threads: int) -> list[Any]:
-    """The row of one number of items."""
+    """Return the row of one number of items."""
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
         before = server_seconds()
