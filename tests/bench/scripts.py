@@ -25,7 +25,12 @@ def run_rows(script: str, *arguments: object) -> list[dict[str, str]]:
     """Return the rows that a script prints, by column; it prints them to their end."""
     process = run_script(script, *arguments)
     assert process.returncode == 0, process.stderr
-    lines = process.stdout.splitlines()
-    assert lines[0] == f"# script: {script}"
+    assert process.stdout.startswith(f"# script: {script}\n")
+    return read_rows(process.stdout)
+
+
+def read_rows(text: str) -> list[dict[str, str]]:
+    """Return complete rows by column."""
+    lines = text.splitlines()
     assert lines[-1].startswith("# done: ")
     return list(csv.DictReader(line for line in lines if not line.startswith("# ")))
