@@ -44,10 +44,10 @@ def split_captions(captions: Sequence[Item], gallery: int, queries: int, seed: i
     first = [i for n, i in enumerate(order) if n == 0 or captions[order[n - 1]].group != captions[i].group]
     asking, tuning = first[:queries], first[queries : 2 * queries]
     held_out = {*asking, *tuning}
-    searched = [i for i in order if i not in held_out][:gallery]
-    if len(searched) < gallery:
-        raise click.UsageError(f"only {len(searched)} captions for a gallery of {gallery}")
-    return [[captions[i] for i in sorted(part)] for part in (searched, asking, tuning)]
+    rest = [i for i in order if i not in held_out][:gallery]
+    if len(rest) < gallery:
+        raise click.UsageError(f"only {len(rest)} captions for a gallery of {gallery}")
+    return [[captions[i] for i in sorted(part)] for part in (rest, asking, tuning)]
 
 
 def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:

@@ -54,22 +54,22 @@ class Sentence:
         """Return the parts of the sentence that a picture has."""
         things = picture.scene.things
         kinds = [any(thing.kind == kind for thing in things) for kind, _ in self.things]
-        coloured = [
+        colours = [
             any(thing.kind == kind and thing.colour == colour for thing in things)
             for kind, colour in self.things
             if colour
         ]
         place = [picture.scene.background == self.background] if self.background else []
         relation = [self._has_relation(picture)] if self.relation else []
-        return Parts(kinds, coloured, place, relation)
+        return Parts(kinds, colours, place, relation)
 
     def _has_relation(self, picture: Picture) -> bool:
         (first, _), (second, _) = self.things
-        placed = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
+        places = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
         return any(
             holds(self.relation, a, b)
-            for kind, a in placed
-            for other, b in placed
+            for kind, a in places
+            for other, b in places
             if kind == first and other == second and a is not b
         )
 

@@ -83,8 +83,8 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
 
 def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
     """Return the captions that have a picture under ``root``, and the pictures that are not there."""
-    listed = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
-    missing = [image for image in listed if not (root / image).is_file()]
+    names = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
+    missing = [image for image in names if not (root / image).is_file()]
     absent = set(missing)
     captions = [pair for pair in table.captions if pair[0] not in absent]
     splits = {name: [image for image in images if image not in absent] for name, images in table.splits.items()}
@@ -110,12 +110,12 @@ def write(table: Captions, out: Path) -> None:
     pictures = set(table.images)
     click.echo(f"{out / 'captions.csv'}: {len(table.captions)} captions of {len(pictures)} pictures")
     for name, images in table.splits.items():
-        listed = [image for image in dict.fromkeys(images) if image in pictures]
-        if len(listed) < len(images):
-            click.echo(f"{name}: {len(images) - len(listed)} of {len(images)} have no caption or stand twice", err=True)
+        ids = [image for image in dict.fromkeys(images) if image in pictures]
+        if len(ids) < len(images):
+            click.echo(f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice", err=True)
         path = out / f"{name}.ids.txt"
-        path.write_text("".join(f"{image}\n" for image in listed), encoding="utf-8")
-        click.echo(f"{path}: {len(listed)}")
+        path.write_text("".join(f"{image}\n" for image in ids), encoding="utf-8")
+        click.echo(f"{path}: {len(ids)}")
 
 
 def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:

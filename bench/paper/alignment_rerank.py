@@ -87,8 +87,8 @@ def milliseconds(
 
     times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(queries))
     plain = np.array(times["dot"])
-    longer = {metric: np.array(taken) - (plain if metric != "dot" else 0) for metric, taken in times.items()}
-    return {metric: np.percentile(taken, [50, 25, 75]) for metric, taken in longer.items()}
+    longer = {metric: np.array(durations) - (plain if metric != "dot" else 0) for metric, durations in times.items()}
+    return {metric: np.percentile(durations, [50, 25, 75]) for metric, durations in longer.items()}
 
 
 def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -99,14 +99,14 @@ def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) ->
             start = time.perf_counter()
             call()
             times[name].append(1000 * (time.perf_counter() - start))
-    return {name: taken[1:] for name, taken in times.items()}
+    return {name: durations[1:] for name, durations in times.items()}
 
 
 def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:
     """Return ``count`` queries evenly spread, each on its own."""
     total = file.count(asking)
-    chosen = islice(range(0, total, max(1, total // count)), count)
-    return [file.batch(asking, i, i + 1).embeddings for i in chosen]
+    numbers = islice(range(0, total, max(1, total // count)), count)
+    return [file.batch(asking, i, i + 1).embeddings for i in numbers]
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
@@ -124,9 +124,9 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
                 recall = recalls(searcher, dev, asking, target, rms)
                 queries = single_queries(dev, asking, timed)
                 for i, rm in enumerate(rms):
-                    taken = milliseconds(searcher, queries, target, rm)
+                    times = milliseconds(searcher, queries, target, rm)
                     for metric in METRICS if i else ("none", *METRICS):
-                        quartiles = [f"{ms:.3f}" for ms in taken.get(metric, [])] or [""] * 3
+                        quartiles = [f"{ms:.3f}" for ms in times.get(metric, [])] or [""] * 3
                         figures = [f"{value:.2f}" for value in recall[metric][i]]
                         yield [f"{asking} to {target}", dtype, metric, rm, *figures, *quartiles, *stored]
 
@@ -142,11 +142,11 @@ def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
     """Measure gain and cost of re-ranking DEV by alignment."""
     parameters = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
     with (
-        FeatureFile(dev) as searched,
-        FeatureFile(train) as learned,
+        FeatureFile(dev) as gallery,
+        FeatureFile(train) as sample,
         Writer(sys.stdout, __file__, parameters, COLUMNS) as out,
     ):
-        for row in rows(searched, learned, rms, timed):
+        for row in rows(gallery, sample, rms, timed):
             out.write(*row)
 
 

@@ -128,12 +128,12 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
     with FeatureFile(path) as file:
         for modality in ("image", "text"):
             if modality in modalities and file.count(modality):
-                listed = file.items(modality)
-                order = sorted(range(len(listed)), key=lambda i: listed[i].id)
-                sets = file.batch(modality, 0, len(listed)).embeddings.concepts if concepts else None
+                members = file.items(modality)
+                order = sorted(range(len(members)), key=lambda i: members[i].id)
+                sets = file.batch(modality, 0, len(members)).embeddings.concepts if concepts else None
                 sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
-                items += [listed[i] for i in order]
+                items += [members[i] for i in order]
     return vectors, items
 
 

@@ -273,8 +273,8 @@ class Plan:
     def sources(self) -> list[Path]:
         """Return the files and folders of DATA that the steps need, and the matrices of SPICE."""
         needs = dict.fromkeys(path for step in self.steps.values() for path in step.needs)
-        made = {step.makes for step in self.steps.values()}
-        return [path for path in (*needs, *self.matrices) if path not in made]
+        products = {step.makes for step in self.steps.values()}
+        return [path for path in (*needs, *self.matrices) if path not in products]
 
     def run(self) -> bool:
         """Run the steps that can be run and are not done; return whether none failed."""
@@ -293,8 +293,8 @@ class Plan:
                 step.run(log)
             except subprocess.CalledProcessError:
                 fine = False
-                said = log.read_text(encoding="utf-8", errors="replace").strip()
-                click.echo(f"{step.name}: failed: {said.rpartition(chr(10))[2]} ({log})", err=True)
+                errors = log.read_text(encoding="utf-8", errors="replace").strip()
+                click.echo(f"{step.name}: failed: {errors.rpartition(chr(10))[2]} ({log})", err=True)
         return fine
 
 

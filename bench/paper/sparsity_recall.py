@@ -104,8 +104,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
-        shifted = fit_code(fit, variants.shifted_crelu("scalar"))
-        yield Setting("scalar", "shifted", width, width, 0.0, shifted)
+        codec_of_all = fit_code(fit, variants.shifted_crelu("scalar"))
+        yield Setting("scalar", "shifted", width, width, 0.0, codec_of_all)
     for z, query_z in PROBES:
         sparsity = round(1 - z / dictionary.n_terms, 4)
         yield Setting("dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.budgeted(z, query_z))
@@ -190,14 +190,14 @@ def main(
     parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
     parameters |= {"vectors": True} if vectors else {}
     with ExitStack() as stack:
-        searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
+        gallery_file, sample = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
-        gallery = Gallery(searched)
-        dictionary = fit_code(learned, global_code("dictionary", terms=terms))
-        settings = [global_settings(learned, sparsities, dictionary)]
+        gallery = Gallery(gallery_file)
+        dictionary = fit_code(sample, global_code("dictionary", terms=terms))
+        settings = [global_settings(sample, sparsities, dictionary)]
         if gallery.of["image"].concepts is not None and not vectors:
-            books = Codebooks(learned, context_free, codebooks, clusters)
-            settings.append(concept_settings(books, learned, sparsities))
+            books = Codebooks(sample, context_free, codebooks, clusters)
+            settings.append(concept_settings(books, sample, sparsities))
         with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)

@@ -238,11 +238,11 @@ def main(
     """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
-        searched, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
+        gallery, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
         alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
         books = Codebooks(fit, alone_fit, codebooks, clusters)
         sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
-        table = Table(searched)
+        table = Table(gallery)
         out = stack.enter_context(Writer(sys.stdout, __file__, parameters, COLUMNS))
         lines_by_model = {}
         for line in lines(table, Table(alone) if alone else None, sample, books):

@@ -291,9 +291,9 @@ def growth(rows: Rows) -> Plot:
     ):  # fmt: skip
         lines = []
         for style, (column, name) in enumerate(columns.items()):
-            measured = [row for row in table if float(row.get(column) or 0) > 0]
-            if measured:
-                n, y = numbers(measured, "n"), numbers(measured, column)
+            points = [row for row in table if float(row.get(column) or 0) > 0]
+            if points:
+                n, y = numbers(points, "n"), numbers(points, column)
                 lines.append(Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style))
         panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(table, "n"))))
     return Plot("Growth of the embedded engine", panels, size=(14, 4.8))

@@ -95,11 +95,11 @@ class Subject:
         repeats = 20 if device == "cuda" else 1
         with torch.inference_mode(), torch.autocast(device, dtype, enabled=precision != "float32"):
             for number in range(rounds + 1):
-                began = now(device)
+                start = now(device)
                 for _ in range(repeats):
                     forward(*self.inputs)
                 if number:  # the first one warms up
-                    yield repeats * len(self.inputs[0]) / (now(device) - began)
+                    yield repeats * len(self.inputs[0]) / (now(device) - start)
 
 
 def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
@@ -196,10 +196,10 @@ def peak(device: str, precision: str, size: int) -> float:
     best = 0.0
     for _ in range(5):
         repeats = 10 if device == "cuda" else 1
-        began = now(device)
+        start = now(device)
         for _ in range(repeats):
             left @ right
-        best = max(best, repeats * 2 * size**3 / (now(device) - began))
+        best = max(best, repeats * 2 * size**3 / (now(device) - start))
     return best
 
 

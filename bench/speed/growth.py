@@ -65,21 +65,21 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 def run_index(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
     """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen([*command, "--code", code, "--replace"], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise click.ClickException(f"boc index ended with {process.returncode}; see above")
-    return time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+    return time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
 def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
     """Yield milliseconds and rows of the ten hits of each query."""
     for query in queries:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, rm=candidates / K, find="image")[0]
-        yield 1000 * (time.perf_counter() - begun), {int(hit.item.id[:8]) for hit in hits}
+        yield 1000 * (time.perf_counter() - start), {int(hit.item.id[:8]) for hit in hits}
 
 
 def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
@@ -131,14 +131,14 @@ def row(data: Data, kind: str | None, code: str, target: float, rounds: int, thr
 @click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
+@click.option("--queries", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
 @click.option("--code", default="dictionary:2", show_default=True)
 @click.option("--recall", default=0.95, show_default=True)
 @click.option("--threads", default=2, show_default=True, help="Processors that the index is made with.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(
-    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, asked: int, code: str, recall: float,
+    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, queries: int, code: str, recall: float,
     threads: int, rounds: int, seed: int,
 ) -> None:  # fmt: skip
     """Index and search synthetic items of several numbers."""
@@ -147,7 +147,7 @@ def main(
         for n in sorted(counts):
             folder = work / f"{n}x{dim}"
             folder.mkdir(parents=True, exist_ok=True)
-            data = Data(folder, *synthetic(folder, n, dim, asked, seed), None, seed)
+            data = Data(folder, *synthetic(folder, n, dim, queries, seed), None, seed)
             out.write(*row(data, kind, code, recall, rounds, threads))
 
 

@@ -31,7 +31,7 @@ def serve_speed(library: Path, folder: Path) -> Words:
 
 
 def growth(library: Path, folder: Path) -> Words:
-    return ["--work", folder, "--n", 100, "--n", 200, "--dim", 8, "--asked", 5, "--rounds", 1]
+    return ["--work", folder, "--n", 100, "--n", 200, "--dim", 8, "--queries", 5, "--rounds", 1]
 
 
 def extraction_speed(library: Path, folder: Path) -> Words:
