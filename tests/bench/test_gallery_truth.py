@@ -24,8 +24,9 @@ from bench.datasets.gallery_truth import (
     read_gallery,
 )
 from boc.scenes import boxes, draw_gallery, sample_scene
-from boc.scenes.canvas import Box
 from boc.scenes.scene import RELATIONS
+
+Box = tuple[float, float, float, float]
 
 
 def draw_picture(seed: int) -> Picture:
