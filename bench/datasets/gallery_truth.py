@@ -1,4 +1,4 @@
-"""What is true of a gallery: sentences, and exactly which of its pictures they describe.
+"""The truth of a gallery: sentences, and exactly which of its pictures they describe.
 
 A sentence asks for things, perhaps their colours, a background, and where one thing is seen from another. A picture is
 right if it has all of that, and relevant by the share of it that it has.

@@ -79,7 +79,7 @@ def training(path: Path, concepts: Sequence[tuple[NDArray[np.float64], str]], **
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with dev.h5; train.h5 with all 22 concepts; alone.h5 with u_0, u_1 and the mean of all o."""
+    """Make a folder with dev.h5 and alone-dev.h5, train.h5 with all 22 concepts, alone.h5 with u_0, u_1, a mean o."""
     home = tmp_path_factory.mktemp("mini")
     pictures, captions = [], []
     for p, (c, j) in enumerate(PICTURES):
