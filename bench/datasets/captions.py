@@ -31,12 +31,13 @@ FIRST = 5  # sentences of a picture in a Karpathy file that the papers use; some
 
 
 class DataError(click.ClickException):
-    """A file is not what its name says, or lacks what is needed."""
+    """An error in a file that is not what its name says, or lacks what is needed."""
 
 
 @dataclass
 class Captions:
-    """``captions`` (image, sentence) in the order of the files, and ``splits``, lists of images by name."""
+    """A captioned collection: ``captions`` (image, sentence) in the order of the files, and ``splits``, lists of images
+    by name."""
 
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Captions:
     beyond: int = 0  # sentences of a Karpathy file after the first five of a picture, which are left out
 
     def add(self, image: str, caption: str) -> None:
-        """A caption, with single spaces."""
+        """Add a caption, with single spaces."""
         words = " ".join(caption.split())
         if words:
             self.captions.append((image, words))
@@ -59,7 +60,7 @@ class Captions:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 text, gzipped or not; DataError if it is none."""
+    """Open a UTF-8 text, gzipped or not; DataError if it is none."""
     try:
         with (
             gzip.open(path, "rt", encoding="utf-8-sig")
@@ -72,7 +73,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
-    """The lists of a JSON object under these keys, empty where there is none. COCO takes about 1 GB of memory."""
+    """Read the lists of a JSON object under these keys, empty where there is none. COCO takes about 1 GB of memory."""
     with open_text(path) as file:
         try:
             content = json.load(file)
@@ -83,7 +84,7 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
-    """COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
+    """Read COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
     corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
@@ -129,7 +130,7 @@ def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
 
 
 def read_tokens(paths: Sequence[Path]) -> Captions:
-    """Lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
+    """Read lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
     corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
@@ -144,7 +145,7 @@ def read_tokens(paths: Sequence[Path]) -> Captions:
 
 
 def read_table(paths: Sequence[Path]) -> Captions:
-    """Our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
+    """Read our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
     corpus = Captions()
     for path in paths:
         with open_text(path) as file:
@@ -164,7 +165,7 @@ def read_table(paths: Sequence[Path]) -> Captions:
 
 
 def read_numbered(paths: Sequence[Path]) -> Captions:
-    """Lines ``image<TAB>number<TAB>caption``."""
+    """Read lines ``image<TAB>number<TAB>caption``."""
     corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
@@ -176,7 +177,7 @@ def read_numbered(paths: Sequence[Path]) -> Captions:
 
 
 def read_parallel(paths: Sequence[Path]) -> Captions:
-    """Lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
+    """Read lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
     corpus = Captions()
     for path in paths:
         split = path.stem.removesuffix("_images")
@@ -201,7 +202,7 @@ def _either(folder: Path, pattern: str) -> list[Path]:
 
 
 def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:
-    """(number, line) of those that are not empty."""
+    """Yield (number, line) of the lines that are not empty."""
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             text = line.rstrip("\r\n")

@@ -1,4 +1,4 @@
-"""What is true of a gallery: sentences, and exactly which of its pictures they describe.
+"""The truth of a gallery: sentences, and exactly which of its pictures they describe.
 
 A sentence asks for things, perhaps their colours, a background, and where one thing is seen from another. A picture is
 right if it has all of that, and relevant by the share of it that it has.
@@ -33,8 +33,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a sentence asks for: ``things`` as pairs of kind and colour, "" for any; a background and what the first of
-    two things is to the second, "" for none."""
+    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background and what the first
+    of two things is to the second, "" for none."""
 
     things: tuple[tuple[str, str], ...]
     background: str = ""
@@ -51,33 +51,33 @@ class Sentence:
         return f"{between.join(phrases)} {where} {PLACE_WORDS[self.background][1]}"
 
     def parts(self, picture: Picture) -> Parts:
-        """Which parts of it a picture has."""
+        """Return the parts of the sentence that a picture has."""
         things = picture.scene.things
         kinds = [any(thing.kind == kind for thing in things) for kind, _ in self.things]
-        coloured = [
+        colours = [
             any(thing.kind == kind and thing.colour == colour for thing in things)
             for kind, colour in self.things
             if colour
         ]
         place = [picture.scene.background == self.background] if self.background else []
         relation = [self._has_relation(picture)] if self.relation else []
-        return Parts(kinds, coloured, place, relation)
+        return Parts(kinds, colours, place, relation)
 
     def _has_relation(self, picture: Picture) -> bool:
         (first, _), (second, _) = self.things
-        placed = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
+        places = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
         return any(
             holds(self.relation, a, b)
-            for kind, a in placed
-            for other, b in placed
+            for kind, a in places
+            for other, b in places
             if kind == first and other == second and a is not b
         )
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Whether a picture has each kind that is asked for, each kind in its colour, the background, the relation; empty
-    where none is asked for."""
+    """The parts of a sentence that a picture has: each kind, each kind in its colour, the background, the relation;
+    empty where the sentence has none."""
 
     kinds: list[bool]
     colours: list[bool]
@@ -86,20 +86,20 @@ class Parts:
 
     @property
     def share(self) -> float:
-        """Of what is asked for, how much is there: 1 for a right picture."""
+        """The share of the parts that the picture has: 1 for a right picture."""
         parts = [*self.kinds, *self.colours, *self.place, *self.relation]
         return sum(parts) / len(parts)
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        """All of it, and each part that is asked for."""
+        """Flags by name: everything, and each part that the sentence has."""
         groups = {"kind": self.kinds, "colour": self.colours, "place": self.place, "relation": self.relation}
         return {"everything": self.share == 1} | {name: all(flags) for name, flags in groups.items() if flags}
 
 
 @dataclass(frozen=True)
 class Query:
-    """A sentence of a family, and the ``parts`` of what it asks for that each picture has."""
+    """A sentence of a family, and the ``parts`` of it that each picture has."""
 
     family: str
     sentence: Sentence
@@ -107,7 +107,7 @@ class Query:
 
     @property
     def relevance(self) -> NDArray[np.float64]:
-        """Of each picture (n,), in [0, 1]; those of 1 are right."""
+        """The relevance of each picture (n,), in [0, 1]; those of 1 are right."""
         return np.array([part.share for part in self.parts])
 
 
@@ -121,7 +121,8 @@ class Measure:
 
 
 def read_gallery(path: Path) -> list[Picture]:
-    """The scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a file."""
+    """Read the scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a
+    file."""
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
@@ -133,7 +134,7 @@ def read_gallery(path: Path) -> list[Picture]:
 
 
 def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
-    """Of each family at most ``most`` sentences, drawn by ``seed`` from those that describe some picture."""
+    """Draw at most ``most`` sentences of each family, by ``seed``, from those that describe some picture."""
     drawn = []
     for family in FAMILIES:
         candidates = list(dict.fromkeys(each for picture in gallery for each in _sentences(family, picture.scene)))
@@ -145,8 +146,8 @@ def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[
 
 
 def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
-    """How right the hits of queries of one family are: the first one in each respect, "R@10" for some right one among
-    the first ten, "NDCG@10" by relevance. A ranking holds numbers of pictures, best first; it may be shorter."""
+    """Measure how right the hits of queries of one family are: the first one in each respect, "R@10" for some right one
+    among the first ten, "NDCG@10" by relevance. A ranking holds numbers of pictures, best first; it may be shorter."""
     sums: dict[str, list[tuple[float, float]]] = {}
     for query, ranking in zip(family, rankings, strict=True):
         for name, pair in _score_ranking(query, ranking):
@@ -160,7 +161,7 @@ def _mean(pairs: Sequence[tuple[float, float]]) -> Measure:
 
 
 def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Names of measures, with what the ranking and what chance has."""
+    """Yield names of measures, each with the value of the ranking and that of chance."""
     flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
         first = bool(ranking) and flags[ranking[0]][name]
@@ -172,28 +173,25 @@ def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, 
     gains = query.relevance
     discounts = 1 / np.log2(np.arange(2, top + 2))
     ideal = float(np.sort(gains)[::-1][:top] @ discounts)
-    gained = gains[list(ranking[:DEPTH])]
-    yield (
-        f"NDCG@{DEPTH}",
-        (float(gained @ discounts[: len(gained)]) / ideal, float(gains.mean() * discounts.sum()) / ideal),
-    )
+    hits = gains[list(ranking[:DEPTH])]
+    yield f"NDCG@{DEPTH}", (float(hits @ discounts[: len(hits)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:
-    """Whether ``a`` is wholly left of, right of, above or below ``b``."""
+    """Return whether ``a`` is wholly left of, right of, above or below ``b``."""
     if relation in ("right of", "below"):
         return holds(RELATIONS[relation], b, a)
     return a[2] <= b[0] if relation == "left of" else a[3] <= b[1]
 
 
 def lies_on(region: Sequence[float], box: Box) -> bool:
-    """Whether the centre of a region lies in the box of a thing."""
+    """Return whether the centre of a region lies in the box of a thing."""
     x, y = (region[0] + region[2]) / 2, (region[1] + region[3]) / 2
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 
 def _sentences(family: str, scene: Scene) -> Iterator[Sentence]:
-    """What a sentence of the family can ask for, of which the scene has all."""
+    """Yield the sentences of a family of which the scene has all parts."""
     things = [(thing.kind, thing.colour) for thing in scene.things]
     pairs = [pair for pair in combinations(things, 2) if pair[0][0] != pair[1][0]]
     if family == "kind":

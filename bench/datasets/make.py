@@ -37,7 +37,8 @@ from bench.datasets.captions import Captions, DataError, read
 
 @dataclass(frozen=True)
 class Corpus:
-    """Usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a folder."""
+    """A corpus: usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a
+    folder."""
 
     files: tuple[str, ...]
     folders: tuple[str, ...]
@@ -57,7 +58,7 @@ CORPORA = {
 
 
 def caption_files(source: Path, corpus: str) -> list[Path]:
-    """The caption files of ``source``; DataError names the expected files."""
+    """Return the caption files of ``source``; DataError names the expected files."""
     if source.is_file():
         return [source]
     for pattern in CORPORA[corpus].files:
@@ -70,7 +71,7 @@ def caption_files(source: Path, corpus: str) -> list[Path]:
 
 
 def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
-    """The folder that the first picture is in."""
+    """Return the folder that the first picture is in."""
     home = source.parent if source.is_file() else source
     candidates = [images] if images else [home / name for name in CORPORA[corpus].folders]
     for folder in candidates:
@@ -80,59 +81,59 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
     raise DataError(f"the picture {first} is not in {names}; name the folder with --images, or write all --no-images")
 
 
-def drop_missing(captions: Captions, root: Path) -> tuple[Captions, list[str]]:
-    """What has a picture under ``root``, and the pictures that are not there."""
-    named = dict.fromkeys([*captions.images, *(image for images in captions.splits.values() for image in images)])
-    missing = [image for image in named if not (root / image).is_file()]
+def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
+    """Return the captions that have a picture under ``root``, and the pictures that are not there."""
+    names = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
+    missing = [image for image in names if not (root / image).is_file()]
     absent = set(missing)
-    captions = [pair for pair in captions.captions if pair[0] not in absent]
-    splits = {name: [image for image in images if image not in absent] for name, images in captions.splits.items()}
-    return replace(captions, captions=captions, splits=splits), missing
+    captions = [pair for pair in table.captions if pair[0] not in absent]
+    splits = {name: [image for image in images if image not in absent] for name, images in table.splits.items()}
+    return replace(table, captions=captions, splits=splits), missing
 
 
-def join_restval(captions: Captions) -> Captions:
-    """The splits train and restval joined, as in the papers. DataError if one is missing."""
-    splits = {name: [*images] for name, images in captions.splits.items()}
+def join_restval(table: Captions) -> Captions:
+    """Join the splits train and restval, as in the papers. DataError if one is missing."""
+    splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")
     splits["train"] += splits.pop("restval")
-    return replace(captions, splits=splits)
+    return replace(table, splits=splits)
 
 
-def write(captions: Captions, out: Path) -> None:
-    """The table and the lists; images of a list that have no caption are left out of it, and told."""
+def write(table: Captions, out: Path) -> None:
+    """Write the table and the lists, without images that have no caption, whose number is printed."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["image", "caption"])
-        rows.writerows(captions.captions)
-    pictures = set(captions.images)
-    click.echo(f"{out / 'captions.csv'}: {len(captions.captions)} captions of {len(pictures)} pictures")
-    for name, images in captions.splits.items():
-        listed = [image for image in dict.fromkeys(images) if image in pictures]
-        if len(listed) < len(images):
-            click.echo(f"{name}: {len(images) - len(listed)} of {len(images)} have no caption or stand twice", err=True)
+        rows.writerows(table.captions)
+    pictures = set(table.images)
+    click.echo(f"{out / 'captions.csv'}: {len(table.captions)} captions of {len(pictures)} pictures")
+    for name, images in table.splits.items():
+        ids = [image for image in dict.fromkeys(images) if image in pictures]
+        if len(ids) < len(images):
+            click.echo(f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice", err=True)
         path = out / f"{name}.ids.txt"
-        path.write_text("".join(f"{image}\n" for image in listed), encoding="utf-8")
-        click.echo(f"{path}: {len(listed)}")
+        path.write_text("".join(f"{image}\n" for image in ids), encoding="utf-8")
+        click.echo(f"{path}: {len(ids)}")
 
 
 def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:
     """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds that split
     to train."""
-    captions = read(caption_files(source, corpus))
+    table = read(caption_files(source, corpus))
     if restval:
-        captions = join_restval(captions)
-    if captions.beyond:
-        click.echo(f"{captions.beyond} sentences after the first five of a picture are left out", err=True)
-    if captions.empty:
-        click.echo(f"{captions.empty} captions without a word are left out", err=True)
+        table = join_restval(table)
+    if table.beyond:
+        click.echo(f"{table.beyond} sentences after the first five of a picture are left out", err=True)
+    if table.empty:
+        click.echo(f"{table.empty} captions without a word are left out", err=True)
     missing: Sequence[str] = []
     if look:
-        root = picture_root(source, corpus, images, next(iter(captions.images)))
-        captions, missing = drop_missing(captions, root)
+        root = picture_root(source, corpus, images, next(iter(table.images)))
+        table, missing = drop_missing(table, root)
         click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
-    write(captions, out)
+    write(table, out)
     if missing:
         (out / "missing.txt").write_text("".join(f"{image}\n" for image in missing), encoding="utf-8")
         examples = ", ".join(missing[:3])
@@ -145,7 +146,7 @@ def main() -> None:
 
 
 def corpus_command(name: str) -> click.Command:
-    """The command of one corpus."""
+    """Return the command of one corpus."""
 
     @click.command(name, help=f"SOURCE, a folder of {name} or a file of its captions, as a table and lists.")
     @click.argument("source", type=click.Path(exists=True, path_type=Path))
@@ -169,7 +170,7 @@ for _name in CORPORA:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
 def ann(file: Path, out: Path) -> None:
-    """FILE in the layout of ann-benchmarks, as gallery.h5, queries.h5 and truth.npy."""
+    """Convert FILE, in the layout of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""
     from bench.datasets.vectors import convert as convert_vectors
 
     files = convert_vectors(file, out)

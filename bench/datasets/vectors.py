@@ -32,7 +32,7 @@ SAME = 1e-4  # scores that differ by so much of the larger are equal
 
 @dataclass(frozen=True)
 class FeatureFiles:
-    """Feature files, and the rows of the exact top 10 of each query, if the source told them."""
+    """Feature files, and the rows of the exact top 10 of each query, if the source has them."""
 
     gallery: Path
     queries: Path
@@ -40,7 +40,7 @@ class FeatureFiles:
 
 
 def is_ann(path: Path) -> bool:
-    """Whether a file has the layout, and not that of our feature files."""
+    """Return whether a file has the layout, and not that of our feature files."""
     if not h5py.is_hdf5(path):
         return False
     with h5py.File(path, "r") as file:
@@ -110,7 +110,7 @@ def _check_shapes(path: Path, file: Any) -> None:
 
 
 def _digest(*matrices: Any) -> str:
-    """Of shapes, and of the first and last rows."""
+    """Return a digest of shapes, and of the first and last rows."""
     digest = hashlib.sha256()
     for matrix in matrices:
         digest.update(repr((matrix.shape, str(matrix.dtype))).encode())
@@ -139,7 +139,7 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
 
 
 def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
-    """DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
+    """Raise DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
     with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
         vectors = gallery.mapped("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):

@@ -47,7 +47,7 @@ COLUMNS = (
 def recalls(
     searcher: Searcher, file: FeatureFile, asking: Modality, target: Modality, rms: Sequence[int]
 ) -> dict[str, NDArray[np.float64]]:
-    """R@1 and R@10 in percent, (len(rms), 2), of each metric."""
+    """Return R@1 and R@10 in percent, (len(rms), 2), of each metric."""
     counts = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
@@ -72,14 +72,14 @@ def recalls(
 
 
 def hit_at(k: int, own: NDArray[np.bool_], scores: NDArray[np.float32]) -> bool:
-    """Whether one of the query's own is among the k best."""
+    """Return whether one of the query's own is among the k best."""
     return bool(own[np.argsort(-scores, kind="stable")[:k]].any())
 
 
 def milliseconds(
     searcher: Searcher, queries: Sequence[Embeddings], target: Modality, rm: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
+    """Return quartiles of the time of a search by dot, and of what each alignment adds, over the same queries."""
 
     def caller(metric: Metric) -> Callable[[], object]:
         turns = cycle(queries)
@@ -87,26 +87,26 @@ def milliseconds(
 
     times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(queries))
     plain = np.array(times["dot"])
-    longer = {metric: np.array(taken) - (plain if metric != "dot" else 0) for metric, taken in times.items()}
-    return {metric: np.percentile(taken, [50, 25, 75]) for metric, taken in longer.items()}
+    longer = {metric: np.array(durations) - (plain if metric != "dot" else 0) for metric, durations in times.items()}
+    return {metric: np.percentile(durations, [50, 25, 75]) for metric, durations in longer.items()}
 
 
 def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each call; the first round warms up and is left out."""
+    """Measure milliseconds of each call; the first round warms up and is left out."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats + 1):
         for name, call in variants.items():
             start = time.perf_counter()
             call()
             times[name].append(1000 * (time.perf_counter() - start))
-    return {name: taken[1:] for name, taken in times.items()}
+    return {name: durations[1:] for name, durations in times.items()}
 
 
 def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:
-    """``count`` queries evenly spread, each on its own."""
+    """Return ``count`` queries evenly spread, each on its own."""
     total = file.count(asking)
-    chosen = islice(range(0, total, max(1, total // count)), count)
-    return [file.batch(asking, i, i + 1).embeddings for i in chosen]
+    numbers = islice(range(0, total, max(1, total // count)), count)
+    return [file.batch(asking, i, i + 1).embeddings for i in numbers]
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
@@ -124,10 +124,10 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
                 recall = recalls(searcher, dev, asking, target, rms)
                 queries = single_queries(dev, asking, timed)
                 for i, rm in enumerate(rms):
-                    taken = milliseconds(searcher, queries, target, rm)
+                    times = milliseconds(searcher, queries, target, rm)
                     for metric in METRICS if i else ("none", *METRICS):
-                        quartiles = [f"{ms:.3f}" for ms in taken.get(metric, [])] or [""] * 3
-                        figures = [f"{recall:.2f}" for recall in recall[metric][i]]
+                        quartiles = [f"{ms:.3f}" for ms in times.get(metric, [])] or [""] * 3
+                        figures = [f"{value:.2f}" for value in recall[metric][i]]
                         yield [f"{asking} to {target}", dtype, metric, rm, *figures, *quartiles, *stored]
 
 
@@ -142,11 +142,11 @@ def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
     """Measure gain and cost of re-ranking DEV by alignment."""
     parameters = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
     with (
-        FeatureFile(dev) as searched,
-        FeatureFile(train) as learned,
+        FeatureFile(dev) as gallery,
+        FeatureFile(train) as sample,
         Writer(sys.stdout, __file__, parameters, COLUMNS) as out,
     ):
-        for row in rows(searched, learned, rms, timed):
+        for row in rows(gallery, sample, rms, timed):
             out.write(*row)
 
 

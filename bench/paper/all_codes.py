@@ -74,7 +74,7 @@ SENTENCES = 300  # of a family, at most
 
 
 class Judge:
-    """The scores of all pairs by a metric, what is relevant, and the pictures of the captions."""
+    """The scores of all pairs by a metric, the relevance of pictures, and the pictures of the captions."""
 
     def __init__(self, gallery: Gallery, captions: list[str]) -> None:
         self.gallery = gallery
@@ -83,7 +83,7 @@ class Judge:
         self.scores = {"dot": gallery.products["text"]}
 
     def by(self, metric: str) -> NDArray[np.float32]:
-        """Scores (captions, pictures)."""
+        """Return scores (captions, pictures)."""
         if metric not in self.scores:
             words, regions = (self.gallery.of[modality].concepts for modality in ("text", "image"))
             assert words is not None
@@ -93,7 +93,7 @@ class Judge:
         return self.scores[metric]
 
     def row(self, codec: SurrogateCodec, metric: str) -> list[str]:
-        """The figures of a fitted code."""
+        """Return the figures of a fitted code."""
         pictures, captions = (codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text"))
         queries = codec.encode_queries(self.gallery.of["text"])
         index, exact = Postings.from_matrix(pictures), self.by(metric)
@@ -112,7 +112,7 @@ class Judge:
         ]  # fmt: skip
 
     def rerank(self, candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Candidates by the exact score, the best first, -1 last."""
+        """Sort candidates by the exact score, the best first, -1 last."""
         scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
         best: NDArray[np.int64] = np.take_along_axis(candidates, order, axis=1)
@@ -120,7 +120,7 @@ class Judge:
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """The rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
+    """Return the rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
     hits = np.full((queries.shape[0], depth), -1)
     for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
         row[: len(rows)] = rows
@@ -128,7 +128,7 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
-    """The share of the terms that either of two matrices uses that both use."""
+    """Return the share of the terms that either of two matrices uses that both use."""
     uses = [document_frequencies(matrix) > 0 for matrix in (one, other)]
     return float((uses[0] & uses[1]).sum() / max(1, (uses[0] | uses[1]).sum()))
 
@@ -160,7 +160,7 @@ class Labels(Mapping[int, Label]):
 
 
 def words_of(file: FeatureFile) -> list[set[str]]:
-    """The content words of all captions of each picture."""
+    """Return the content words of all captions of each picture."""
     number = {item.id: i for i, item in enumerate(file.items("image"))}
     words: list[set[str]] = [set() for _ in number]
     for item in file.items("text"):
@@ -169,8 +169,8 @@ def words_of(file: FeatureFile) -> list[set[str]]:
 
 
 def judge(terms: TermMatrix, labels: Mapping[int, Label], words: Sequence[set[str]]) -> tuple[float, float]:
-    """Of terms drawn by seed, mean share of the pictures with most of a term, and of all pictures (chance), whose
-    captions have a word of its label; NaN if no term drawn has a label with words."""
+    """Judge labels of terms drawn by seed: return the mean share of the pictures with most of a term, and of all
+    pictures (chance), whose captions have a word of its label; NaN if no term drawn has a label with words."""
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
     shares = []
@@ -184,7 +184,7 @@ def judge(terms: TermMatrix, labels: Mapping[int, Label], words: Sequence[set[st
 
 
 class Meaning:
-    """What terms mean: the captions of the pictures judged, and those that labels come from."""
+    """The meaning of terms: the captions of the pictures judged, and those that labels come from."""
 
     def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
         self.of_pictures = words_of(file)
@@ -195,7 +195,7 @@ class Meaning:
         self.words = [set(content_words(batch.items[n].content)) for n in chosen]
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """The agreement of the labels of a fitted code, and chance."""
+        """Return the agreement of the labels of a fitted code, and chance."""
         labels = Labels(codec, codec.encode_documents(self.captions), self.words)
         hit, chance = judge(pictures, labels, self.of_pictures)
         return ["", ""] if np.isnan(hit) else [f"{hit:.3f}", f"{chance:.3f}"]
@@ -208,10 +208,10 @@ class Families:
         painted = truth.read_gallery(gallery / "scenes.json")
         self.queries = truth.queries([painted[int(Path(id).stem)] for id in file.ids("image")], SENTENCES)
         encoder = plugins.encoder(file.header.spec)
-        self.encoded = encoder.encode_texts([query.queries.text for query in self.queries])
+        self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Per family the share of sentences whose first hit by the code alone has everything."""
+        """Return per family the share of sentences whose first hit by the code alone has everything."""
         hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
@@ -225,7 +225,7 @@ class Families:
 def codes_to_try(
     books: Sequence[tuple[tuple[Path, ...], tuple[str, ...]]], concepts: bool, chosen: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """The codes as they are written, and with the name of their codebook in the place of its path."""
+    """Yield the codes as they are written, and with the name of their codebook in the place of its path."""
     if chosen:
         yield from ((code, code) for code in chosen)
         return
@@ -273,7 +273,7 @@ def main(
         Writer(sys.stdout, __file__, settings, COLUMNS) as out,
     ):
         items = Gallery(file)
-        found = Judge(items, [item.content for item in file.items("text")])
+        measures = Judge(items, [item.content for item in file.items("text")])
         meaning = Meaning(file, other)
         families = None if gallery is None else Families(gallery, file)
         sample: list[Embeddings] = [other.batch(m, 0, other.count(m)).embeddings for m in MODALITIES]
@@ -281,8 +281,8 @@ def main(
             codec = parse_code(spec).codec(items.of["image"].vectors.shape[1]).fit(*sample)
             pictures = codec.encode_documents(items.of["image"])
             right = [None] * len(truth.FAMILIES) if families is None else families.row(codec, pictures)
-            judged = found.row(codec, "mrsw" if name.startswith("late") else rerank)
-            out.write(name, *judged, *meaning.row(codec, pictures), *right)
+            figures = measures.row(codec, "mrsw" if name.startswith("late") else rerank)
+            out.write(name, *figures, *meaning.row(codec, pictures), *right)
 
 
 if __name__ == "__main__":

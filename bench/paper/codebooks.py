@@ -25,33 +25,33 @@ class Codebooks:
         self.folder = folder
         self.size = size
         self.files = {"with": train, "no": alone}
-        self._made: dict[str, Codebook] = {}
+        self._books: dict[str, Codebook] = {}
 
     @property
     def contexts(self) -> list[str]:
-        """The names of what there are concepts of."""
+        """The names of the contexts that have concepts."""
         return [name for name, file in self.files.items() if file is not None]
 
     def __getitem__(self, name: str) -> Codebook:
-        if name not in self._made:
+        if name not in self._books:
             path = self.folder / f"{name}.npz" if self.folder else None
             if path is not None and path.exists():
-                self._made[name] = self._known(path)
+                self._books[name] = self._load(path)
             else:
                 click.echo(f"codebook {name}", err=True)
-                self._made[name] = self._make(*name.partition("-")[::2])
+                self._books[name] = self._make(*name.partition("-")[::2])
                 if path is not None:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    self._made[name].save(path)
-        return self._made[name]
+                    self._books[name].save(path)
+        return self._books[name]
 
-    def _known(self, path: Path) -> Codebook:
-        found = Codebook.load(path)
+    def _load(self, path: Path) -> Codebook:
+        book = Codebook.load(path)
         source = self.files[path.stem.partition("-")[0]]
-        if found.options["clusters"] != self.size or source is None or found.sources != (source.header.source,):
+        if book.options["clusters"] != self.size or source is None or book.sources != (source.header.source,):
             raise click.UsageError(f"{path}: a codebook of another size or of other files; delete it")
-        found.check(source.header.identity)
-        return found
+        book.check(source.header.identity)
+        return book
 
     def _make(self, context: str, kind: str) -> Codebook:
         file = self.files[context]
@@ -65,7 +65,8 @@ class Codebooks:
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
-    """A codebook of the most frequent words of the captions that are English and no stop-words (BoC, section III-B1).
+    """Return a codebook of the most frequent words of the captions that are English and no stop-words (BoC, section
+    III-B1).
 
     The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. Ties are broken
     alphabetically. The list of pyspellchecker, of 160,000 words with their inflections, says what is English.
@@ -76,8 +77,8 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     counts: Counter[str] = Counter()
     for pieces, _ in sentences([file]):
         counts.update(whole_words(pieces)[0])
-    known = SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
-    chosen = sorted(known, key=lambda word: (-counts[word], word))[:words]
+    english = SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
+    chosen = sorted(english, key=lambda word: (-counts[word], word))[:words]
     if not chosen:
         raise click.UsageError(f"{file.path}: no English words in its captions")
     number = {word: i for i, word in enumerate(chosen)}

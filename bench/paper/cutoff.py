@@ -26,7 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.datasets.gallery_truth import FAMILIES, Asked, Painted, queries, read_gallery
+from bench.datasets.gallery_truth import FAMILIES, Picture, Sentence, queries, read_gallery
 from bench.report.rows import Writer
 from boc.indexes.build import build_index, delete
 from boc.inputs.features import FeatureFile
@@ -44,8 +44,8 @@ NOWHERE = (
 
 
 @contextmanager
-def opened(features: Path) -> Iterator[tuple[Path, Searcher]]:
-    """A temporary index of FEATURES, and the folder of its back end."""
+def temporary_index(features: Path) -> Iterator[tuple[Path, Searcher]]:
+    """Yield a temporary index of FEATURES, and the folder of its back end."""
     with tempfile.TemporaryDirectory() as folder:
         build_index("bench", features, at=f"file:{folder}", concepts="float16")
         yield Path(folder), Searcher.open("bench", f"file:{folder}")
@@ -53,78 +53,81 @@ def opened(features: Path) -> Iterator[tuple[Path, Searcher]]:
 
 @contextmanager
 def without(place: Path, ids: Sequence[str], whole: Searcher) -> Iterator[Searcher]:
-    """A copy of the index ``whole``, whose back end is the folder ``place``, without some of its pictures."""
+    """Yield a copy of the index ``whole``, whose back end is the folder ``place``, without some of its pictures."""
     with tempfile.TemporaryDirectory() as folder:
         at = f"file:{shutil.copytree(place, Path(folder) / 'copy')}"
         delete("bench", ids, at=at)
-        found = Searcher.open("bench", at)
-        found.encoder = whole.encoder
-        yield found
+        rest = Searcher.open("bench", at)
+        rest.encoder = whole.encoder
+        yield rest
 
 
 def above(searcher: Searcher, texts: Sequence[str], metric: Metric) -> list[list[str]]:
-    """The ids above the line, of each sentence."""
+    """Return the ids above the line, of each sentence."""
     most = searcher.index.manifest.items["image"]
     answers = searcher.search_texts(texts, k=most, rm=1, find="image", rerank=metric, min_confidence=LINE)
     return [[hit.item.id for hit in hits] for hits in answers]
 
 
-def measured(
+def measures(
     shown: Sequence[Sequence[str]], right: Sequence[set[str]]
 ) -> tuple[float | None, float | None, float, float]:
-    """Precision, recall, number shown, and share of empty answers; None where there is nothing to divide by."""
+    """Return precision, recall, number shown, and share of empty answers; None where there is nothing to divide by."""
     pairs = list(zip(map(set, shown), right, strict=True))
-    precision = [len(found & wanted) / len(found) for found, wanted in pairs if found]
-    recall = [len(found & wanted) / len(wanted) for found, wanted in pairs if wanted]
+    precision = [len(hits & relevant) / len(hits) for hits, relevant in pairs if hits]
+    recall = [len(hits & relevant) / len(relevant) for hits, relevant in pairs if relevant]
     return (
         float(np.mean(precision)) if precision else None,
         float(np.mean(recall)) if recall else None,
-        float(np.mean([len(found) for found in shown])),
-        float(np.mean([not found for found in shown])),
+        float(np.mean([len(hits) for hits in shown])),
+        float(np.mean([not hits for hits in shown])),
     )
 
 
 def of_scenes(
-    features: Path, ids: Sequence[str], painted: Sequence[Painted], metrics: Sequence[Metric], most: int, kinds: int
+    features: Path, ids: Sequence[str], pictures: Sequence[Picture], metrics: Sequence[Metric], most: int, kinds: int
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of a gallery."""
-    asked = queries(painted, most)
-    with opened(features) as (place, searcher):
+    """Yield the rows of a gallery."""
+    sentences = queries(pictures, most)
+    with temporary_index(features) as (place, searcher):
         for metric in metrics:
             for family in FAMILIES:
-                mine = [query for query in asked if query.family == family]
-                right = [chosen(ids, query.relevance == 1) for query in mine]
+                mine = [query for query in sentences if query.family == family]
+                right = [select_ids(ids, query.relevance == 1) for query in mine]
                 if mine:
-                    shown = above(searcher, [query.asked.text for query in mine], metric)
-                    yield family, metric, len(mine), *measured(shown, right)
-            yield "nowhere", metric, len(NOWHERE), *measured(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
-        named = sorted({thing.kind for picture in painted for thing in picture.scene.things})[:kinds]
-        left_out: dict[Metric, list[list[str]]] = {metric: [] for metric in metrics}
-        for kind in named:
-            having = [any(thing.kind == kind for thing in picture.scene.things) for picture in painted]
-            with without(place, sorted(chosen(ids, np.array(having))), searcher) as rest:
-                for metric, shown in left_out.items():
-                    shown += above(rest, [Asked(((kind, ""),)).text], metric)
-        for metric, shown in left_out.items():
-            yield "left out", metric, len(named), *measured(shown, [set()] * len(named))
+                    shown = above(searcher, [query.sentence.text for query in mine], metric)
+                    yield family, metric, len(mine), *measures(shown, right)
+            yield "nowhere", metric, len(NOWHERE), *measures(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
+        kinds_shown = sorted({thing.kind for picture in pictures for thing in picture.scene.things})[:kinds]
+        without_kind: dict[Metric, list[list[str]]] = {metric: [] for metric in metrics}
+        for kind in kinds_shown:
+            having = [any(thing.kind == kind for thing in picture.scene.things) for picture in pictures]
+            with without(place, sorted(select_ids(ids, np.array(having))), searcher) as rest:
+                for metric, shown in without_kind.items():
+                    shown += above(rest, [Sentence(((kind, ""),)).text], metric)
+        for metric, shown in without_kind.items():
+            yield "left out", metric, len(kinds_shown), *measures(shown, [set()] * len(kinds_shown))
 
 
 def of_captions(
     features: Path, file: FeatureFile, metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of captioned photographs."""
+    """Yield the rows of captioned photographs."""
     items = [item for batch in file.batches("text", 1024) for item in batch.items]
     drawn = np.random.default_rng(0).permutation(len(items))[:most]
-    asked = [items[i] for i in sorted(drawn.tolist())]
-    texts, pictures = [item.content for item in asked], [{item.group} for item in asked]
-    with opened(features) as (place, searcher), without(place, sorted(set().union(*pictures)), searcher) as rest:
+    sentences = [items[i] for i in sorted(drawn.tolist())]
+    texts, pictures = [item.content for item in sentences], [{item.group} for item in sentences]
+    with (
+        temporary_index(features) as (place, searcher),
+        without(place, sorted(set().union(*pictures)), searcher) as rest,
+    ):
         for metric in metrics:
-            yield "caption", metric, len(asked), *measured(above(searcher, texts, metric), pictures)
-            yield "left out", metric, len(asked), *measured(above(rest, texts, metric), [set()] * len(asked))
-            yield "nowhere", metric, len(NOWHERE), *measured(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
+            yield "caption", metric, len(sentences), *measures(above(searcher, texts, metric), pictures)
+            yield "left out", metric, len(sentences), *measures(above(rest, texts, metric), [set()] * len(sentences))
+            yield "nowhere", metric, len(NOWHERE), *measures(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
 
 
-def chosen(ids: Sequence[str], mask: NDArray[np.bool_]) -> set[str]:
+def select_ids(ids: Sequence[str], mask: NDArray[np.bool_]) -> set[str]:
     return {id for id, taken in zip(ids, mask.tolist(), strict=True) if taken}
 
 
@@ -145,8 +148,8 @@ def main(features: Path, gallery: Path | None, metrics: tuple[Metric, ...], most
         if gallery is None:
             rows = of_captions(features, file, metrics, most)
         else:
-            painted, ids = read_gallery(gallery / "scenes.json"), file.ids("image")
-            rows = of_scenes(features, ids, [painted[int(Path(id).stem)] for id in ids], metrics, most, kinds)
+            pictures, ids = read_gallery(gallery / "scenes.json"), file.ids("image")
+            rows = of_scenes(features, ids, [pictures[int(Path(id).stem)] for id in ids], metrics, most, kinds)
         for family, by, count, precision, recall, shown, empty in rows:
             out.write(family, by, count, share(precision), share(recall), f"{shown:.2f}", f"{empty:.4f}")
 

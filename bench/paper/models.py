@@ -54,7 +54,7 @@ class Model(NamedTuple):
 
     @classmethod
     def of(cls, spec: str) -> Model:
-        """From NAME=FILE[+FILE...][,METRIC]."""
+        """Read a model from NAME=FILE[+FILE...][,METRIC]."""
         name, equals, rest = spec.partition("=")
         files, comma, metric = rest.rpartition(",")
         if not equals or (comma and metric not in METRICS):
@@ -64,8 +64,8 @@ class Model(NamedTuple):
         return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
 
 
-def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
-    """The mean region of each picture, zero where there is none."""
+def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
+    """Return the mean region of each picture, zero where there is none."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
     offsets, features = regions.offsets("image"), regions.mapped("image", "ragged/features")
     means = np.zeros((len(ids), features.shape[1]))
@@ -76,20 +76,20 @@ def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
 
 
 def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
-    """Scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
+    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
     with FeatureFile(gallery.paths[0]) as file:
         pictures = file.ids("image")
     items = open_source(regions, train).items
     captions = [item for item in items if item.modality == "text"]
-    known = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
+    number = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
     with FeatureFile(regions) as file:
-        seen, unseen = pooled(file, list(known)), pooled(file, pictures)
+        learned, unseen = mean_regions(file, list(number)), mean_regions(file, pictures)
     words = TfidfVectorizer()
     frequencies = words.fit_transform([item.content for item in captions])
     reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
     texts = reduce.fit_transform(frequencies)
     queries = reduce.transform(words.transform(gallery.captions))
-    images = seen[[known[item.group] for item in captions]]
+    images = learned[[number[item.group] for item in captions]]
     to_image, to_text = variates(images, texts)
     sides = (queries - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
     one, other = (unit_rows(side.astype(np.float32)) for side in sides)
@@ -97,7 +97,7 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
 
 
 def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Projections of either side onto the first canonical variates, weighted by their correlations."""
+    """Return projections of either side onto the first canonical variates, weighted by their correlations."""
     X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
     U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
@@ -106,7 +106,7 @@ def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The inverse square root of a shrunk covariance."""
+    """Return the inverse square root of a shrunk covariance."""
     values, vectors = linalg.eigh(covariance)
     root: NDArray[np.float64] = vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
     return root
@@ -120,7 +120,7 @@ def rows(
     relevance: NDArray[np.float32],
     fold: int | None,
 ) -> Iterator[list[object]]:
-    """One row per direction."""
+    """Yield one row per direction."""
     recalls = evaluate_recall(scores, owners, fold)
     graded = evaluate_ndcg(scores, owners, relevance, fold)
     numbers = np.arange(scores.shape[1])
@@ -141,15 +141,15 @@ def rows(
 @click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
 @click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
-    """Recall, median rank and NDCG of several MODELs."""
+    """Measure recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
-    read = [Model.of(spec) for spec in models]
-    gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
+    encoders = [Model.of(spec) for spec in models]
+    gallery = Gallery.of(*(path for model in encoders for path in model.gallery.paths))  # refuses those of other items
     with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
         relevance = gallery.relevance(tick=bar.update)
     part = fold if gallery.images > fold else None
-    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read)
+    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in encoders)
     settings = {"models": models, "floor": regions, "train": train, "fold": fold}
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=("scikit-learn",)) as out:
 
@@ -159,7 +159,7 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold
 
         if regions is not None and train is not None:
             write("closed form", "cosine of variates", floor(regions, train, gallery))
-        for model in read:
+        for model in encoders:
             click.echo(f"{model.name} by {model.metric}", err=True)
             write(model.name, model.metric, model.gallery.scores(model.metric))
 

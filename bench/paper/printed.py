@@ -14,12 +14,12 @@ Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Each side: the three recalls, then NDCG by ROUGE-L and by SPICE, if they are printed."""
-    found: Numbers = {}
+    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if they are printed."""
+    values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
-        found |= {f"{side} {name}": float(value) for name, value in zip(names, text.split(), strict=False)}
-    return found
+        values |= {f"{side} {name}": float(value) for name, value in zip(names, text.split(), strict=False)}
+    return values
 
 
 PRINTED: dict[tuple[str, str], Numbers] = {
@@ -39,10 +39,11 @@ PRINTED: dict[tuple[str, str], Numbers] = {
 Tables 1-3 of VSRN++."""
 
 
-def verdict(measure: str, printed: float, found: float | None) -> str:
-    """``reproduced`` within the printed digits, ``near`` within what a seed moves, else ``differs``; ``not run``."""
-    if found is None:
+def verdict(measure: str, printed: float, value: float | None) -> str:
+    """Return ``reproduced`` within the printed digits, ``near`` within what a seed moves, else ``differs``; ``not
+    run``."""
+    if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"
-    apart = round(abs(found - printed), 6)
+    apart = round(abs(value - printed), 6)
     return "reproduced" if apart <= EQUAL[kind] else "near" if apart <= NEAR[kind] else "differs"

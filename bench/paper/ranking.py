@@ -21,8 +21,8 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a code found in one direction.
+class Retrieval:
+    """The hits of a code in one direction, and their cost.
 
     ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10 candidates.
     ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
@@ -52,43 +52,43 @@ class Gallery:
         self.products = {"text": products, "image": products.T}
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
-        """Whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
+        """Return whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
         rows = np.argsort(-self.products[asking], axis=1, kind="stable")[:, :k]
-        found: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
-        return found
+        hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
+        return hits
 
-    def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Found:
-        """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the
-        exact product of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
+    def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Retrieval:
+        """Search by a fitted code, as an engine does: only those that share a term with the query, by the exact product
+        of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
         documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         depth = max(rms) * K
         rows = np.full((len(self.of[asking]), depth), -1, dtype=np.int64)
-        for row, (found, _) in zip(rows, postings.top(queries, depth), strict=True):
-            row[: len(found)] = found
+        for row, (numbers, _) in zip(rows, postings.top(queries, depth), strict=True):
+            row[: len(numbers)] = numbers
         own = (self.groups[target][rows] == self.groups[asking][:, None]) & (rows >= 0)
         scores = np.where(rows >= 0, np.take_along_axis(self.products[asking], rows, axis=1), -np.inf)
         best = (np.argsort(-scores[:, : rm * K], axis=1, kind="stable")[:, :K] for rm in rms)
         hits = np.stack([np.take_along_axis(own, columns, axis=1).any(axis=1) for columns in best], axis=1)
         n = len(self.of[target])
         size = sum(a.nbytes for a in (postings.starts, postings.rows, postings.frequencies)) / n
-        return Found(hits, postings_read(document_frequencies(documents), queries), documents.nnz / n, size)
+        return Retrieval(hits, postings_read(document_frequencies(documents), queries), documents.nnz / n, size)
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Mean of ``values`` (n,) in percent, and its standard error; values of one group are one draw (see ``spread``)."""
-    return 100 * float(values.mean(dtype=np.float64)), spread([(values, groups)])
+    """Return the mean of ``values`` (n,) in percent and its `standard_error`, where a group is one draw."""
+    return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
 
-def spread(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64]]]) -> float:
-    """Standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
+def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64]]]) -> float:
+    """Return the standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
 
     A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean n_g) / n, and the
     error is the root of G / (G - 1) times the sum of squares of what the groups move (Cochran, Sampling Techniques,
     1977, 2.11). So the five captions of a picture do not count as five pictures.
     """
-    moved: NDArray[np.float64] = np.zeros(1 + max(int(groups.max()) for _, groups in columns))
+    shifts: NDArray[np.float64] = np.zeros(1 + max(int(groups.max()) for _, groups in columns))
     for values, groups in columns:
         apart = values.astype(np.float64) - values.mean(dtype=np.float64)
-        moved += np.bincount(groups, apart, minlength=len(moved)) / len(values)
-    return 100 * float(np.sqrt(len(moved) / max(1, len(moved) - 1) * (moved @ moved)))
+        shifts += np.bincount(groups, apart, minlength=len(shifts)) / len(values)
+    return 100 * float(np.sqrt(len(shifts) / max(1, len(shifts) - 1) * (shifts @ shifts)))

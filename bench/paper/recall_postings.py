@@ -55,21 +55,21 @@ class Truth:
         self.dense = self.right(self.top)
 
     def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
-        """(recall of the dense top 10, percent right) for each depth."""
+        """Return (recall of the dense top 10, percent right) for each depth."""
         columns = documents.T.tocsr().astype(np.int64)
-        found: list[list[NDArray[np.int64]]] = [[] for _ in depths]
+        orders: list[list[NDArray[np.int64]]] = [[] for _ in depths]
         for start in range(0, queries.shape[0], BLOCK):
             scores = (queries[start : start + BLOCK].astype(np.int64) @ columns).tocsr()
             for i, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
                 rows, values = scores.indices[low:high], scores.data[low:high]
                 first = rows[np.lexsort((rows, -values))[: max(depths)]]
-                for best, depth in zip(found, depths, strict=True):
+                for best, depth in zip(orders, depths, strict=True):
                     best.append(self._rerank(start + i, first[:depth]))
-        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in found]
-        return [(float(recall), self.right(best)) for recall, best in zip(recalls, found, strict=True)]
+        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in orders]
+        return [(float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)]
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
-        """Percent of the queries with an item of their group among ``best``."""
+        """Return the percentage of the queries with an item of their group among ``best``."""
         return 100 * float(
             np.mean([(self.own[rows] == group).any() for rows, group in zip(best, self.asking, strict=True)])
         )
@@ -81,7 +81,7 @@ class Truth:
 def codes(
     only: str | None, sample: Sequence[Embeddings], terms: Sequence[int | None], unsparsified: bool
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """Each code at each setting, fitted."""
+    """Yield each code at each setting, fitted."""
     most = 2 * sample[0].vectors.shape[1]
     budgets = ([(most, most)] if unsparsified else []) + [(z, q) for z, q in BUDGETS if q <= most]
     for code in ("scalar", "bits", "permutation"):
@@ -97,15 +97,15 @@ def codes(
 
 
 def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """The codes over concept sets."""
+    """Yield the codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
 
 
-def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
-    """One row per setting and depth."""
-    for code, setting, codec in found:
+def rows(truth: Truth, settings: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
+    """Yield one row per setting and depth."""
+    for code, setting, codec in settings:
         documents, queries = (
             stack_rows([encode(part) for part in side])
             for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
@@ -122,23 +122,23 @@ def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iter
 
 
 def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
-    """Vectors, concepts if so asked, and items of the modalities that a file holds, in the order of their ids."""
+    """Read vectors, concepts if wished, and items of the modalities that a file holds, in the order of their ids."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
         for modality in ("image", "text"):
             if modality in modalities and file.count(modality):
-                found = file.items(modality)
-                order = sorted(range(len(found)), key=lambda i: found[i].id)
-                sets = file.batch(modality, 0, len(found)).embeddings.concepts if concepts else None
+                members = file.items(modality)
+                order = sorted(range(len(members)), key=lambda i: members[i].id)
+                sets = file.batch(modality, 0, len(members)).embeddings.concepts if concepts else None
                 sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
-                items += [found[i] for i in order]
+                items += [members[i] for i in order]
     return vectors, items
 
 
 def gini(amounts: NDArray[Any]) -> float:
-    """Gini coefficient of amounts (n,) >= 0, such as document frequencies: 0 = all equal, 1 - 1/n = one has all.
+    """Return the Gini coefficient of amounts (n,) >= 0: 0 = all equal, 1 - 1/n = one has all.
 
     G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner, Ecology 81, 2000). 0 if
     all are 0. BocError if ``amounts`` is empty or has a negative value.
@@ -165,7 +165,7 @@ def main(
     only: str | None,
     codebook: Path | None,
 ) -> None:
-    """Recall against postings of the embeddings in FEATURES."""
+    """Measure recall against postings of the embeddings in FEATURES."""
     parameters = {
         "features": features,
         "queries": queries,
@@ -182,11 +182,11 @@ def main(
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
     sizes = terms or (None,)
-    tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
+    settings = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
-        tried.append(concept_codes(Codebook.load(codebook), sample))
+        settings.append(concept_codes(Codebook.load(codebook), sample))
     with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
-        for row in rows(truth, chain.from_iterable(tried)):
+        for row in rows(truth, chain.from_iterable(settings)):
             out.write(*row)
 
 

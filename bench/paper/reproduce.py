@@ -105,16 +105,16 @@ class Plan:
     matrices: list[Path] = field(default_factory=list)
 
     def tern(self) -> None:
-        """Table I of TERN, with the sentence retrieval that the paper of TERAN prints."""
+        """Plan Table I of TERN, with the sentence retrieval that the paper of TERAN prints."""
         self.measure("TERN", "coco", "dot", [self.encode("tern", "tern", TERN, "coco")])
 
     def teran(self) -> None:
-        """The rows TERAN MrSw of Tables 1-3 of TERAN."""
+        """Plan the rows TERAN MrSw of Tables 1-3 of TERAN."""
         for data in ("coco", "f30k"):
             self.measure("TERAN MrSw", data, "mrsw", [self.encode(f"teran-{data}", "teran", f"teran/{data}.pth", data)])
 
     def vsrn(self) -> None:
-        """The rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of their scores."""
+        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of their scores."""
         for data, split, folder, name in (("coco", "testall", "coco", "coco"), ("f30k", "test", "flickr", "fliker")):
             array, tokens = self.data / f"{data}_precomp/{split}_ims.npy", f"vocab/{data}_precomp_vocab.pkl"
             files = []
@@ -125,7 +125,7 @@ class Plan:
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
 
     def vsrnpp(self) -> None:
-        """The rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
+        """Plan the rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
         for data in ("coco", "f30k"):
             table, source, regions = self.captions(data), self.regions(data), self.out / f"{data}-regions.h5"
             words = ("extract", table, *self.images(data), "-o", regions, "--regions", source)
@@ -145,7 +145,7 @@ class Plan:
             self.measure("VSRN++ (two models)", data, "dot", files, graded=False)
 
     def boc(self) -> None:
-        """Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
+        """Plan Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
         dev = self.encode("tern", "tern", TERN, "coco")
         train = self.encode("tern-train", "tern", TERN, "coco", "train", ("--shard", self.sample))
         alone = self.encode("tern-alone", "tern", TERN, "coco", "train", ("--shard", self.alone), "?alone")
@@ -156,7 +156,7 @@ class Plan:
                        (*reads, self.out / "boc-table1.csv"))  # fmt: skip
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        """(set, model, measure, printed, found) of every printed number; None where it was not run."""
+        """Yield (set, model, measure, printed, found) of every printed number; None where it was not run."""
         for line in self.lines:
             tables = {relevance: read_figures(path, folds=line.folds) for relevance, path in line.files.items()}
             for measure in (*MEASURES, *GRADED):
@@ -178,18 +178,19 @@ class Plan:
         return "--images", self.data / "coco" if data == "coco" else self.data / "f30k" / "flickr30k-images"
 
     def splits(self, data: str) -> Path:
-        """Karpathy's file: where the tables of the paper are, or in ``annotations``, where TERAN's data.tar has it."""
+        """Return the path of Karpathy's file: where the tables of the paper are, or in ``annotations``, where TERAN's
+        data.tar has it."""
         plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
         other = plain.parent / "annotations" / plain.name
         return other if other.exists() and not plain.exists() else plain
 
     def regions(self, data: str) -> str:
-        """The region source of the published features."""
+        """Return the region source of the published features."""
         source = f"files:{self.data / data / 'features_36'}"
         return source if data == "coco" else f"{source}?index={self.splits(data)}"
 
     def captions(self, data: str) -> Path:
-        """The table of captions, and beside it the lists of splits."""
+        """Add the step of the table of captions, and beside it the lists of splits."""
         path, table = self.splits(data), self.out / data / "captions.csv"
         corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
         words = (corpus, path, *self.images(data), "-o", table.parent, *joined)
@@ -208,7 +209,7 @@ class Plan:
         more: tuple[object, ...] = (),
         context: str = "",
     ) -> Path:
-        """The pictures and captions of a split by a published TERN or TERAN."""
+        """Add the steps that encode a split by a published TERN or TERAN."""
         table, features = self.captions(data), self.data / data / "features_36"
         name = label if kind == "teran" else kind
         model = self.convert(name, checkpoint, VOCABULARY, self.regions(data), features)
@@ -216,7 +217,7 @@ class Plan:
         return self.extract(label, kind, model, table, (table, features), ids, context)
 
     def convert(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
-        """The model folder of a published checkpoint."""
+        """Add the step that converts a published checkpoint."""
         paths, model = (self.data / checkpoint, self.data / tokens), self.out / name
         words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions)
         self.boc_step(f"{name}-model", words, (*paths, features), model / "config.json")
@@ -232,7 +233,7 @@ class Plan:
         more: tuple[object, ...] = (),
         context: str = "",
     ) -> Path:
-        """The vectors of a source by a model."""
+        """Add the step that encodes a source by a model; return its file."""
         file = self.out / f"{label}.h5"
         words = ("extract", source, "-o", file, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
         config = () if kind == "vsrnpp" else (model / "config.json",)
@@ -240,7 +241,7 @@ class Plan:
         return file
 
     def measure(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
-        """The lines of a model, an ensemble if there are several ``files``."""
+        """Add the steps and lines of a model, an ensemble if there are several ``files``."""
         name = files[0].stem.removesuffix("-1").removesuffix("-0")
         spice = self.data / data / "relevances" / f"{data}-test-spice.npy"
         relevances: dict[str, tuple[object, ...]] = {"ROUGE-L": ("--ndcg", "rouge-l") if graded else ()}
@@ -270,13 +271,13 @@ class Plan:
         self.steps.setdefault(step.name, step)
 
     def sources(self) -> list[Path]:
-        """The files and folders of DATA that the steps need, and the matrices of SPICE."""
+        """Return the files and folders of DATA that the steps need, and the matrices of SPICE."""
         needs = dict.fromkeys(path for step in self.steps.values() for path in step.needs)
-        made = {step.makes for step in self.steps.values()}
-        return [path for path in (*needs, *self.matrices) if path not in made]
+        products = {step.makes for step in self.steps.values()}
+        return [path for path in (*needs, *self.matrices) if path not in products]
 
     def run(self) -> bool:
-        """Run the steps that can be run and are not done; whether none failed."""
+        """Run the steps that can be run and are not done; return whether none failed."""
         fine = True
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         for step in self.steps.values():
@@ -292,8 +293,8 @@ class Plan:
                 step.run(log)
             except subprocess.CalledProcessError:
                 fine = False
-                said = log.read_text(encoding="utf-8", errors="replace").strip()
-                click.echo(f"{step.name}: failed: {said.rpartition(chr(10))[2]} ({log})", err=True)
+                errors = log.read_text(encoding="utf-8", errors="replace").strip()
+                click.echo(f"{step.name}: failed: {errors.rpartition(chr(10))[2]} ({log})", err=True)
         return fine
 
 
@@ -303,7 +304,7 @@ PAPERS: dict[str, Callable[[Plan], None]] = {
 
 
 def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
-    """The figures by direction; None if they were not measured."""
+    """Return the figures by direction; None if they were not measured."""
     if not path.is_file():
         return None
     tables: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
@@ -311,7 +312,7 @@ def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | No
 
 
 def show_needs(plan: Plan) -> None:
-    """The files that DATA has to hold, a line each, on stderr."""
+    """Print the files that DATA has to hold, a line each, on stderr."""
     for path in plan.sources():
         name = path.relative_to(plan.data).as_posix()
         what = next(what for pattern, what in KINDS.items() if fnmatch(name, pattern))
@@ -319,7 +320,7 @@ def show_needs(plan: Plan) -> None:
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
-    """UsageError for settings that the training of the paper does not take, before regions are cut for hours."""
+    """Raise UsageError for settings that the training of the paper does not take, before regions are cut for hours."""
     if settings and paper != "vsrnpp":
         raise click.UsageError(f"--set is for the training of vsrnpp; the models of {paper} are published")
     try:

@@ -26,7 +26,17 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.datasets.gallery_truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
+from bench.datasets.gallery_truth import (
+    DEPTH,
+    FAMILIES,
+    Measure,
+    Picture,
+    Sentence,
+    judge,
+    lies_on,
+    queries,
+    read_gallery,
+)
 from bench.report.rows import Writer
 from boc.explain.score import explain
 from boc.indexes.build import build_index
@@ -41,49 +51,49 @@ COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
-def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
-    """The numbers of the pictures that each sentence finds."""
+def rank(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
+    """Return the numbers of the pictures that each sentence finds."""
     hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
     return [[numbers[hit.item.id] for hit in row] for row in hits]
 
 
 def families(
-    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
+    searcher: Searcher, gallery: Sequence[Picture], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """The measures of all families."""
-    chosen = queries(gallery, most)
+    """Yield the measures of all families."""
+    sentences = queries(gallery, most)
     for metric in metrics:
-        rankings = found(searcher, [query.asked.text for query in chosen], numbers, metric)
+        rankings = rank(searcher, [query.sentence.text for query in sentences], numbers, metric)
         for family in FAMILIES:
-            mine = [i for i, query in enumerate(chosen) if query.family == family]
+            mine = [i for i, query in enumerate(sentences) if query.family == family]
             if mine:
-                measures = judge([chosen[i] for i in mine], [rankings[i] for i in mine])
+                measures = judge([sentences[i] for i in mine], [rankings[i] for i in mine])
                 yield from ((family, metric, name, measure) for name, measure in measures.items())
 
 
 def pointing(
-    searcher: Searcher, gallery: Sequence[Painted], file: FeatureFile, explained: int
+    searcher: Searcher, gallery: Sequence[Picture], file: FeatureFile, explained: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """The pointing game, by words and by what is marked in ``explained`` pictures."""
+    """Play the pointing game, by words and by what is marked in ``explained`` pictures."""
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
-    played: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    plays_by: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
         assert rows.embeddings.concepts is not None
         assert rows.embeddings.boxes is not None
         regions, boxes = rows.embeddings.concepts[0], rows.embeddings.boxes[0]
         for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
             on = np.array([lies_on(region, box) for region in boxes])
-            text, pairs = Asked(((thing.kind, thing.colour),)).text, [("word", nearest)]
-            for by, point in pairs + [("explain", marked)] * (number in drawn):
+            text, pairs = Sentence(((thing.kind, thing.colour),)).text, [("word", nearest_region)]
+            for by, point in pairs + [("explain", strongest_region)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
-                played.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
-    for (things, by), plays in sorted(played.items()):
+                plays_by.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
+    for (things, by), plays in sorted(plays_by.items()):
         hit, chance = map(float, np.mean(plays, axis=0))
         yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
 
 
-def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
-    """The region with the largest cosine to the noun."""
+def nearest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+    """Return the region with the largest cosine to the noun."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
     assert encoded.words is not None
@@ -93,41 +103,41 @@ def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[
     return int(cosines.max(axis=0, initial=-1).argmax())
 
 
-def marked(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
-    """The region that an explanation marks strongest."""
+def strongest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+    """Return the region that an explanation marks strongest."""
     weights = explain(searcher, id, text, labelled=0).weights
     assert weights is not None
     return int(weights.argmax())
 
 
-def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
-    """What matters most, in two lines."""
-    place = {measure: found for (family, by, measure), found in rows.items() if (family, by) == ("place", metric)}
+def summary(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
+    """Yield the most important figures, in two lines."""
+    place = {name: measure for (family, by, name), measure in rows.items() if (family, by) == ("place", metric)}
     count = next(iter(place.values())).count
-    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * found.value:.0f} %" for name, found in place.items())
+    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * measure.value:.0f} %" for name, measure in place.items())
     yield f'{count} sentences such as "a red rocket over the desert", first hit right: {shares}'
     points = [(things, measure) for (things, by, _), measure in rows.items() if by == "word"]
     yield "the noun points at the thing: " + ", ".join(f"{100 * m.value:.0f} % ({things})" for things, m in points)
 
 
-def measured(
+def all_measures(
     searcher: Searcher,
-    painted: Sequence[Painted],
+    pictures: Sequence[Picture],
     file: FeatureFile,
     metrics: Sequence[Metric],
     most: int,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """All measures of the pictures in ``file``, whose ids number them in ``painted``."""
+    """Yield all measures of the pictures in ``file``, whose ids number them in ``pictures``."""
     numbers = {id: i for i, id in enumerate(file.ids("image"))}
-    shown = [painted[int(Path(id).stem)] for id in numbers]
+    shown = [pictures[int(Path(id).stem)] for id in numbers]
     yield from families(searcher, shown, numbers, metrics, most)
     yield from pointing(searcher, shown, file, explained)
 
 
 @contextmanager
-def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
-    """The index ``name``, or a temporary one of FEATURES, under the default code."""
+def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
+    """Yield the index ``name``, or a temporary one of FEATURES, under the default code."""
     if name is not None:
         yield Searcher.open(name, at)
         return
@@ -156,12 +166,12 @@ def main(
     brief: bool,
 ) -> None:
     """Judge a search among the pictures in FEATURES by the truth in GALLERY."""
-    painted = read_gallery(gallery / "scenes.json")
-    with FeatureFile(features) as file, opened(features, name, at) as searcher:
+    pictures = read_gallery(gallery / "scenes.json")
+    with FeatureFile(features) as file, open_index(features, name, at) as searcher:
         metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
-        found = measured(searcher, painted, file, metrics, most, explained)
+        measures = all_measures(searcher, pictures, file, metrics, most, explained)
         if brief:
-            click.echo("\n".join(told({(a, b, c): measure for a, b, c, measure in found}, metrics[0])))
+            click.echo("\n".join(summary({(a, b, c): measure for a, b, c, measure in measures}, metrics[0])))
             return
         settings = {
             "gallery": gallery,
@@ -171,7 +181,7 @@ def main(
             "explained": explained,
         }
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
-            for *key, measure in found:
+            for *key, measure in measures:
                 out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
 
 

@@ -43,11 +43,11 @@ PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
 PLAIN, PRINTED, OFFSET, ROTATED = "plain", "printed order", "offset", "centred, rotated"
 CHAINS: tuple[tuple[str, str, Callable[[int], SurrogateCodec]], ...] = (
     ("scalar", PLAIN, lambda z: global_code("scalar", z=z, query_z=z, plain=True)),
-    ("scalar", PRINTED, lambda z: variants.printed("scalar", z, z)),
+    ("scalar", PRINTED, lambda z: variants.printed_order("scalar", z, z)),
     ("scalar", ROTATED, lambda z: global_code("scalar", z=z, query_z=z)),
     ("permutation", PLAIN, lambda z: global_code("permutation", z=z, query_z=z, plain=True)),
-    ("permutation", PRINTED, lambda z: variants.printed("permutation", z, z)),
-    ("permutation", OFFSET, lambda z: variants.offset(z, z)),
+    ("permutation", PRINTED, lambda z: variants.printed_order("permutation", z, z)),
+    ("permutation", OFFSET, lambda z: variants.offset_ranks(z, z)),
     ("permutation", ROTATED, lambda z: global_code("permutation", z=z, query_z=z)),
 )
 """Code, name of the chain, and how to make it for so many terms."""
@@ -78,7 +78,7 @@ Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
 
 
 class Setting(NamedTuple):
-    """A fitted code, what to call it, and how sparse it is."""
+    """A fitted code with its name and sparsity."""
 
     code: str
     chain: str
@@ -89,23 +89,23 @@ class Setting(NamedTuple):
 
 
 def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec) -> Iterator[Setting]:
-    """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
-    ``dictionary`` at several budgets."""
+    """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the
+    fitted ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
     for code, chain, make in CHAINS:
         codec = fit_code(fit, make(width))
         for sparsity in sparsities:
-            z = kept(sparsity, width)
-            yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
+            z = terms_at(sparsity, width)
+            yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
     for sparsity in sparsities:
-        z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
+        z = terms_at(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
     z, query_z = Code("scalar").budgets(fit.header.dim)
     default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
-        shifted = fit_code(fit, variants.shifted("scalar"))
-        yield Setting("scalar", "shifted", width, width, 0.0, shifted)
+        codec_of_all = fit_code(fit, variants.shifted_crelu("scalar"))
+        yield Setting("scalar", "shifted", width, width, 0.0, codec_of_all)
     for z, query_z in PROBES:
         sparsity = round(1 - z / dictionary.n_terms, 4)
         yield Setting(
@@ -114,57 +114,57 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
 
 
 def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
-    """Codes over concepts, soft ones at each sparsity."""
+    """Yield codes over concepts, soft ones at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
         for aggregate in ("sum", "max"):
             codec = concept_code(book, aggregate=aggregate).fit(one)
             for sparsity in sparsities:
-                z = kept(sparsity, len(book))
-                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.set_budgets(z, z))
+                z = terms_at(sparsity, len(book))
+                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
 
 
-def kept(sparsity: float, width: int) -> int:
-    """Terms kept of ``width``."""
+def terms_at(sparsity: float, width: int) -> int:
+    """Return the number of terms, of ``width``, at a sparsity."""
     return max(1, round((1 - sparsity) * width))
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """One row per setting and direction, then one row per pair of PAIRS if both were measured."""
+    """Yield one row per setting and direction, then one row per pair of PAIRS if both were measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:
         click.echo(f"{setting.code}, {setting.chain}, {setting.z} / {setting.query_z}", err=True)
         for asking, target in DIRECTIONS:
-            found = gallery.search(setting.codec, asking, target)
-            hits[setting.code, setting.chain, setting.sparsity, asking] = found.hits
+            result = gallery.search(setting.codec, asking, target)
+            hits[setting.code, setting.chain, setting.sparsity, asking] = result.hits
             hits["dense", "", setting.sparsity, asking] = np.repeat(dense[asking][:, None], len(RMS), axis=1)
             dense_share = share(dense[asking], gallery.groups[asking])[0]
             yield [
-                setting.code, setting.chain, setting.z, setting.query_z, setting.sparsity, round(found.terms, 2),
-                f"{asking} to {target}", round(found.postings, 1), round(found.size, 1), f"{dense_share:.2f}",
-                *figures(found.hits, gallery.groups[asking]),
+                setting.code, setting.chain, setting.z, setting.query_z, setting.sparsity, round(result.terms, 2),
+                f"{asking} to {target}", round(result.postings, 1), round(result.size, 1), f"{dense_share:.2f}",
+                *figures(result.hits, gallery.groups[asking]),
             ]  # fmt: skip
     yield from differences(gallery, hits)
 
 
 def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
-    """What the first of each pair finds more than the second, at each sparsity that both have."""
+    """Yield what the first of each pair finds more than the second, at each sparsity that both have."""
     for (one, of), (other, than) in PAIRS:
         chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
-        for (code, name, sparsity, asking), found in hits.items():
+        for (code, name, sparsity, asking), more in hits.items():
             less = hits.get((other, than, sparsity, asking))
             if (code, name) == (one, of) and less is not None:
                 direction = f"{asking} to {dict(DIRECTIONS)[asking]}"
-                cells = figures(found.astype(np.int8) - less, gallery.groups[asking])
+                cells = figures(more.astype(np.int8) - less, gallery.groups[asking])
                 yield [f"{one} minus {other}", chain, None, None, sparsity, None, direction, None, None, None, *cells]
 
 
 def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
-    """Percent of each column of ``values`` (queries, Rm), and then their standard errors."""
+    """Return percentages of each column of ``values`` (queries, Rm), and then their standard errors."""
     shares = [share(column, groups) for column in values.T]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
 
@@ -188,18 +188,18 @@ def main(
     vectors: bool,
     sparsities: tuple[float, ...],
 ) -> None:
-    """Recall@10 against sparsity of the embeddings in FEATURES."""
+    """Measure Recall@10 against sparsity of the embeddings in FEATURES."""
     parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
     parameters |= {"vectors": True} if vectors else {}
     with ExitStack() as stack:
-        searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
+        gallery_file, sample = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
-        gallery = Gallery(searched)
-        dictionary = fit_code(learned, global_code("dictionary", terms=terms))
-        settings = [global_settings(learned, sparsities, dictionary)]
+        gallery = Gallery(gallery_file)
+        dictionary = fit_code(sample, global_code("dictionary", terms=terms))
+        settings = [global_settings(sample, sparsities, dictionary)]
         if gallery.of["image"].concepts is not None and not vectors:
-            books = Codebooks(learned, context_free, codebooks, clusters)
-            settings.append(concept_settings(books, learned, sparsities))
+            books = Codebooks(sample, context_free, codebooks, clusters)
+            settings.append(concept_settings(books, sample, sparsities))
         with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
-from bench.paper.ranking import DIRECTIONS, Gallery, spread
+from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
 from bench.report.rows import Writer
 from boc.codecs import DeepPermutation, SurrogateCodec, global_code
 from boc.codecs.bag_of_concepts import concept_steps
@@ -115,7 +115,7 @@ class Line:
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Of each of the six recalls, 1 for a query whose right item is found and 0 for another."""
+        """Return for each of the six recalls 1 for a query whose right item is found and 0 for another."""
         return [(self.ranks[asking] < k).astype(np.int8) for asking in ("text", "image") for k in CUTOFFS]
 
 
@@ -127,46 +127,46 @@ class Table:
         self.of = self.gallery.of
 
     def dense(self, section: str, model: str) -> Line:
-        """The line of the global vectors themselves."""
+        """Return the line of the global vectors themselves."""
         return self._line(section, model, lambda m, _: self.of[m].vectors)
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
-        """The line of a fitted codec."""
+        """Return the line of a fitted codec."""
         return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
 
-    def signed(self, section: str, model: str, scale: float = 1000) -> Line:
-        """The line of floor(scale * v), negative numbers included, by cosine."""
+    def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
+        """Return the line of floor(scale * v), negative numbers included, by cosine."""
         return self._line(
             section, model, lambda m, _: unit_rows(np.floor(scale * self.of[m].vectors.astype(np.float64)))
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
-        """A row of the table, of a line or of its difference to another."""
+        """Return a row of the table, of a line or of its difference to another."""
         groups = self.gallery.groups
         values = line.hits() if minus is None else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
         recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
-        error = spread(list(zip(values, asking, strict=True)))
+        error = standard_error(list(zip(values, asking, strict=True)))
         section, other = (line.section, None) if minus is None else (PAIRS, minus.model)
         texts = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
-        return [section, line.model, other, *texts, *published(line.model, other)]
+        return [section, line.model, other, *texts, *paper_cells(line.model, other)]
 
     def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[Any]]) -> Line:
-        found: dict[Modality, NDArray[np.int64]] = {}
+        positions: dict[Modality, NDArray[np.int64]] = {}
         for asking, target in DIRECTIONS:
             scores = encode(asking, "queries") @ encode(target, "documents").T
-            found[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
-        return Line(section, model, found)
+            positions[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
+        return Line(section, model, positions)
 
 
 def exact(terms: TermMatrix) -> NDArray[np.float64]:
-    """Whole numbers whose products float64 sums without rounding."""
+    """Return whole numbers whose products float64 sums without rounding."""
     dense: NDArray[np.float64] = terms.toarray().astype(np.float64)
     return dense
 
 
-def published(model: str, minus: str | None) -> list[object]:
-    """The paper's figures of a model, or its differences of two; empty cells where it has none."""
+def paper_cells(model: str, minus: str | None) -> list[object]:
+    """Return the paper's figures of a model, or its differences of two; empty cells where it has none."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:
@@ -175,7 +175,7 @@ def published(model: str, minus: str | None) -> list[object]:
 
 
 def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
-    """The lines of the table, one by one."""
+    """Yield the lines of the table, one by one."""
 
     def row(section: str, model: str, codec: SurrogateCodec) -> Line:
         return dev.code(section, model, codec.fit(*train))
@@ -188,11 +188,11 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     yield dev.dense(GLOBAL, "TERN")
     yield row(GLOBAL, "Deep Permutation", global_code("permutation", plain=True))
     yield row(GLOBAL, "Scalar Quantization", global_code("scalar", plain=True))
-    yield row(READINGS, "Deep Permutation, printed order", variants.printed("permutation"))
-    yield row(READINGS, "Deep Permutation, offset", variants.offset())
+    yield row(READINGS, "Deep Permutation, printed order", variants.printed_order("permutation"))
+    yield row(READINGS, "Deep Permutation, offset", variants.offset_ranks())
     yield row(READINGS, "Deep Permutation, without c-ReLU", SurrogateCodec([DeepPermutation()]))
-    yield row(READINGS, "Scalar Quantization, printed order", variants.printed("scalar"))
-    yield dev.signed(READINGS, "Scalar Quantization, without c-ReLU")
+    yield row(READINGS, "Scalar Quantization, printed order", variants.printed_order("scalar"))
+    yield dev.signed_floor(READINGS, "Scalar Quantization, without c-ReLU")
     free = "no" in books.contexts
     if free:
         yield concept_row(HARD, "No context", "no")
@@ -208,8 +208,8 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
-    yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted("permutation", rotations=8))
-    yield row(MORE, "Scalar Quantization, shifted", variants.shifted("scalar"))
+    yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted_crelu("permutation", rotations=8))
+    yield row(MORE, "Scalar Quantization, shifted", variants.shifted_crelu("scalar"))
     yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
     yield concept_row(MORE, "hard, English dict. with context", "with-words", hard=True)
     if free and alone_dev is not None:
@@ -235,23 +235,23 @@ def main(
     clusters: int,
     codebooks: Path | None,
 ) -> None:
-    """Table I of the Bag of Concepts paper on the embeddings in DEV."""
+    """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
-        opened, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
+        gallery, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
         alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
         books = Codebooks(fit, alone_fit, codebooks, clusters)
         sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
-        table = Table(opened)
+        table = Table(gallery)
         out = stack.enter_context(Writer(sys.stdout, __file__, parameters, COLUMNS))
-        found = {}
+        lines_by_model = {}
         for line in lines(table, Table(alone) if alone else None, sample, books):
             click.echo(line.model, err=True)
             out.write(*table.cells(line))
-            found[line.model] = line
+            lines_by_model[line.model] = line
         for one, other in COMPARED:
-            if one in found and other in found:
-                out.write(*table.cells(found[one], found[other]))
+            if one in lines_by_model and other in lines_by_model:
+                out.write(*table.cells(lines_by_model[one], lines_by_model[other]))
 
 
 if __name__ == "__main__":

@@ -29,20 +29,20 @@ from boc.codecs import (
 FINE = 10_000  # scale of what has been rounded already, or loses nothing else
 
 
-def printed(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """``scalar`` or ``permutation`` in the order that the paper prints: quantise, then keep."""
+def printed_order(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
+    """Return ``scalar`` or ``permutation`` in the order that the paper prints: quantise, then keep."""
     if code == "permutation":
         return SurrogateCodec([CReLU(), DeepPermutation(), TopZ(z, query_z), ScalarQuantizer(1)])
     return SurrogateCodec([CReLU(), ScalarQuantizer(), TopZ(z, query_z), UnitNorm(), ScalarQuantizer(FINE)])
 
 
-def offset(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """``permutation`` whose ranks count from twice what is kept."""
+def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
+    """Return ``permutation`` whose ranks count from twice what is kept."""
     return SurrogateCodec([CReLU(), TopZ(z, query_z), DeepPermutation(offset=True)])
 
 
-def shifted(code: str, rotations: int = 0) -> SurrogateCodec:
-    """``scalar`` or ``permutation`` of all terms, over so many rotations side by side."""
+def shifted_crelu(code: str, rotations: int = 0) -> SurrogateCodec:
+    """Return ``scalar`` or ``permutation`` of all terms, over so many rotations side by side."""
     before = [RandomRotation(expand=rotations)] if rotations else []
     if code == "permutation":
         return SurrogateCodec([*before, ShiftedCReLU(), TopZ(), DeepPermutation()])

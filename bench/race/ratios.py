@@ -106,7 +106,7 @@ def main(races: tuple[Path, ...]) -> None:
     with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
         for path in races:
             found = read(path)
-            if "p50_rounds" not in found.columns or not found.done:
+            if "p50_rounds" not in found.columns or not found.is_complete:
                 raise click.UsageError(f"{path}: not all rows of a race; give what race.py printed to its end")
             for recall, one, other in pairs(found.table):
                 out.write(found.name, *compared(recall, one, other))

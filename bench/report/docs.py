@@ -43,7 +43,7 @@ LAST_COMMIT = dict.fromkeys(
 
 
 class Marker(NamedTuple):
-    """What is to stand between two markers: a view, or a plot, of a file of rows."""
+    """The contents between two markers: a view, or a plot, of a file of rows."""
 
     name: str
     view: str
@@ -51,12 +51,12 @@ class Marker(NamedTuple):
 
 
 def pages(root: Path) -> list[Path]:
-    """The pages that may have markers."""
+    """Return the pages that may have markers."""
     return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
 
 
 def markers(text: str) -> Iterator[Marker]:
-    """The markers of a page."""
+    """Yield the markers of a page."""
     for match in MARKED.finditer(text):
         yield marker(match["what"])
 
@@ -67,10 +67,9 @@ def marker(what: str) -> Marker:
 
 
 def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
-    """The page with everything between its markers generated, and plots drawn if ``write``. ViewError for a bad
-    marker."""
+    """Generate everything between the markers of a page, and draw plots if ``write``. ViewError for a bad marker."""
 
-    def replaced(match: re.Match[str]) -> str:
+    def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
         path = root / "docs" / "rows" / f"{what.name}.csv"
         rows = read_finished(path)
@@ -78,7 +77,7 @@ def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
             table(rows, what.view, what.words).markdown())  # fmt: skip
         return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
 
-    return MARKED.sub(replaced, text)
+    return MARKED.sub(regenerate, text)
 
 
 def digest(path: Path) -> str:
@@ -86,17 +85,17 @@ def digest(path: Path) -> str:
 
 
 def read_finished(path: Path) -> Rows:
-    """Rows that are whole; ViewError otherwise."""
+    """Read rows that are complete; ViewError otherwise."""
     if not path.exists():
         raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
     rows = read(path)
-    if not rows.done:
+    if not rows.is_complete:
         raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
     return rows
 
 
 def origin(rows: Rows) -> str:
-    """A line that names the commit of a script that is not in the tree."""
+    """Return a line that names the commit of a script that is not in the tree."""
     script = rows.head["script"]
     if script in SCRIPTS:
         return ""
@@ -106,7 +105,7 @@ def origin(rows: Rows) -> str:
 
 
 def figure(rows: Rows, what: Marker, page: Path, root: Path, of: str, write: bool) -> str:
-    """The link to a plot, drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
+    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
     from bench.report.figures import PLOTS, plot, svg  # matplotlib, for those pages that have plots
 
     try:

@@ -77,7 +77,7 @@ class Plot:
 
 
 def log_x(ticks: Sequence[float], text: Callable[[float], str] | None = None) -> Callable[[Axes], None]:
-    """A logarithmic horizontal axis with these ticks."""
+    """Return a logarithmic horizontal axis with these ticks."""
 
     def scale(ax: Axes) -> None:
         ax.set_xscale("log")
@@ -87,7 +87,7 @@ def log_x(ticks: Sequence[float], text: Callable[[float], str] | None = None) ->
 
 
 def log_both(ticks: Sequence[float]) -> Callable[[Axes], None]:
-    """Two logarithmic axes, the horizontal one with these ticks."""
+    """Return two logarithmic axes, the horizontal one with these ticks."""
 
     def scale(ax: Axes) -> None:
         log_x(ticks)(ax)
@@ -104,14 +104,14 @@ def log_y(ax: Axes) -> None:
 
 
 def marks(axis: Any, ticks: Sequence[float], text: Callable[[float], str] | None = None) -> None:
-    """These ticks only."""
+    """Set these ticks only."""
     axis.set_major_locator(FixedLocator(sorted(set(ticks))))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: (text or short)(value)))
 
 
 def short(value: float) -> str:
-    """10,000 as 10k, 3,000,000 as 3M, less as it is."""
+    """Write 10,000 as 10k, 3,000,000 as 3M, less as it is."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size and value >= 10_000:
             return f"{value / size:g}{letter}"
@@ -119,7 +119,7 @@ def short(value: float) -> str:
 
 
 def draw(plot: Plot) -> Figure:
-    """The figure of a plot. One legend stands for all panels if they have the same lines."""
+    """Draw a plot. One legend stands for all panels if they have the same lines."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=plot.size, layout="constrained")
         figure.suptitle(plot.title, fontsize=12, x=0.01, ha="left")
@@ -149,7 +149,7 @@ def draw(plot: Plot) -> Figure:
 
 
 def svg(plot: Plot, name: str) -> str:
-    """The figure as an SVG element that may stand in a page beside others."""
+    """Return the figure as an SVG element that may stand in a page beside others."""
     file = io.StringIO()
     figure = draw(plot)
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
@@ -177,18 +177,18 @@ CURVES = {  # line: code, chain ("" for any), style, dashed
 
 
 def curve(rows: Rows, name: str, direction: str) -> list[Row]:
-    """The rows of ``sparsity_recall.py`` that make a line, the least sparse first."""
+    """Return the rows of ``sparsity_recall.py`` that make a line, the least sparse first."""
     code, chain, *_ = CURVES[name]
     mine = [r for r in rows.table if (r["code"], r["direction"]) == (code, direction) and chain in ("", r["chain"])]
     return sorted(mine, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
 
 
 def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
-    """R@10 against sparsity, not re-ranked (Fig. 3a and 3b)."""
+    """Plot R@10 against sparsity, not re-ranked (Fig. 3a and 3b)."""
     panels = []
 
     def scale(ax: Axes) -> None:
-        log_x([1 - s for s in SPARSITIES], lambda kept: f"{1 - kept:.2g}")(ax)
+        log_x([1 - s for s in SPARSITIES], lambda share: f"{1 - share:.2g}")(ax)
         ax.invert_xaxis()
 
     for direction, side in DIRECTIONS.items():
@@ -205,7 +205,7 @@ def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
 
 
 def by_candidates(rows: Rows) -> Plot:
-    """R@10 against Rm where codes are sparsest (Fig. 3c)."""
+    """Plot R@10 against Rm where codes are sparsest (Fig. 3c)."""
     panels = []
     for direction, side in DIRECTIONS.items():
         sparse = {n: [r for r in curve(rows, n, direction) if float(r["sparsity"]) > 0.98] for n in CURVES}
@@ -220,15 +220,15 @@ def by_candidates(rows: Rows) -> Plot:
 
 
 def codebook_size(rows: Rows) -> Plot:
-    """R@10 against the number of centroids, learned from the largest sample."""
+    """Plot R@10 against the number of centroids, learned from the largest sample."""
     largest = max(numbers(rows.table, "sample"))
     panels = []
     for direction, side in DIRECTIONS.items():
         mine = [r for r in rows.table if r["direction"] == direction and float(r["sample"]) == largest]
         kinds: dict[str, list[Row]] = {}
         for row in sorted(mine, key=lambda row: int(row["clusters"])):
-            kept = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
-            kinds.setdefault(row["assignment"] + kept, []).append(row)
+            budget = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
+            kinds.setdefault(row["assignment"] + budget, []).append(row)
         lines = [
             Line(kind, numbers(group, "clusters"), numbers(group, "R@10"), i, error=numbers(group, "R@10 +-"))
             for i, (kind, group) in enumerate(sorted(kinds.items()))
@@ -239,7 +239,7 @@ def codebook_size(rows: Rows) -> Plot:
 
 
 def pareto(rows: Rows) -> Plot:
-    """Latency and throughput against recall, of settings that no other of the same index beats."""
+    """Plot latency and throughput against recall, of settings that no other of the same index beats."""
     ours = {(row["engine"], row["index"]): row["ours"] == "1" for row in rows.table}
     order = sorted(ours, key=lambda name: not ours[name])
     panels = []
@@ -260,7 +260,7 @@ def pareto(rows: Rows) -> Plot:
 
 
 def near_one(ax: Axes) -> None:
-    """Recall on an axis that spreads what is near to 1, beside a logarithmic one."""
+    """Show recall on an axis that spreads what is near to 1, beside a logarithmic one."""
     log_y(ax)
     ax.set_xscale("function", functions=(lambda r: -np.log10(NEAREST - r), lambda t: NEAREST - 10.0**-t))
     ax.set_xlim(PARETO_LEAST, 1.0002)
@@ -268,16 +268,16 @@ def near_one(ax: Axes) -> None:
 
 
 def pareto_rows(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
-    """Those that no other beats in recall and in the column, where ``sign`` 1 means that more is better."""
-    kept: list[Row] = []
+    """Return the rows that no other beats in recall and in the column, where ``sign`` 1 means that more is better."""
+    best: list[Row] = []
     for row in sorted(rows, key=lambda r: (-float(r["recall"]), -sign * float(r[column]))):
-        if not kept or sign * float(row[column]) > sign * float(kept[-1][column]):
-            kept.append(row)
-    return [row for row in kept[::-1] if float(row["recall"]) >= PARETO_LEAST]
+        if not best or sign * float(row[column]) > sign * float(best[-1][column]):
+            best.append(row)
+    return [row for row in best[::-1] if float(row["recall"]) >= PARETO_LEAST]
 
 
 def growth(rows: Rows) -> Plot:
-    """Time, bytes and memory against the number of items, with exponents of power laws."""
+    """Plot time, bytes and memory against the number of items, with exponents of power laws."""
     table = [{**row, "load_s": str(loading(row))} for row in rows.table]
     panels = []
     for title, unit, columns in (
@@ -291,21 +291,21 @@ def growth(rows: Rows) -> Plot:
     ):  # fmt: skip
         lines = []
         for style, (column, name) in enumerate(columns.items()):
-            seen = [row for row in table if float(row.get(column) or 0) > 0]
-            if seen:
-                n, y = numbers(seen, "n"), numbers(seen, column)
+            points = [row for row in table if float(row.get(column) or 0) > 0]
+            if points:
+                n, y = numbers(points, "n"), numbers(points, column)
                 lines.append(Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style))
         panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(table, "n"))))
     return Plot("Growth of the embedded engine", panels, size=(14, 4.8))
 
 
 def exponent(n: Sequence[float], y: Sequence[float]) -> float:
-    """Of the power law through the points, by least squares of logarithms."""
+    """Fit the exponent of the power law through the points, by least squares of logarithms."""
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
 
 
 def memory(rows: Rows) -> Plot:
-    """A server's indexes against the memory that is left for their files."""
+    """Plot a server's indexes against the memory that is left for their files."""
     names = list(dict.fromkeys(row["index"] for row in rows.table))
     panels = []
     for title, state, column, unit in (
@@ -333,7 +333,7 @@ def memory(rows: Rows) -> Plot:
 
 
 def training(rows: Rows) -> Plot:
-    """Recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
+    """Plot recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
     names = list(dict.fromkeys(row["model"] for row in rows.table))
     panels = []
     for what, unit in (("R@10", "R@10, %"), ("NDCG", "NDCG@25")):
@@ -350,7 +350,7 @@ def training(rows: Rows) -> Plot:
 
 
 def all_codes(rows: Rows) -> Plot:
-    """Recall of each code against the postings that it reads."""
+    """Plot recall of each code against the postings that it reads."""
     costs = numbers(rows.table, "postings")
     ticks = [t for t in (10.0**p for p in range(8)) if min(costs) / 10 < t < max(costs) * 10]
     panels = [
@@ -365,7 +365,7 @@ def all_codes(rows: Rows) -> Plot:
 
 
 def brief(code: str) -> str:
-    """A code in few letters: soft(codebook=many, z=8, query_z=64, similarity=excess) is "soft many 8/64"."""
+    """Write a code in few letters: soft(codebook=many, z=8, query_z=64, similarity=excess) is "soft many 8/64"."""
     name = re.sub(r"z=(\d+), query_z=(\d+)", r"\1/\2", code)
     return re.sub(r"[(), ]+", " ", re.sub(r"similarity=excess|\w+=|:64/128", "", name)).strip()
 
@@ -379,7 +379,7 @@ PLOTS: dict[str, Callable[[Rows], Plot]] = {
 
 
 def plot(rows: Rows, name: str) -> Plot:
-    """A plot of rows by its name; KeyError if there is none, or the rows lack a column of it."""
-    made = PLOTS[name](rows)
-    made.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
-    return made
+    """Return a plot of rows by its name; KeyError if there is none, or the rows lack a column of it."""
+    drawing = PLOTS[name](rows)
+    drawing.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
+    return drawing

@@ -46,21 +46,21 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 
 
 def page(out: Path) -> str:
-    """The page of a folder of rows."""
+    """Return the page of a folder of rows."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
     sheet = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     sheet.filters["inline"] = inline
     return sheet.from_string(SHEET).render(
         trial=(out / "data").is_dir(),
-        unfinished=[f"{rows.name}.csv" for rows in files if not rows.done],
-        sections=[(rows, parts(rows, shown)) for rows in files if rows.done],
+        unfinished=[f"{rows.name}.csv" for rows in files if not rows.is_complete],
+        sections=[(rows, parts(rows, shown)) for rows in files if rows.is_complete],
     )
 
 
 def parts(rows: Rows, shown: list[Marker]) -> list[object]:
-    """Tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows none,
-    and where these have not what it needs."""
+    """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows
+    none, and where these have not what it needs."""
     mine = [each for each in shown if each.name == rows.name] or [Marker(rows.name, "all", [])]
     try:
         return [
@@ -74,7 +74,7 @@ def parts(rows: Rows, shown: list[Marker]) -> list[object]:
 
 
 def inline(cell: str) -> Markup:
-    """The Markdown of a cell as HTML."""
+    """Return the Markdown of a cell as HTML."""
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell, quote=False).replace("+-", "±"))
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text))
 

@@ -42,7 +42,8 @@ Row = Mapping[str, str]  # column: cell
 
 
 class Writer:
-    """Writes a head and rows under ``columns`` to a stream; leaving its context without an error writes the last line.
+    """A writer of a head and of rows under ``columns`` to a stream; leaving its context without an error writes the
+    last line.
 
     ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that determines the
     measurement (paths are cut to their names), ``extras`` the distributions whose versions matter beside `LIBRARIES`;
@@ -77,11 +78,11 @@ class Writer:
 
     def __enter__(self) -> Writer:
         for name, value in self.head.items():
-            text = value if name in PLAIN else json.dumps(value, default=_named, ensure_ascii=False)
+            text = value if name in PLAIN else json.dumps(value, default=_json_value, ensure_ascii=False)
             self.stdout.write(f"{MARK}{name}: {text}\n")
         self._csv.writerow(self.columns)
         self.stdout.flush()
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
         return self
 
     def write(self, *cells: object) -> None:
@@ -96,7 +97,7 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
-            self.stdout.write(f"{DONE}{time.perf_counter() - self._begun:.1f}\n")
+            self.stdout.write(f"{DONE}{time.perf_counter() - self._start:.1f}\n")
             self.stdout.flush()
 
 
@@ -115,7 +116,7 @@ class Rows:
     name: str = field(default="", compare=False)
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         return self.seconds is not None
 
 
@@ -138,7 +139,7 @@ def read(path: str | Path) -> Rows:
 
 
 def versions(extras: Sequence[str] = ()) -> dict[str, str]:
-    """Of Python and of those distributions that are installed."""
+    """Return the versions of Python and of those distributions that are installed."""
     numbers = {"python": platform.python_version()}
     for name in (*LIBRARIES, *extras):
         with suppress(PackageNotFoundError):
@@ -147,7 +148,7 @@ def versions(extras: Sequence[str] = ()) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many of it may be used, memory in GiB, and the system."""
+    """Return the processor, how many of it may be used, memory in GiB, and the system."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -162,5 +163,5 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _named(value: object) -> object:
+def _json_value(value: object) -> object:
     return value.name if isinstance(value, Path) else str(value)

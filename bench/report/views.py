@@ -23,7 +23,7 @@ Template = str | Callable[[Row], str]
 
 
 class ViewError(ValueError):
-    """An unknown view of these rows, or a missing row."""
+    """An error: an unknown view of these rows, or a missing row."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Fields(dict[str, Cell]):
 
 
 def fill(template: Template, row: Row) -> str:
-    """The text of a template for one row; a template that says nothing beside empty cells is empty."""
+    """Return the text of a template for one row; a template that says nothing beside empty cells is empty."""
     if callable(template):
         return template(row)
     cells = Fields({column: Cell(cell) for column, cell in row.items()})
@@ -70,37 +70,37 @@ def fill(template: Template, row: Row) -> str:
 
 
 def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
-    """A line per row; ``columns`` maps headings to templates."""
+    """Return a line per row; ``columns`` maps headings to templates."""
     lines = [[fill(template, row) for template in columns.values()] for row in table]
     shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
     return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
 
 
-def only(rows: Rows, **wanted: str) -> Row:
-    """The one row that has these values. ViewError if there are none or several."""
-    matching = [row for row in rows.table if all(row.get(key) == value for key, value in wanted.items())]
+def only(rows: Rows, **cells: str) -> Row:
+    """Return the one row that has these values. ViewError if there are none or several."""
+    matching = [row for row in rows.table if all(row.get(key) == value for key, value in cells.items())]
     if len(matching) != 1:
-        raise ViewError(f"{rows.name}: {len(matching)} rows have {wanted}; name columns that leave one")
+        raise ViewError(f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one")
     return matching[0]
 
 
 def unique(table: Iterable[Row], *columns: str) -> list[tuple[str, ...]]:
-    """The different cells of these columns, in the order of the rows."""
+    """Return the different cells of these columns, in the order of the rows."""
     return list(dict.fromkeys(tuple(row[column] for column in columns) for row in table))
 
 
 def loading(row: Row) -> float:
-    """Seconds of encoding and of writing, together."""
+    """Return seconds of encoding and of writing, together."""
     return sum(float(row.get(column) or 0) for column in ("encode_s", "build_s"))
 
 
 def everything(rows: Rows) -> Table:
-    """All rows as they are."""
+    """Show all rows as they are."""
     return Table(list(rows.columns), [list(row.values()) for row in rows.table])
 
 
 def models(rows: Rows) -> Table:
-    """A line per encoder and metric, both directions beside each other."""
+    """Show a line per encoder and metric, both directions beside each other."""
     head, lines = ["model, ranked by"], []
     for side in DIRECTIONS.values():
         head += [f"{side} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
@@ -112,7 +112,7 @@ def models(rows: Rows) -> Table:
 
 
 def index(rows: Rows) -> Table:
-    """R@10 of the vectors, and of the default code with and without re-ranking."""
+    """Show R@10 of the vectors, and of the default code with and without re-ranking."""
     sides = [only(rows, code="scalar", chain="default", direction=side) for side in DIRECTIONS]
     code = fill("the index, {z} terms per item and {query z} per query", sides[0])
     measures = {"dense vectors": "{dense:.1f}", f"{code}, not re-ranked": "{Rm=1:.1f}"}
@@ -122,7 +122,7 @@ def index(rows: Rows) -> Table:
 
 
 def table1(rows: Rows) -> Table:
-    """Table I of the Bag of Concepts paper; sections are lines in bold."""
+    """Show Table I of the Bag of Concepts paper; sections are lines in bold."""
     columns: dict[str, Template] = {"Model": "{model}"}
     for side in ("image", "sentence"):
         recalls = " / ".join(f"{{{side} R@{k}:.1f}}" for k in CUTOFFS)
@@ -138,19 +138,19 @@ def table1(rows: Rows) -> Table:
 
 
 def verdicts(rows: Rows) -> Table:
-    """A line per claim of the paper: its verdicts, and the differences that decide."""
+    """Show a line per claim of the paper: its verdicts, and the differences that decide."""
     lines = []
     for (claim,) in unique(rows.table, "claim"):
         mine = [row for row in rows.table if row["claim"] == claim]
         counts = Counter(row["verdict"] for row in mine)
-        told = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
+        summary = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
         differences = filter(None, (fill("{difference:+.1f} +- {error:.1f}", row) for row in mine))
-        lines.append([claim, told, "; ".join(differences), mine[0].get("reading", "")])
+        lines.append([claim, summary, "; ".join(differences), mine[0].get("reading", "")])
     return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
 
 
 def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
-    """Recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes and settings."""
+    """Show recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes and settings."""
     name, form = ("recall", "{recall:.3s}") if what == "recall" else ("R@10", "{right:.1f}")
     depths = [depth for (depth,) in unique(rows.table, "R")]
     lines = []
@@ -164,12 +164,12 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Every index at its fastest setting that reached a recall where settings were chosen; ours in bold."""
+    """Show every index at its fastest setting that reached a recall where settings were chosen; ours in bold."""
     parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
 
     def sizes(row: Row) -> str:
-        known = [float(row[part] or 0) for part in parts]
-        return f"{sum(known):,.0f}: {' + '.join(f'{size:,.0f}' for size in known)}"
+        parts_mb = [float(row[part] or 0) for part in parts]
+        return f"{sum(parts_mb):,.0f}: {' + '.join(f'{size:,.0f}' for size in parts_mb)}"
 
     return rows_table([row for row in rows.table if at in row["at"].split()], {
         "index": lambda row: fill("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
@@ -196,7 +196,7 @@ SEVERAL = 1.05  # times; a smaller factor counts as even
 
 
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
-    """Ours beside theirs at equal recall."""
+    """Show ours beside theirs at equal recall."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
     return rows_table([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
         "ours (recall@10)": "{ours} ({recall:.3s})", "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
@@ -205,7 +205,7 @@ def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table
 
 
 def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
-    """So many times faster or slower, and the like, with the least and the most of the rounds."""
+    """Write a ratio as so many times faster or slower, with the least and the most of the rounds."""
     if not row[column]:
         return ""
     value = float(row[column])
@@ -220,7 +220,7 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
 
 
 def growth(rows: Rows) -> Table:
-    """A number of items a line; or, under a limit of memory, a limit."""
+    """Show a number of items a line; or, under a limit of memory, a limit."""
     if "limit_mb" in rows.columns:
         return rows_table(rows.table, {
             "items": "{n:,.0f}", "index MB": "{index_mb:,.0f}", "limit MB": "{limit_mb:,.0f}",
@@ -240,7 +240,7 @@ def growth(rows: Rows) -> Table:
 
 
 def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
-    """Re-ranking by an alignment beside that by the dot product."""
+    """Show re-ranking by an alignment beside that by the dot product."""
     head, lines = ["Rm"], []
     for side in DIRECTIONS.values():
         head += [f"{side}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
@@ -255,7 +255,7 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
 
 
 def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
-    """A line per metric of re-ranking."""
+    """Show a line per metric of re-ranking."""
     lines = []
     for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
         sides = [only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
@@ -264,7 +264,7 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
 
 
 def learning(rows: Rows) -> Table:
-    """A line per learner of a dictionary."""
+    """Show a line per learner of a dictionary."""
     depths = {f"recall@10, R={depth}": f"{{recall_{depth}:.3s}}" for depth in (100, 300, 1000)}
     return rows_table(rows.table, {
         "learner": lambda row: row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"],
@@ -274,7 +274,7 @@ def learning(rows: Rows) -> Table:
 
 
 def truth(rows: Rows) -> Table:
-    """A family of sentences and a metric per line, the value of a random order in parentheses."""
+    """Show a family of sentences and a metric per line, the value of a random order in parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
     names = [name for (name,) in unique(table, "measure")]
     lines = []
@@ -286,7 +286,7 @@ def truth(rows: Rows) -> Table:
 
 
 def pointing(rows: Rows) -> Table:
-    """The pointing game, by the number of things in a picture."""
+    """Show the pointing game, by the number of things in a picture."""
     return rows_table([row for row in rows.table if row["measure"] == "pointing"], {
         "pictures with": "{family}", "region by": "{by}", "things": "{count}",
         "on the thing": "{share:.3s} ({chance:.3s})",
@@ -294,7 +294,7 @@ def pointing(rows: Rows) -> Table:
 
 
 def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
-    """A line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the printed one."""
+    """Show a line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the printed one."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
@@ -304,7 +304,7 @@ def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
 
 
 def memory(rows: Rows, state: str) -> Table:
-    """A server's indexes with less and less memory, cold or warm."""
+    """Show a server's indexes with less and less memory, cold or warm."""
     return rows_table([row for row in rows.table if row["state"] == state], {
         "index": "{index}", "memory": "{memory}", "setting": "{setting}", "recall": "{recall:.3f}",
         "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}", "disk reads": "{reads:,.1f}",
@@ -313,7 +313,7 @@ def memory(rows: Rows, state: str) -> Table:
 
 
 def loads(rows: Rows) -> Table:
-    """The cost of loading each index of a server."""
+    """Show the cost of loading each index of a server."""
     return rows_table({row["index"]: row for row in rows.table}.values(), {
         "index": "{index}", "processor s to learn, load and merge": "{cpu_s:,.0f}", "disk MB": "{disk_mb:,.0f}",
         "vectors among it": "{vectors_mb:,.0f}",
@@ -321,7 +321,7 @@ def loads(rows: Rows) -> Table:
 
 
 def growing(rows: Rows) -> Table:
-    """Loads of more and more items into a server, and searches in them."""
+    """Show loads of more and more items into a server, and searches in them."""
     return rows_table(rows.table, {
         "items": "{items:,.0f}", "load s, with a kill": "{seconds:,.0f}", "of it resuming": "{resume_s:,.0f}",
         "of it after the last item": "{merge_s:,.0f}", "items per s": "{items_per_s:,.0f}",
@@ -336,26 +336,26 @@ NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and t
 PLAN = ["items", "GB on disk, one copy", "shards", f"nodes with {NODE_GB} GB for all files", "for a quarter of the vectors"]  # fmt: skip  # noqa: E501
 
 
-def plan(items: int, size: float, dim: float) -> list[str]:
-    """The cells of ``PLAN`` for so many items of ``size`` GB."""
+def plan_cells(items: int, size: float, dim: float) -> list[str]:
+    """Return the cells of ``PLAN`` for so many items of ``size`` GB."""
     shards = max(math.ceil(size / SHARD_GB), math.ceil(items / SHARD_ITEMS))
     nodes = [str(math.ceil(memory / NODE_GB)) for memory in (size, items * dim / 1e9)]
     return [f"{items:,}", f"{size:,.0f}", str(shards), *nodes]
 
 
-def planned(rows: Rows) -> Table:
-    """By formula: an index of many items, in proportion to the one that was measured."""
+def plan_indexes(rows: Rows) -> Table:
+    """Compute by formula an index of many items, in proportion to the one that was measured."""
     n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
     sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
-    return Table(["index", *PLAN], [[name, *plan(items, size * items / n, dim)]
+    return Table(["index", *PLAN], [[name, *plan_cells(items, size * items / n, dim)]
                                     for name, size in sizes.items() for items in PLANNED])  # fmt: skip
 
 
-def extrapolated(rows: Rows) -> Table:
-    """By formula: more items, by the bytes and the rate of the largest load."""
+def extrapolate(rows: Rows) -> Table:
+    """Compute by formula more items, by the bytes and the rate of the largest load."""
     row = max(rows.table, key=lambda row: float(row["items"]))
     each, dim = float(row["bytes"]) / float(row["items"]), float(rows.head["settings"]["dim"])
-    lines = [[*plan(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
+    lines = [[*plan_cells(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
              for items in PLANNED[1:]]  # fmt: skip
     return Table([*PLAN, "hours to load, on one such node"], lines)
 
@@ -388,14 +388,14 @@ VIEWS: dict[str, View] = {
     "all": everything, "models": models, "index": index, "table1": table1, "verdicts": verdicts, "postings": postings,
     "at": race, "ratios": ratios, "growth": growth, "alignment": alignment, "metrics": metrics, "learning": learning,
     "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
-    "growing": growing, "planned": planned, "extrapolated": extrapolated,
+    "growing": growing, "planned": plan_indexes, "extrapolated": extrapolate,
     "times": lambda rows: ablations(rows, "4", digits=2),
     **{name: lambda rows, columns=columns: rows_table(rows.table, columns) for name, columns in LISTED.items()},
 }  # fmt: skip
 
 
 def table(rows: Rows, name: str, words: Sequence[str] = ()) -> Table:
-    """A view of rows by its name. ViewError if there is no such view, or the rows lack a column of it."""
+    """Return a view of rows by its name. ViewError if there is no such view, or the rows lack a column of it."""
     if name not in VIEWS:
         raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(sorted(VIEWS))}")
     try:

@@ -1,1 +1,1 @@
-"""How fast single parts are."""
+"""The speed of single parts."""

@@ -23,12 +23,12 @@ BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 
 
 def seconds(words: tuple[str, ...], starts: int) -> list[float]:
-    """Seconds of each start of a command, but the first."""
+    """Measure the seconds of each start of a command, but the first."""
     times = []
     for _ in range(1 + starts):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run([*BOC, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start)
     return times[1:]
 
 

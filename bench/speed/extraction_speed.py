@@ -57,8 +57,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Stored:
-    """A region source in name only: its regions come from a file."""
+class FileRegions:
+    """The name of a region source, whose regions come from a file."""
 
     def __init__(self, width: int) -> None:
         self.identity = Identity("grid", "0" * 64, width)
@@ -89,23 +89,23 @@ class Subject:
         return float(counter.get_total_flops() / len(self.inputs[0]))
 
     def rates(self, precision: str, compiled: bool, rounds: int) -> Iterator[float]:
-        """Images per second of the network alone."""
+        """Yield images per second of the network alone."""
         forward = torch.compile(self.forward) if compiled else self.forward
         device, dtype = self.inputs[0].device.type, getattr(torch, precision)
         repeats = 20 if device == "cuda" else 1
         with torch.inference_mode(), torch.autocast(device, dtype, enabled=precision != "float32"):
             for number in range(rounds + 1):
-                began = now(device)
+                start = now(device)
                 for _ in range(repeats):
                     forward(*self.inputs)
                 if number:  # the first one warms up
-                    yield repeats * len(self.inputs[0]) / (now(device) - began)
+                    yield repeats * len(self.inputs[0]) / (now(device) - start)
 
 
 def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
-    """TERN's picture side over random regions; its text side is a table of words, which no picture passes."""
+    """Make TERN's picture side over random regions; its text side is a table of words, which no picture passes."""
     sizes = {"visual_width": 32, "joint_width": 32, "feedforward": 32, "visual_layers": 1} if small else {}
-    source = Stored(64 if small else TernConfig.region_dim)
+    source = FileRegions(64 if small else TernConfig.region_dim)
     tower = text_towers.load_tower("words", 1, ["a photograph"])
     width = source.identity.dim
     network = model_folder.make("tern", sizes | {"region_dim": width}, tower.text)
@@ -118,14 +118,14 @@ def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
     features = torch.randn(batch, REGIONS, width, device=device)
     boxes, lengths = torch.rand(batch, REGIONS, 4, device=device), torch.full((batch,), REGIONS, device=device)
     network = network.eval().to(device)
-    path = stored_regions(
+    path = write_regions(
         folder / "regions.h5", Header("regions", grid.spec, grid.digest, width, "float16", "drawn"), count
     )
     return Subject("TERN", network.images, (features, boxes, lengths), f"tern:{folder / 'tern'}", path)
 
 
-def stored_regions(path: Path, header: Header, count: int) -> Path:
-    """A feature file of random regions, 36 per picture."""
+def write_regions(path: Path, header: Header, count: int) -> Path:
+    """Write a feature file of random regions, 36 per picture."""
     rng = np.random.default_rng(0)
     with FeatureWriter(path, header) as writer:
         for start in range(0, count, 256):
@@ -140,7 +140,7 @@ def stored_regions(path: Path, header: Header, count: int) -> Path:
 
 
 def clip(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
-    """CLIP ViT-B/32, the sizes that its configuration has by default; texts are of letters."""
+    """Make CLIP ViT-B/32, the sizes that its configuration has by default; texts are of letters."""
     place = folder / "clip"
     place.mkdir()
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -167,7 +167,8 @@ def clip(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
 
 
 def photographs(folder: Path, count: int) -> Path:
-    """JPEG files of 500 x 375 pixels of clouds, about as large and as hard to decode as photographs of that size."""
+    """Write JPEG files of 500 x 375 pixels of clouds, about as large and as hard to decode as photographs of that
+    size."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for i in range(count):
@@ -177,33 +178,33 @@ def photographs(folder: Path, count: int) -> Path:
 
 
 def extract_rate(folder: Path, subject: Subject, device: str, precision: str, compiled: bool) -> tuple[float, float]:
-    """Images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
+    """Return images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(subject.source), "-o", str(output), "--encoder", subject.encoder]
     command += ["--device", device, "--set", f"precision={precision}", "--set", f"compile={compiled}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    printed = PRINTED.search(done.stderr)
-    if done.returncode or printed is None:
-        raise click.ClickException(done.stderr)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = PRINTED.search(process.stderr)
+    if process.returncode or printed is None:
+        raise click.ClickException(process.stderr)
     return float(printed[1]), float(printed[2])
 
 
 def peak(device: str, precision: str, size: int) -> float:
-    """Floating-point operations per second of the best of some products of two square matrices."""
+    """Measure floating-point operations per second of the best of some products of two square matrices."""
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, precision)) for _ in range(2))
     best = 0.0
     for _ in range(5):
         repeats = 10 if device == "cuda" else 1
-        began = now(device)
+        start = now(device)
         for _ in range(repeats):
             left @ right
-        best = max(best, repeats * 2 * size**3 / (now(device) - began))
+        best = max(best, repeats * 2 * size**3 / (now(device) - start))
     return best
 
 
 def device_name(device: str) -> str:
-    """The name that torch has for the device. UsageError without a GPU."""
+    """Return the name that torch has for the device. UsageError without a GPU."""
     if device == "cpu":
         return device
     if not torch.cuda.is_available():
@@ -212,14 +213,14 @@ def device_name(device: str) -> str:
 
 
 def now(device: str) -> float:
-    """The time when all work that was given to the device is done."""
+    """Return the time when all work that was given to the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def spread(values: Sequence[float]) -> list[str]:
-    """Median, lowest, highest."""
+def summary(values: Sequence[float]) -> list[str]:
+    """Return median, lowest, highest."""
     return [f"{value:.1f}" for value in (median(values), min(values), max(values))]
 
 
@@ -230,7 +231,7 @@ def spread(values: Sequence[float]) -> list[str]:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--small", is_flag=True, help="Tiny networks and few pictures, to try the script.")
 def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
-    """Networks of published size, as shares of the device's peak."""
+    """Measure networks of published size, as shares of the device's peak."""
     if small:
         count, batch, rounds = 24, 8, 2
     board = device_name(device)
@@ -252,10 +253,10 @@ def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
                     speed = median(alone) * subject.operations
                     of_stated = f"{speed / stated[precision] / 1e12:.3f}" if stated else ""
                     cells = [f"{speed / 1e12:.2f}", f"{speed / best:.3f}", of_stated, ""]
-                    out.write(*label, "the device", *spread(alone), *cells)
+                    out.write(*label, "the device", *summary(alone), *cells)
                     runs = [extract_rate(folder, subject, device, precision, compiled) for _ in range(2)]
                     waiting = median(wait for _, wait in runs)
-                    out.write(*label, "boc extract", *spread([rate for rate, _ in runs]), "", "", "", waiting)
+                    out.write(*label, "boc extract", *summary([rate for rate, _ in runs]), "", "", "", waiting)
 
 
 if __name__ == "__main__":

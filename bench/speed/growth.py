@@ -49,7 +49,7 @@ COLUMNS = (
 
 @contextmanager
 def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """The address of an empty place for an index, and what tells the processor seconds of its server."""
+    """Yield the address of an empty place for an index, and a function for the processor seconds of its server."""
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
@@ -63,49 +63,49 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 
 
 def run_index(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
-    """Seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
+    """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen([*command, "--code", code, "--replace"], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise click.ClickException(f"boc index ended with {process.returncode}; see above")
-    return time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+    return time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
 def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
-    """Milliseconds and rows of the ten hits of each query."""
+    """Yield milliseconds and rows of the ten hits of each query."""
     for query in queries:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, rm=candidates / K, find="image")[0]
-        yield 1000 * (time.perf_counter() - begun), {int(hit.item.id[:8]) for hit in hits}
+        yield 1000 * (time.perf_counter() - start), {int(hit.item.id[:8]) for hit in hits}
 
 
 def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
-    """The share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
+    """Return the share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
     answers = search_each(searcher, data.asked[part], candidates)
     return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
 
 
-def fewest(recall: Callable[[int], float], wanted: float, most: int) -> int:
-    """The fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
+def fewest(recall: Callable[[int], float], target: float, most: int) -> int:
+    """Return the fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
     low, high = K - 1, most
     while high - low > max(1, low // 20):
         middle = (low + high) // 2
-        low, high = (low, middle) if recall(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if recall(middle) >= target else (middle, high)
     return high
 
 
 def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[float, float]:
-    """In a fresh process: MB of its own and mapped, after these queries."""
+    """Return MB of a fresh process, its own and mapped, after these queries."""
     before = memory_of("RssAnon")
     list(search_each(Searcher.open(NAME, at), queries, candidates))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
-def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, threads: int) -> list[Any]:
-    """The row of one number of items."""
+def row(data: Data, kind: str | None, code: str, target: float, rounds: int, threads: int) -> list[Any]:
+    """Return the row of one number of items."""
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
         before = server_seconds()
@@ -113,14 +113,14 @@ def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, thr
         server = server_seconds() - before
         use_threads(1)
         searcher = Searcher.open(NAME, at)
-        candidates = fewest(partial(recall_of, searcher, data, 1), wanted, min(MOST, data.shape[0]))
+        candidates = fewest(partial(recall_of, searcher, data, 1), target, min(MOST, data.shape[0]))
         told(f"{candidates} candidates")
         times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.asked[0], candidates)]
         sizes = sum(searcher.index.sizes().values()) / 1e6
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            held = pool.submit(memory, at, data.asked[0][:100], candidates).result()
+            memory_mb = pool.submit(memory, at, data.asked[0][:100], candidates).result()
         points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
-        figures = [f"{value:.2f}" for value in (*took, server, sizes, *held)]
+        figures = [f"{value:.2f}" for value in (*took, server, sizes, *memory_mb)]
         if kind is None:
             figures[3] = ""
         return [data.shape[0], f"R={candidates}", f"{recall_of(searcher, data, 0, candidates):.4f}", *points, *figures]
@@ -131,14 +131,14 @@ def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, thr
 @click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
+@click.option("--queries", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
 @click.option("--code", default="dictionary:2", show_default=True)
 @click.option("--recall", default=0.95, show_default=True)
 @click.option("--threads", default=2, show_default=True, help="Processors that the index is made with.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(
-    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, asked: int, code: str, recall: float,
+    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, queries: int, code: str, recall: float,
     threads: int, rounds: int, seed: int,
 ) -> None:  # fmt: skip
     """Index and search synthetic items of several numbers."""
@@ -147,7 +147,7 @@ def main(
         for n in sorted(counts):
             folder = work / f"{n}x{dim}"
             folder.mkdir(parents=True, exist_ok=True)
-            data = Data(folder, *synthetic(folder, n, dim, asked, seed), None, seed)
+            data = Data(folder, *synthetic(folder, n, dim, queries, seed), None, seed)
             out.write(*row(data, kind, code, recall, rounds, threads))
 
 

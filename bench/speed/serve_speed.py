@@ -36,7 +36,7 @@ COLUMNS = ["workers", "clients", "stage", "requests", "errors", "per_s", "p50_ms
 
 
 class Client(threading.Thread):
-    """Types sentences letter by letter over a connection of its own; waits for each answer."""
+    """A client that types sentences letter by letter over its own connection, and waits for each answer."""
 
     def __init__(self, address: str, sentences: Sequence[str], options: str) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class Client(threading.Thread):
 
 
 def captions(name: str, at: str, count: int) -> list[str]:
-    """Captions of the index, spread over it."""
+    """Return captions of the index, spread over it."""
     items = plugins.backend(at).open(name).items()
     texts = list(islice((item.content for item in items if item.modality == "text"), count * SPREAD))
     if len(texts) < count:
@@ -108,7 +108,7 @@ def write(out: Writer, workers: int, clients: Sequence[Client], seconds: float) 
 
 @contextmanager
 def serving(name: str, at: str, more: Sequence[str]) -> Iterator[str]:
-    """The address of a server on a free port."""
+    """Yield the address of a server on a free port."""
     server, address = start(name, at, more)
     try:
         yield address
@@ -119,7 +119,7 @@ def serving(name: str, at: str, more: Sequence[str]) -> Iterator[str]:
 
 
 def start(name: str, at: str, more: Sequence[str]) -> tuple[subprocess.Popen[str], str]:
-    """A server on a free port, and its address."""
+    """Start a server on a free port; return it and its address."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--at", at, "--port", "0"]
     server = subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
@@ -149,7 +149,7 @@ def main(
     workers: tuple[int, ...],
     rounds: int,
 ) -> None:
-    """CSV on stdout: percentiles of each stage, for one client and for many."""
+    """Write percentiles of each stage, for one client and for many."""
     texts = captions(name, at, 1 + sentences + clients)
     typed, shares = texts[: 1 + sentences], [[text] for text in texts[1 + sentences :]]
     more = ["--encoder", encoder] if encoder else []

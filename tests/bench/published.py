@@ -17,8 +17,8 @@ sentences of each picture of Karpathy's file.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,57 +38,45 @@ ENGLISH = (
 SENTENCES = [" ".join(np.random.default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(200)]
 
 
-def karpathy(path: Path, names: list[str], folder: str = "") -> None:
-    """A Karpathy file; the first picture has six sentences. Splits of Flickr30k have no restval."""
-    images: list[dict[str, Any]] = []
-    for number, (name, split) in enumerate(zip(names, SPLITS, strict=True)):
-        raws = SENTENCES[5 * number : 5 * number + (5 if number else 6)]
-        part = split if folder else split.replace("restval", "train")
-        image = {"filename": name, "split": part, "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws]}
-        images.append({**image, "filepath": folder} if folder else image)
-    path.write_text(json.dumps({"images": images, "dataset": path.stem}))
-
-
-def features(folder: Path, prefix: str, ids: list[str], rng: np.random.Generator) -> None:
-    for part in ("att", "box"):
-        (folder / f"{prefix}_{part}").mkdir(parents=True)
-    for name in ids:
-        np.savez(folder / f"{prefix}_att" / f"{name}.npz", feat=np.float32(rng.random((REGIONS, REGION))))
-        corners = np.sort(rng.random((REGIONS, 2, 2)), axis=1).reshape(REGIONS, 4) * (SIZE * 2)
-        np.save(folder / f"{prefix}_box" / f"{name}.npy", np.float32(corners))
-
-
 def write_coco(data: Path) -> None:
-    """Pictures, features, captions and SPICE of COCO; the ids are those of val2014."""
-    rng, numbers = np.random.default_rng(0), [391895 + 7 * i for i in range(len(SPLITS))]
+    """Write pictures, features, captions and SPICE of COCO; the ids are those of val2014."""
+    numbers = [391895 + 7 * i for i in range(len(SPLITS))]
     names = [f"COCO_val2014_{number:012d}.jpg" for number in numbers]
-    (data / "coco" / "val2014").mkdir(parents=True)
-    for name in names:
-        Image.new("RGB", SIZE).save(data / "coco" / "val2014" / name)
-    karpathy(data / "coco" / "dataset_coco.json", names, "val2014")
-    features(data / "coco" / "features_36", "cocobu", [str(number) for number in numbers], rng)
-    relevance(data / "coco" / "relevances" / "coco-test-spice.npy")
+    write_pictures(data / "coco", names, "val2014", "dataset_coco.json", "cocobu", numbers)
 
 
 def write_f30k(data: Path) -> None:
-    """The same of Flickr30k, with features by the place of a picture in the list."""
-    rng, names = np.random.default_rng(1), [f"{1000092795 + 31 * i}.jpg" for i in range(len(SPLITS))]
-    (data / "f30k" / "flickr30k-images").mkdir(parents=True)
-    for name in names:
-        Image.new("RGB", SIZE).save(data / "f30k" / "flickr30k-images" / name)
-    karpathy(data / "f30k" / "dataset_flickr30k.json", names)
-    features(data / "f30k" / "features_36", "bu", [str(place) for place in range(len(names))], rng)
-    relevance(data / "f30k" / "relevances" / "f30k-test-spice.npy")
+    """Write the same of Flickr30k, with features by the place of a picture in the list."""
+    names = [f"{1000092795 + 31 * i}.jpg" for i in range(len(SPLITS))]
+    write_pictures(data / "f30k", names, "flickr30k-images", "dataset_flickr30k.json", "bu", range(len(names)))
 
 
-def relevance(path: Path) -> None:
-    path.parent.mkdir()
+def write_pictures(
+    home: Path, names: list[str], folder: str, splits: str, prefix: str, features: Sequence[int]
+) -> None:
+    """Write pictures, Karpathy's file, regions by number, and SPICE. The first picture has six sentences. Splits of
+    Flickr30k have no restval, nor the folder of a picture."""
+    rng, images = np.random.default_rng(0), []
+    for part in (folder, f"features_36/{prefix}_att", f"features_36/{prefix}_box", "relevances"):
+        (home / part).mkdir(parents=True)
+    for number, (name, split, feature) in enumerate(zip(names, SPLITS, features, strict=True)):
+        Image.new("RGB", SIZE).save(home / folder / name)
+        raws = SENTENCES[5 * number : 5 * number + (5 if number else 6)]
+        own = (
+            {"split": split, "filepath": folder} if prefix == "cocobu" else {"split": split.replace("restval", "train")}
+        )
+        images.append({"filename": name, "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws], **own})
+        regions = home / "features_36"
+        np.savez(regions / f"{prefix}_att" / f"{feature}.npz", feat=np.float32(rng.random((REGIONS, REGION))))
+        corners = np.sort(rng.random((REGIONS, 2, 2)), axis=1).reshape(REGIONS, 4) * (SIZE * 2)
+        np.save(regions / f"{prefix}_box" / f"{feature}.npy", np.float32(corners))
+    (home / splits).write_text(json.dumps({"images": images, "dataset": Path(splits).stem}))
     count = SPLITS.count("test")
-    np.random.default_rng(2).random((5 * count, count), dtype=np.float32).tofile(path)
+    rng.random((5 * count, count), dtype=np.float32).tofile(home / "relevances" / f"{home.name}-test-spice.npy")
 
 
 def write_bert(data: Path) -> None:
-    """A folder of a BERT with its vocabulary, whose length is that of the checkpoints."""
+    """Write a folder of a BERT with its vocabulary, whose length is that of the checkpoints."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *ENGLISH][:PIECES]
     sizes = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 32}
@@ -108,7 +96,7 @@ def write_teran(data: Path) -> None:
 
 
 def write_vsrn(data: Path) -> None:
-    """Arrays of SCAN, vocabularies, and two checkpoints of each data set; those of Flickr30k have their own layer."""
+    """Write arrays of SCAN, vocabularies, and two checkpoints of each data set; Flickr30k's have their own layer."""
     words = ["<pad>", "<start>", "<end>", "<unk>", *ENGLISH][:WORDS]
     rng = np.random.default_rng(3)
     for name, split, folder, model in (("coco", "testall", "coco", "coco"), ("f30k", "test", "flickr", "fliker")):

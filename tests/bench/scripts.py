@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,21 @@ MODULES = {
 
 
 def run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """What the script printed, and its exit status."""
+    """Run a script as a process; return its output and exit status."""
     command = [sys.executable, "-m", MODULES[script], *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def run_rows(script: str, *arguments: object) -> list[dict[str, str]]:
+    """Return the rows that a script prints, by column; it prints them to their end."""
+    process = run_script(script, *arguments)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"# script: {script}\n")
+    return read_rows(process.stdout)
+
+
+def read_rows(text: str) -> list[dict[str, str]]:
+    """Return complete rows by column."""
+    lines = text.splitlines()
+    assert lines[-1].startswith("# done: ")
+    return list(csv.DictReader(line for line in lines if not line.startswith("# ")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,9 @@ from bench.datasets import make
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 
-Convert = Callable[..., Result]
 
-
-@pytest.fixture
-def convert() -> Convert:
-    """Runs bench/datasets/make.py in this process."""
-
-    def run(*arguments: object) -> Result:
-        return CliRunner().invoke(make.main, [str(part) for part in arguments])
-
-    return run
+def convert(*arguments: object) -> Result:
+    return CliRunner().invoke(make.main, [str(part) for part in arguments])
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -62,7 +53,7 @@ def coco(name: str, first: int) -> dict[str, Any]:
     }
 
 
-def test_cocos_own_files_are_a_split_each_with_the_folder_of_its_pictures(convert: Convert, tmp_path: Path) -> None:
+def test_coco_annotations(tmp_path: Path) -> None:
     (tmp_path / "annotations").mkdir()
     for name, first in (("train2014", 10), ("val2014", 20)):
         (tmp_path / "annotations" / f"captions_{name}.json").write_text(json.dumps(coco(name, first)))
@@ -96,42 +87,40 @@ def karpathy(*images: tuple[str, str, list[str]], folder: str = "") -> dict[str,
     return {"dataset": "some", "images": listed}
 
 
-def test_karpathys_splits_are_kept_restval_among_them(convert: Convert, tmp_path: Path) -> None:
-    images = [("a.jpg", "train", ["one dog", "a dog"]), ("b.jpg", "restval", ["a cat"]), ("c.jpg", "val", ["sea"])]
-    for corpus, folder, file in (("coco", "val2014", "dataset_coco.json"), ("flickr30k", "", "dataset_flickr30k.json")):
-        home = tmp_path / corpus
-        place = home / "flickr30k-images" if corpus == "flickr30k" else home
-        names = [f"{folder}/{name}".lstrip("/") for name, _, _ in images]
-        touch(place, *names)
-        (home / file).write_text(json.dumps(karpathy(*images, ("d.jpg", "test", ["gone"]), folder=folder)))
-        done = convert(corpus, home, "-o", home / "out")
-        assert done.exit_code == 0, done.output
-        assert table(home / "out") == [
-            (names[0], "one dog"), (names[0], "a dog"), (names[1], "a cat"), (names[2], "sea"),
-        ]  # fmt: skip
-        assert [ids(home / "out", split) for split in ("train", "restval", "val", "test")] == [
-            [names[0]], [names[1]], [names[2]], [],
-        ]  # fmt: skip
-
-
-def test_of_karpathys_sentences_the_first_five_count_and_restval_joins_train(convert: Convert, tmp_path: Path) -> None:
-    seven = [f"sentence {i}" for i in range(7)]
-    images = [("a.jpg", "train", seven), ("b.jpg", "restval", seven[:5]), ("c.jpg", "test", seven[:3])]
-    path = tmp_path / "dataset_coco.json"
-    path.write_text(json.dumps(karpathy(*images, folder="val2014")))
-    done = convert("coco", path, "-o", tmp_path / "out", "--no-images", "--restval")
+@pytest.mark.parametrize(
+    ("corpus", "file", "folder"),
+    [("coco", "dataset_coco.json", "val2014"), ("flickr30k", "dataset_flickr30k.json", "")],
+)
+def test_karpathy_splits_and_first_five(corpus: str, file: str, folder: str, tmp_path: Path) -> None:
+    seven, out = [f"sentence {i}" for i in range(7)], tmp_path / "out"
+    splits = {"train": ["a.jpg"], "restval": ["b.jpg"], "val": ["c.jpg"], "test": []}
+    splits = {split: [f"{folder}/{name}".lstrip("/") for name in names] for split, names in splits.items()}
+    touch(
+        tmp_path / "flickr30k-images" if corpus == "flickr30k" else tmp_path,
+        *(name for names in splits.values() for name in names),
+    )
+    images = [("a.jpg", "train", seven), ("b.jpg", "restval", ["a cat"]), ("c.jpg", "val", ["sea"])]
+    (tmp_path / file).write_text(json.dumps(karpathy(*images, ("d.jpg", "test", ["gone"]), folder=folder)))
+    done = convert(corpus, tmp_path, "-o", out)
     assert done.exit_code == 0, done.output
     assert "2 sentences after the first five" in done.stderr
-    assert [caption for image, caption in table(tmp_path / "out") if image == "val2014/a.jpg"] == seven[:5]
-    assert ids(tmp_path / "out", "train") == ["val2014/a.jpg", "val2014/b.jpg"]
-    assert not (tmp_path / "out" / "restval.ids.txt").exists()
-    path.write_text(json.dumps(karpathy(images[0])))
-    refused = convert("coco", path, "-o", tmp_path / "other", "--no-images", "--restval")
-    assert refused.exit_code == 1
-    assert "no split train and restval to join, only train; leave out --restval" in refused.stderr
+    (a,), (b,), (c,), _ = splits.values()
+    assert table(out) == [*((a, sentence) for sentence in seven[:5]), (b, "a cat"), (c, "sea")]
+    assert {split: ids(out, split) for split in splits} == splits
+    done = convert(corpus, tmp_path, "-o", tmp_path / "joined", "--restval")
+    assert done.exit_code == 0, done.output
+    assert ids(tmp_path / "joined", "train") == [a, b]
+    assert not (tmp_path / "joined" / "restval.ids.txt").exists()
 
 
-def test_token_files_of_flickr30k_and_flickr8k_with_their_lists(convert: Convert, tmp_path: Path) -> None:
+def test_karpathy_without_restval(tmp_path: Path) -> None:
+    (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(("a.jpg", "train", ["a dog"]))))
+    done = convert("coco", tmp_path, "-o", tmp_path / "out", "--no-images", "--restval")
+    assert done.exit_code == 1
+    assert "no split train and restval to join, only train; leave out --restval" in done.stderr
+
+
+def test_token_files(tmp_path: Path) -> None:
     (tmp_path / "results_20130124.token").write_text("1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n")
     done = convert("flickr30k", tmp_path, "-o", tmp_path / "out", "--no-images")
     assert done.exit_code == 0, done.output
@@ -147,7 +136,7 @@ def test_token_files_of_flickr30k_and_flickr8k_with_their_lists(convert: Convert
     assert (eight / "out" / "missing.txt").read_text().split() == ["3.jpg.1", "9.jpg"]
 
 
-def test_our_own_folder_of_flickr8k_comes_out_as_it_went_in(convert: Convert, tmp_path: Path) -> None:
+def test_own_table_round_trip(tmp_path: Path) -> None:
     touch(tmp_path, "images/1.jpg", "images/2.jpg")
     (tmp_path / "captions.csv").write_text('image,caption\n1.jpg,"a, b"\n2.jpg,c\n1.jpg,d\n')
     (tmp_path / "dev.ids.txt").write_text("2.jpg\n")
@@ -157,7 +146,7 @@ def test_our_own_folder_of_flickr8k_comes_out_as_it_went_in(convert: Convert, tm
     assert (tmp_path / "out" / "dev.ids.txt").read_bytes() == (tmp_path / "dev.ids.txt").read_bytes()
 
 
-def test_multi30k_as_a_table_and_as_in_its_repository(convert: Convert, tmp_path: Path) -> None:
+def test_multi30k(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "captions.en.tsv.gz", "wt", encoding="utf-8") as file:
         file.write("1.jpg\t0\tTwo young guys\n1.jpg\t1\tMen\n")
     done = convert("multi30k", tmp_path, "-o", tmp_path / "out", "--no-images")
@@ -177,7 +166,7 @@ def test_multi30k_as_a_table_and_as_in_its_repository(convert: Convert, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("captions_val2014.json", '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id"', "broken JSON"),
         ("captions_val2014.json", "[1]", "no images or no annotations"),
@@ -200,8 +189,7 @@ def test_multi30k_as_a_table_and_as_in_its_repository(convert: Convert, tmp_path
         ("strange.bin", "", "no known name"),
     ],
 )
-def test_broken_files_are_refused_by_name(
-    convert: Convert, tmp_path: Path, name: str, text: str, told: str
+def test_broken_captions(tmp_path: Path, name: str, text: str, message: str
 ) -> None:  # fmt: skip
     path = tmp_path / name
     path.write_text(text)
@@ -209,11 +197,11 @@ def test_broken_files_are_refused_by_name(
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit)
     assert str(path) in done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_the_files_or_the_pictures_says_what_was_looked_for(convert: Convert, tmp_path: Path) -> None:
+def test_missing_captions_and_pictures(tmp_path: Path) -> None:
     done = convert("coco", tmp_path, "-o", tmp_path / "out")
     assert "none of dataset_coco.json, captions_*.json is in it" in done.stderr
     (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(("a.jpg", "val", ["sea"]))))
@@ -223,7 +211,7 @@ def test_a_folder_without_the_files_or_the_pictures_says_what_was_looked_for(con
     assert "--no-images" in done.stderr
 
 
-def test_parallel_files_of_other_lengths_are_refused(convert: Convert, tmp_path: Path) -> None:
+def test_parallel_files_mismatch(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "image_splits").mkdir()
     (tmp_path / "image_splits" / "val.txt").write_text("1.jpg\n2.jpg\n")
@@ -234,51 +222,46 @@ def test_parallel_files_of_other_lengths_are_refused(convert: Convert, tmp_path:
     assert "1 lines for the 2 images of val.txt" in done.stderr
 
 
-def ann(path: Path, distance: str = "angular", n: int = 400, **changed: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """A file in the layout of ann-benchmarks, and what is in it; the neighbours by a plain sort."""
+def ann(path: Path, distance: str = "angular", n: int = 400, **arrays: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Write a file in the layout of ann-benchmarks; return its arrays, the neighbours by a plain sort."""
     rng = np.random.default_rng(0)
     train, test = (rng.standard_normal((rows, 12)).astype(np.float32) for rows in (n, 20))
     train *= rng.uniform(0.5, 3, (n, 1)).astype(np.float32)
     lengths = np.linalg.norm(train, axis=1) if distance == "angular" else np.ones(n)
     near = test.astype(np.float64) @ train.T.astype(np.float64) / lengths
     order = np.argsort(-near, axis=1)[:, :30]
-    made = {"train": train, "test": test, "neighbors": order.astype(np.int32)}
-    made |= {"distances": (1 - np.take_along_axis(near, order, 1)).astype(np.float32)} | changed
+    content = {"train": train, "test": test, "neighbors": order.astype(np.int32)}
+    content |= {"distances": (1 - np.take_along_axis(near, order, 1)).astype(np.float32)} | arrays
     with h5py.File(path, "w") as file:
         file.attrs["distance"] = distance
-        for name, array in made.items():
+        for name, array in content.items():
             if array is not None:
                 file[name] = array
-    return made
+    return content
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distance", ["angular", "dot"])
-def test_ann_benchmarks_become_a_gallery_queries_and_the_truth(
-    convert: Convert, tmp_path: Path, distance: str
+def test_ann_benchmarks(tmp_path: Path, distance: str
 ) -> None:  # fmt: skip
-    made, out = ann(tmp_path / "some.hdf5", distance), tmp_path / "out"
+    arrays, out = ann(tmp_path / "some.hdf5", distance), tmp_path / "out"
     for _ in range(2):  # what is there is left
         done = convert("ann", tmp_path / "some.hdf5", "-o", out)
         assert done.exit_code == 0, done.output
         assert done.stdout.split() == [str(out / name) for name in ("gallery.h5", "queries.h5", "truth.npy")]
-    lengths = np.linalg.norm(made["train"], axis=1, keepdims=True) if distance == "angular" else 1
+    lengths = np.linalg.norm(arrays["train"], axis=1, keepdims=True) if distance == "angular" else 1
     with FeatureFile(out / "gallery.h5") as file:
-        np.testing.assert_allclose(file.vectors("image"), made["train"] / lengths, rtol=1e-6)
+        np.testing.assert_allclose(file.vectors("image"), arrays["train"] / lengths, rtol=1e-6)
     with FeatureFile(out / "queries.h5") as file:
         assert file.count("image") == 20
-    np.testing.assert_array_equal(np.load(out / "truth.npy"), made["neighbors"][:, :10])
-
-
-def test_without_neighbours_the_truth_is_left_to_be_computed(convert: Convert, tmp_path: Path) -> None:
-    ann(tmp_path / "some.hdf5", neighbors=None, distances=None)
-    done = convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert not (tmp_path / "out" / "truth.npy").exists()
+    np.testing.assert_array_equal(np.load(out / "truth.npy"), arrays["neighbors"][:, :10])
+    ann(tmp_path / "bare.hdf5", neighbors=None, distances=None)
+    assert convert("ann", tmp_path / "bare.hdf5", "-o", tmp_path / "bare").exit_code == 0
+    assert not (tmp_path / "bare" / "truth.npy").exists()
 
 
 @pytest.mark.parametrize(
-    ("distance", "changed", "told"),
+    ("distance", "arrays", "message"),
     [
         ("euclidean", {}, "its distance is 'euclidean'; only angular, cosine, dot, ip are inner products"),
         ("angular", {"train": None}, "no matrix of numbers 'train'"),
@@ -293,16 +276,14 @@ def test_without_neighbours_the_truth_is_left_to_be_computed(convert: Convert, t
         ("dot", {"neighbors": np.zeros((20, 30), np.int32)}, "neighbors of query 0 are not the nearest"),
     ],
 )
-def test_other_distances_and_wrong_neighbours_are_refused(
-    convert: Convert, tmp_path: Path, distance: str, changed: dict[str, Any], told: str
-) -> None:
-    ann(tmp_path / "some.hdf5", distance, **changed)
+def test_broken_ann_benchmarks(tmp_path: Path, distance: str, arrays: dict[str, Any], message: str) -> None:
+    ann(tmp_path / "some.hdf5", distance, **arrays)
     done = convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out")
     assert done.exit_code == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_what_is_no_hdf5_and_what_was_made_of_other_data_is_refused(convert: Convert, tmp_path: Path) -> None:
+def test_ann_other_files(tmp_path: Path) -> None:
     (tmp_path / "some.hdf5").write_text("no")
     assert "not a readable HDF5 file" in convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out").stderr
     ann(tmp_path / "one.hdf5")

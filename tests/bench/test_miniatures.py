@@ -11,7 +11,6 @@ codebook of as many clusters as it holds concepts is the concepts themselves.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +18,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.paper.table1 import PAPER
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item, Ragged
-from tests.bench.scripts import run_script
+from tests.bench.scripts import run_rows
 
 NOUNS = (
     "dog", "cat", "horse", "boat", "train", "bird", "ball", "tree", "house", "beach", "river", "car", "bike", "chair",
@@ -48,7 +48,7 @@ def write(
     digest: str = "0",
     spec: str = "mini:0",
 ) -> Path:
-    """A feature file of pictures (id, vector, concepts) and captions (id, picture, vector, concepts, words)."""
+    """Write a feature file of pictures (id, vector, concepts) and captions (id, picture, vector, concepts, words)."""
     dim = len(captions[0][2])
     batches = []
     if pictures:
@@ -66,20 +66,20 @@ def write(
 
 
 def training(path: Path, concepts: Sequence[tuple[NDArray[np.float64], str]], **header: str) -> Path:
-    """A file of the 40 pictures, without regions, and captions of them all; the first have one concept and word each,
-    the rest none."""
+    """Write a file of the 40 pictures, without regions, and of captions of them all; the first have one concept and
+    word each, the rest none."""
     pictures = [(f"t{p:02d}", vector(c, j), []) for p, (c, j) in enumerate(PICTURES)]
-    known = [([concept], [word]) for concept, word in concepts] + [([], [])] * (40 - len(concepts))
+    contents = [([concept], [word]) for concept, word in concepts] + [([], [])] * (40 - len(concepts))
     captions = []
-    for i, (found, words) in enumerate(known):
+    for i, (own_concepts, words) in enumerate(contents):
         owner, own, _ = pictures[i % 40]
-        captions.append((f"{owner}#{i // 40}", owner, own, found, words))
+        captions.append((f"{owner}#{i // 40}", owner, own, own_concepts, words))
     return write(path, pictures, captions, **header)
 
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with dev.h5; train.h5 with all 22 concepts; alone.h5 with u_0, u_1 and the mean of all o."""
+    """Make a folder with dev.h5 and alone-dev.h5, train.h5 with all 22 concepts, alone.h5 with u_0, u_1, a mean o."""
     home = tmp_path_factory.mktemp("mini")
     pictures, captions = [], []
     for p, (c, j) in enumerate(PICTURES):
@@ -90,24 +90,15 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     training(home / "train.h5", CONCEPTS)
     few = [*zip(CLASS, STOPS, strict=True), (OWN.mean(axis=0), NOUNS[0])]
     training(home / "alone.h5", few, digest="alone:0", spec="mini:0?alone")
+    write(home / "alone-dev.h5", pictures, captions, digest="alone:0", spec="mini:0?alone")
     return home
 
 
-def run(script: str, *arguments: object) -> list[dict[str, str]]:
-    """The rows that a script prints, by column."""
-    done = run_script(script, *arguments)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == f"# script: {script}"
-    assert lines[-1].startswith("# done: ")
-    return list(csv.DictReader(line for line in lines if not line.startswith("# ")))
-
-
-def only(rows: list[dict[str, str]], **wanted: str) -> dict[str, str]:
-    """The one row with these cells."""
-    found = [row for row in rows if all(row[name.replace("_", " ")] == value for name, value in wanted.items())]
-    assert len(found) == 1, (wanted, found)
-    return found[0]
+def only(rows: list[dict[str, str]], **cells: str) -> dict[str, str]:
+    """Return the one row with these cells."""
+    matching = [row for row in rows if all(row[name.replace("_", " ")] == value for name, value in cells.items())]
+    assert len(matching) == 1, (cells, matching)
+    return matching[0]
 
 
 def cells(row: dict[str, str], *names: str) -> list[float]:
@@ -115,9 +106,9 @@ def cells(row: dict[str, str], *names: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_recall_against_sparsity(mini: Path) -> None:
+def test_sparsity_recall(mini: Path) -> None:
     dev, train, alone = (mini / f"{name}.h5" for name in ("dev", "train", "alone"))
-    rows = run(
+    rows = run_rows(
         "sparsity_recall.py", dev, "--fit", train, "--alone", alone, "--clusters", 22, "--terms", 80,
         "--sparsity", 0, "--sparsity", SPARSITY,
     )  # fmt: skip
@@ -183,7 +174,8 @@ def test_recall_against_sparsity(mini: Path) -> None:
 @pytest.mark.slow
 def test_table_one(mini: Path) -> None:
     pytest.importorskip("spellchecker")
-    rows = run("table1.py", mini / "dev.h5", "--fit", mini / "train.h5", "--clusters", 22)
+    alone = ("--alone-train", mini / "alone.h5", "--alone-dev", mini / "alone-dev.h5")
+    rows = run_rows("table1.py", mini / "dev.h5", "--fit", mini / "train.h5", "--clusters", 22, *alone)
     six = [f"{d} R@{k}" for d in ("image", "sentence") for k in (1, 5, 10)]
     readings = ("printed order", "offset", "without c-ReLU")
     exact = ("TERN", "Deep Permutation", "Scalar Quantization", "Scalar Quantization, shifted")
@@ -214,32 +206,39 @@ def test_table_one(mini: Path) -> None:
     difference = only(rows, model="With context", minus="With cont., no stop-words")
     assert cells(difference, "sum") == [95]
 
+    # Without context all o share a centroid: the pictures of a class tie, and so do its A, in the order of the file.
+    for model in ("No context", "hard, No context in codebook and items"):
+        assert cells(only(rows, model=model, minus=""), *six) == [5, 25, 50, 5, 25, 50]
+    assert {row["model"] for row in rows} >= set(PAPER)
+
 
 @pytest.mark.slow
-def test_recall_against_postings(mini: Path, tmp_path: Path) -> None:
+def test_recall_postings(mini: Path, tmp_path: Path) -> None:
     from boc.clustering.make_codebook import cluster
     from boc.inputs.features import FeatureFile
 
     with FeatureFile(mini / "train.h5") as file:
         cluster([file], 22).save(tmp_path / "book.npz")
-    asked = [(f"q{p:02d}", f"{p:02d}", vector(c, j), [OWN[j]], [NOUNS[j]]) for p, (c, j) in enumerate(PICTURES)]
-    queries = write(tmp_path / "queries.h5", [], asked)
-    rows = run(
+    captions = [(f"q{p:02d}", f"{p:02d}", vector(c, j), [OWN[j]], [NOUNS[j]]) for p, (c, j) in enumerate(PICTURES)]
+    queries = write(tmp_path / "queries.h5", [], captions)
+    rows = run_rows(
         "recall_postings.py", mini / "dev.h5", "--queries", queries, "--fit", mini / "train.h5",
         "--codebook", tmp_path / "book.npz", "--only", "none",
     )  # fmt: skip
     # The query knows only its o_j, which two pictures and two captions A have: 4 postings and candidates, two of them
     # among the exact ten (its own picture, A and B, and then its class): recall 0.2, and always one of its own.
     # Lists are 20 of 4 and 2 of 60: G = (4 * -40 + 60 * (19 + 21)) / (22 * 200). 200 postings of 5 bytes, 120 items.
-    found = [row for row in rows if row["code"] == "hard"]
-    assert [row["R"] for row in found] == ["100", "300", "500"]
-    for row in found:
+    hard = [row for row in rows if row["code"] == "hard"]
+    assert [row["R"] for row in hard] == ["100", "300", "500"]
+    for row in hard:
         assert cells(row, "postings", "gini", "bytes", "recall", "right", "dense") == [4, 0.509, 8, 0.2, 100, 100]
 
 
 @pytest.mark.slow
 def test_alignment(mini: Path) -> None:
-    rows = run("alignment_rerank.py", mini / "dev.h5", "--fit", mini / "train.h5", "--rm", 1, "--rm", 8, "--timed", 2)
+    rows = run_rows(
+        "alignment_rerank.py", mini / "dev.h5", "--fit", mini / "train.h5", "--rm", 1, "--rm", 8, "--timed", 2
+    )
     # By vectors a query's own is first wherever it is a candidate; of 80 candidates it is. By alignment a picture finds
     # its A: both words have their region; of others at most one has (and the other a tenth, as u_c leans to o_0).
     for direction in ("text to image", "image to text"):
@@ -260,14 +259,14 @@ def test_models(tmp_path: Path) -> None:
         ("1#0", "1", np.array([0.8, 0.6]), [e[1], e[1]], ["a", "c"]),
     ]
     file = write(tmp_path / "two.h5", [("0", e[0], [e[0]]), ("1", e[1], [e[1]])], captions)
-    rows = run("models.py", f"one={file}", f"words={file},mrsw", f"both={file}+{file}")
+    rows = run_rows("models.py", f"one={file}", f"words={file},mrsw", f"both={file}+{file}")
     # The second caption finds the first picture first (0.8 to 0.6): R@1 is a half, ranks 1 and 2. "a b" and "a c" have
     # a word of two in common, so their ROUGE-L is 1/2: that ranking gains 2^1/2 - 1 + 1 / log2(3) = 1.0451 of
     # 1 + (2^1/2 - 1) / log2(3) = 1.2613, and NDCG is (1 + 0.8286) / 2.
     for model in ("one", "both"):
         row = only(rows, model=model, direction="text to image")
-        told = ("R@1", "R@5", "R@10", "R@10 +-", "median rank", "NDCG@25 ROUGE-L", "pictures")
-        assert cells(row, *told) == [50, 100, 100, 0, 1, 0.9143, 2]
+        names = ("R@1", "R@5", "R@10", "R@10 +-", "median rank", "NDCG@25 ROUGE-L", "pictures")
+        assert cells(row, *names) == [50, 100, 100, 0, 1, 0.9143, 2]
         row = only(rows, model=model, direction="image to text")
         assert cells(row, "R@1", "median rank", "NDCG@25 ROUGE-L") == [100, 1, 1]
     # Their concepts are not confused.

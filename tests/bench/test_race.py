@@ -74,7 +74,7 @@ def run(bench: SimpleNamespace, folder: Path, script: str, *arguments: object) -
     path = folder / "rows.csv"
     path.write_text(done.stdout, encoding="utf-8")
     found = bench.rows.read(path)
-    assert found.done
+    assert found.is_complete
     return found
 
 

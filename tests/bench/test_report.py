@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.report import docs, views
 from bench.report.rows import Row, Rows, read
-from tests.bench.scripts import ROOT, run_script
+from tests.bench.scripts import ROOT
 
 ROWS = ROOT / "docs" / "rows"
 MARKERS = sorted({(each.name, each.view, *each.words) for page in docs.pages(ROOT)
@@ -26,7 +25,7 @@ TABLES = [marker for marker in MARKERS if marker[1] != "plot"]
 
 
 @given(st.floats(-1e6, 1e6))
-def test_a_cell_is_written_as_python_writes_its_number(value: float) -> None:
+def test_fill_number(value: float) -> None:
     row = {"x": repr(value)}
     assert views.fill("{x:,.2f}", row) == f"{value:,.2f}"
     assert views.fill("{x}", row) == repr(value)
@@ -38,11 +37,11 @@ def test_a_cell_is_written_as_python_writes_its_number(value: float) -> None:
     [("{share:.3s}", ".953"), ("{one:.3s}", "1.000"), ("{word:,.2f}", "killed"), ("{none:.1f}", ""),
      ("{share:.1f} ({none}-{none})", "1.0 (-)"), ("({none:.1f}-{unknown})", "")],
 )  # fmt: skip
-def test_templates(template: str, text: str) -> None:
+def test_fill_text(template: str, text: str) -> None:
     assert views.fill(template, {"share": "0.9534", "one": "1", "word": "killed", "none": ""}) == text
 
 
-def test_columns_without_a_cell_are_left_out() -> None:
+def test_rows_table_empty_columns() -> None:
     table = views.rows_table([{"a": "1", "b": ""}, {"a": "", "b": ""}], {"A": "{a}", "B": "{b}", "C": "{c:.1f}"})
     assert table.markdown() == "| A |\n| --- |\n| 1 |\n|  |"
 
@@ -51,36 +50,37 @@ POINTS = st.lists(st.tuples(st.sampled_from([0.7, 0.8, 0.9, 1.0]), st.integers(1
 
 
 @given(POINTS, st.sampled_from([-1, 1]))
-def test_unbeaten_settings_are_those_of_a_slow_loop(points: list[tuple[float, int]], sign: int) -> None:
+def test_pareto_rows_slow_loop(points: list[tuple[float, int]], sign: int) -> None:
     figures = pytest.importorskip("bench.report.figures")
     rows: list[Row] = [{"recall": str(recall), "x": str(x)} for recall, x in points]
     best = {(float(row["recall"]), int(row["x"])) for row in figures.pareto_rows(rows, "x", sign)}
-    wanted = {
+    expected = {
         (recall, x)
         for recall, x in points
         if not any(r >= recall and sign * y >= sign * x and (r, y) != (recall, x) for r, y in points)
     }
-    assert best == wanted
+    assert best == expected
 
 
 @given(st.floats(-2, 2), st.floats(0.1, 10))
-def test_exponents_are_those_of_the_law(power: float, factor: float) -> None:
+def test_exponent_of_power_law(power: float, factor: float) -> None:
     figures = pytest.importorskip("bench.report.figures")
     n = [10.0, 100.0, 1000.0]
     assert figures.exponent(n, [factor * x**power for x in n]) == pytest.approx(power, abs=1e-6)
 
 
-# Of our own pages
+def run_docs(*options: str) -> Result:
+    return CliRunner().invoke(docs.main, options)
 
 
 @pytest.mark.slow
-def test_our_own_pages_are_those_of_their_rows() -> None:
+def test_pages_of_tree_up_to_date() -> None:
     pytest.importorskip("matplotlib")
-    checked = run_script("docs.py", "--check")
-    assert checked.returncode == 0, checked.stderr
+    result = run_docs("--check")
+    assert result.exit_code == 0, result.stderr
 
 
-def test_rows_and_plots_that_lie_there_are_shown() -> None:
+def test_all_rows_and_plots_shown() -> None:
     pages = [page.read_text(encoding="utf-8") for page in docs.pages(ROOT)]
     names = {name for name, *_ in MARKERS}
     for path in ROWS.iterdir():
@@ -92,23 +92,23 @@ def test_rows_and_plots_that_lie_there_are_shown() -> None:
 CHOOSE = {"Rm", "R", "z", "n", "sparsity", "at", "ours", "table", "limit_mb", "memory"}  # columns that views choose by
 
 
-def other(rows: Rows) -> Rows:
-    """The same rows with other numbers."""
+def change_numbers(rows: Rows) -> Rows:
+    """Return the same rows with other numbers."""
 
-    def raised(text: str) -> str:
+    def change(text: str) -> str:
         try:
             return str(3 * float(text) + 1.37)
         except ValueError:
             return text
 
-    return replace(rows, table=[{k: v if k in CHOOSE else raised(v) for k, v in row.items()} for row in rows.table])
+    return replace(rows, table=[{k: v if k in CHOOSE else change(v) for k, v in row.items()} for row in rows.table])
 
 
 @pytest.mark.parametrize("marker", TABLES, ids=" ".join)
-def test_every_line_of_a_table_changes_with_its_rows(marker: tuple[str, ...]) -> None:
+def test_table_follows_rows(marker: tuple[str, ...]) -> None:
     name, view, *words = marker
     rows = read(ROWS / f"{name}.csv")
-    lines, changed = (views.table(each, view, words).lines for each in (rows, other(rows)))
+    lines, changed = (views.table(each, view, words).lines for each in (rows, change_numbers(rows)))
     assert lines
     for line in lines:
         if any(re.search(r"\d", cell) for cell in line[1:]):
@@ -117,7 +117,7 @@ def test_every_line_of_a_table_changes_with_its_rows(marker: tuple[str, ...]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("marker", PLOTS, ids=" ".join)
-def test_a_plot_has_units_and_names_and_is_the_same_each_time(marker: tuple[str, ...]) -> None:
+def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
     figures = pytest.importorskip("bench.report.figures")
     plot = figures.plot(read(ROWS / f"{marker[0]}.csv"), marker[2])
     for panel in plot.panels:
@@ -128,8 +128,6 @@ def test_a_plot_has_units_and_names_and_is_the_same_each_time(marker: tuple[str,
     ElementTree.fromstring(first)
     assert all(f">{line.name}<" in first or plot.numbered for panel in plot.panels for line in panel.lines)
 
-
-# Of a page of two markers
 
 PAGE = """# Title
 <!-- rows: growth growth -->
@@ -142,7 +140,7 @@ old
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with a page below docs/, and its rows."""
+    """Make a folder with a page below docs/, and its rows."""
     pytest.importorskip("matplotlib")
     (tmp_path / "docs" / "rows").mkdir(parents=True)
     (tmp_path / "docs" / "how-to").mkdir()
@@ -152,30 +150,25 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def brought(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    result = CliRunner().invoke(docs.main, ["--root", str(root), *options])
-    return subprocess.CompletedProcess([], result.exit_code, result.stdout, result.stderr)
-
-
 @pytest.mark.slow
-def test_pages_follow_their_rows(root: Path) -> None:
+def test_generate_and_check(root: Path) -> None:
     page, rows = root / "docs" / "how-to" / "page.md", root / "docs" / "rows" / "growth.csv"
-    assert brought(root, "--check").returncode == 1
+    assert run_docs("--root", str(root), "--check").exit_code == 1
     assert page.read_text(encoding="utf-8") == PAGE
-    assert brought(root).returncode == 0
+    assert run_docs("--root", str(root)).exit_code == 0
     text = page.read_text(encoding="utf-8")
     assert "| 10,000 |" in text
     assert "](../figures/growth-growth.svg)" in text
     assert "*Measured with `embedded_growth.py` of commit f214dc2.*" in text
     assert (root / "docs" / "figures" / "growth-growth.svg").read_text(encoding="utf-8").startswith("<svg")
-    assert brought(root, "--check").returncode == 0
+    assert run_docs("--root", str(root), "--check").exit_code == 0
     page.write_text(text.replace("10,000", "10,001"), encoding="utf-8")
-    checked = brought(root, "--check")
-    assert checked.returncode == 1
-    assert "page.md differs from its rows" in checked.stderr
+    result = run_docs("--root", str(root), "--check")
+    assert result.exit_code == 1
+    assert "page.md differs from its rows" in result.stderr
     page.write_text(text, encoding="utf-8")
     rows.write_text(rows.read_text(encoding="utf-8").replace("seed: 0", "seed: 1"), encoding="utf-8")
-    assert "growth-growth.svg is not drawn of the rows of growth" in brought(root, "--check").stderr
+    assert "growth-growth.svg is not drawn of the rows of growth" in run_docs("--root", str(root), "--check").stderr
 
 
 @pytest.mark.parametrize(
@@ -183,16 +176,16 @@ def test_pages_follow_their_rows(root: Path) -> None:
     [("nothing growth", "no rows"), ("growth nothing", "no view 'nothing'; known: "), ("growth at", "no view 'at'"),
      ("growth plot nothing", "no plot 'nothing'"), ("growth plot pareto", "no plot 'pareto'")],
 )  # fmt: skip
-def test_markers_that_cannot_be_are_refused(root: Path, marker: str, message: str) -> None:
+def test_bad_markers(root: Path, marker: str, message: str) -> None:
     (root / "README.md").write_text(f"<!-- rows: {marker} -->\n<!-- end -->\n", encoding="utf-8")
-    result = brought(root)
-    assert result.returncode == 1
+    result = run_docs("--root", str(root))
+    assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_the_page_of_a_folder_has_finished_rows_and_needs_nothing_else(root: Path, tmp_path: Path) -> None:
+def test_page_complete_rows_self_contained(root: Path, tmp_path: Path) -> None:
     from bench.report.page import page
 
     out = root / "docs" / "rows"

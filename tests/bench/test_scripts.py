@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,23 +9,14 @@ from pathlib import Path
 import pytest
 
 from boc.indexes.build import build_index
-from tests.bench.scripts import run_script
+from tests.bench.scripts import run_rows
 from tests.helpers import boc
 
 Words = list[object]
 
 
-def run(script: str, *arguments: object) -> list[dict[str, str]]:
-    """The rows that a script prints, by column."""
-    done = run_script(script, *arguments)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[-1].startswith("# done: ")
-    return list(csv.DictReader(line for line in lines if not line.startswith("# ")))
-
-
 def indexed(library: Path, folder: Path) -> Words:
-    """An index of the library, and where it is."""
+    """Index the library; return the name of the index, and where it is."""
     build_index("photos", library / "photos.h5", at=f"file:{folder}")
     return ["photos", "--at", f"file:{folder}"]
 
@@ -41,36 +31,30 @@ def serve_speed(library: Path, folder: Path) -> Words:
 
 
 def growth(library: Path, folder: Path) -> Words:
-    return ["--work", folder, "--n", 100, "--n", 200, "--dim", 8, "--asked", 5, "--rounds", 1]
+    return ["--work", folder, "--n", 100, "--n", 200, "--dim", 8, "--queries", 5, "--rounds", 1]
 
 
 def extraction_speed(library: Path, folder: Path) -> Words:
     return ["--device", "cpu", "--small"]
 
 
-def alignment_rerank(library: Path, folder: Path) -> Words:
-    return [library / "photos.h5", "--fit", library / "photos.h5", "--rm", 1, "--rm", 4, "--timed", 2]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "count"),
-    [(cold_search, 3), (serve_speed, 16), (growth, 2), (extraction_speed, 8), (alignment_rerank, 2 * 2 * (6 + 5))],
+    [(cold_search, 3), (serve_speed, 16), (growth, 2), (extraction_speed, 8)],
 )
-def test_a_script_runs(
-    arguments: Callable[[Path, Path], Words], count: int, library: Path, tmp_path: Path
-) -> None:  # fmt: skip
-    rows = run(f"{arguments.__name__}.py", *arguments(library, tmp_path))
+def test_script_rows(arguments: Callable[[Path, Path], Words], count: int, library: Path, tmp_path: Path) -> None:
+    rows = run_rows(f"{arguments.__name__}.py", *arguments(library, tmp_path))
     assert len(rows) == count
     assert all(any(row.values()) for row in rows)
 
 
 @pytest.mark.slow
-def test_models_agree_with_the_command(library: Path, tmp_path: Path) -> None:
+def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
     plain, ids = library / "photos.h5", tmp_path / "ids.txt"
     ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
     floor = ("--floor", library / "regions.h5", "--train", ids)
-    rows = run("models.py", f"one={plain}", f"two={plain}+{plain}", f"words={plain},mrsw", *floor)
+    rows = run_rows("models.py", f"one={plain}", f"two={plain}+{plain}", f"words={plain},mrsw", *floor)
     assert [row["model"] for row in rows[::2]] == ["closed form", "one", "two", "words"]
     assert [row["direction"] for row in rows] == ["text to image", "image to text"] * 4
     one, two = ([list(row.values())[1:] for row in rows if row["model"] == name] for name in ("one", "two"))
@@ -79,11 +63,11 @@ def test_models_agree_with_the_command(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_codes_stand_side_by_side(library: Path, tmp_path: Path) -> None:
+def test_all_codes(library: Path, tmp_path: Path) -> None:
     plain, book = library / "photos.h5", tmp_path / "book.npz"
     assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
     codes = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})")
-    rows = run("all_codes.py", plain, "--fit", plain, *(word for code in codes for word in ("--code", code)))
+    rows = run_rows("all_codes.py", plain, "--fit", plain, *(word for code in codes for word in ("--code", code)))
     assert len(rows) == len(codes)
     dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))["text_to_image"]
     assert float(rows[1]["recall@100"]) == 1  # of 40 pictures
@@ -91,17 +75,3 @@ def test_all_codes_stand_side_by_side(library: Path, tmp_path: Path) -> None:
     for row in rows:
         assert 0 < float(row["R@10 code"]) <= 100
         assert float(row["postings"]) <= 40 * 64
-
-
-@pytest.mark.slow
-def test_table_one_has_the_rows_of_the_paper_and_their_differences(library: Path, tmp_path: Path) -> None:
-    pytest.importorskip("spellchecker")
-    alone, plain = tmp_path / "alone.h5", library / "photos.h5"
-    encoder = f"tern:{library / 'model'}?alone"
-    assert boc("extract", library / "captions.csv", "-o", alone, "--encoder", encoder).exit_code == 0
-    rows = run("table1.py", plain, "--fit", plain, "--clusters", 9, "--alone-train", alone, "--alone-dev", alone)
-    names = {row["model"] for row in rows}
-    assert {"TERN", "Deep Permutation", "Scalar Quantization", "No context", "With context", "English dict."} <= names
-    total = {row["model"]: float(row["sum"]) for row in rows if not row["minus"]}
-    for row in (row for row in rows if row["minus"]):
-        assert float(row["sum"]) == pytest.approx(total[row["model"]] - total[row["minus"]], abs=0.02)

@@ -211,8 +211,8 @@ def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataO
     z = data.draw(st.integers(1, width))
     readings = {
         "kept": global_code("permutation", z=z, query_z=z, plain=True),
-        "offset": variants.offset(z, z),
-        "printed": variants.printed("permutation", z, z),
+        "offset": variants.offset_ranks(z, z),
+        "printed": variants.printed_order("permutation", z, z),
     }
     for reading, codec in readings.items():
         codec.fit(Embeddings("image", X))
@@ -233,7 +233,7 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
     X = unit(seed, 5)
     width = 2 * X.shape[1]
     z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
-    codec = variants.printed("scalar", z, query_z).fit(Embeddings("image", X))
+    codec = variants.printed_order("scalar", z, query_z).fit(Embeddings("image", X))
     scores = (codec.encode_queries(Embeddings("text", X)) @ codec.encode_documents(Embeddings("image", X)).T).toarray()
 
     def printed(x: NDArray[np.float32], budget: int) -> list[int]:
@@ -290,8 +290,43 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
     shift = max(abs(float(x)) for x in X.ravel())
     for i, q in enumerate(Q):
         for j, x in enumerate(X):
-            expected = sum(float(a) * float(b) + shift * abs(float(a)) for a, b in zip(q, x, strict=True))
-            assert scores[i, j] == pytest.approx(expected, abs=1e-5)
+            wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(abs(float(a)) for a in q)
+            assert found[i, j] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("rotations", [0, 1])
+def test_a_shifted_scalar_code_keeps_the_order_of_the_vectors(rotations: int) -> None:
+    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    codec = variants.shifted_crelu("scalar", rotations).fit(Embeddings("image", X))
+    documents, queries = codec.encode_documents(Embeddings("image", X)), codec.encode_queries(Embeddings("text", Q))
+    scores, dots = (queries @ documents.T).toarray(), Q @ X.T
+    clear = np.abs(dots[:, :, None] - dots[:, None, :]) > 32 * 2 / 10_000  # the most that rounding down can add up to
+    assert clear.mean() > 0.9
+    risen = np.sign(scores[:, :, None] - scores[:, None, :]) == np.sign(dots[:, :, None] - dots[:, None, :])
+    assert risen[clear].all()
+
+
+def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None:
+    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    dots = Q @ X.T
+    likeness = []
+    chain = [RandomRotation(expand=8), CReLU(), TopZ(), DeepPermutation()]
+    for codec in (SurrogateCodec(chain), variants.shifted_crelu("permutation", 8)):
+        codec.fit(Embeddings("image", X))
+        scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
+        likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
+    assert likeness[1] > max(likeness[0], 0.99)
+
+
+def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(BocError, match="no code 'magic'; known: scalar, bits, permutation, dictionary"):
+        global_code("magic")
+    config = {"steps": [{"name": "Magic", "params": {}}], "n_terms": 4}
+    with pytest.raises(BocError, match=r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc"):
+        SurrogateCodec.restore(config, {"widths": np.array([4])})
+    config = {"steps": [{"name": "Center", "params": {}}], "n_terms": 4}
+    with pytest.raises(BocError, match=r"codec array 0\.\w+ of Center is missing; make the index again"):
+        SurrogateCodec.restore(config, {"widths": np.array([4])})
 
 
 @pytest.mark.parametrize(
