@@ -96,7 +96,7 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
         codec = fit_code(fit, make(width))
         for sparsity in sparsities:
             z = terms_at(sparsity, width)
-            yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
+            yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
     for sparsity in sparsities:
         z = terms_at(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
@@ -122,7 +122,7 @@ def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[fl
             codec = concept_code(book, aggregate=aggregate).fit(one)
             for sparsity in sparsities:
                 z = terms_at(sparsity, len(book))
-                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
+                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.set_budgets(z, z))
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
 

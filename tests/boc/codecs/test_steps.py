@@ -291,7 +291,7 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
     for i, q in enumerate(Q):
         for j, x in enumerate(X):
             wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(abs(float(a)) for a in q)
-            assert found[i, j] == pytest.approx(wanted, abs=1e-5)
+            assert scores[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("rotations", [0, 1])
