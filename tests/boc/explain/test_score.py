@@ -153,7 +153,7 @@ def test_regions_and_words_carry_the_terms_of_their_codewords(by_concepts: Searc
     nearest = [
         int(np.argmin(((step.centroids_.astype(np.float64) - v) ** 2).sum(axis=1))) for v in found.item_parts.vectors
     ]
-    expected = np.zeros(found.carried.shape)
+    expected = np.zeros(found.part_shares.shape)
     for m, match in enumerate(found.matches):
         at = Counter(name for name, codeword in zip(found.item_parts.of.tolist(), nearest, strict=True)
                      if codeword == match.term)  # fmt: skip
@@ -161,7 +161,7 @@ def test_regions_and_words_carry_the_terms_of_their_codewords(by_concepts: Searc
         for name, count in at.items():
             expected[m, name] = count / at.total()
     assert expected.any()
-    np.testing.assert_allclose(found.carried, expected)
+    np.testing.assert_allclose(found.part_shares, expected)
     assert found.weighed_by == "terms"
     assert found.weights is not None
     assert found.weights.sum() == pytest.approx(1)
