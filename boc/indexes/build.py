@@ -135,7 +135,7 @@ def build_index(
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     if existed and not replace and not _are_features(sources):
-        opened(sources, images)  # an error of the source comes first
+        open_sources(sources, images)  # an error of the source comes first
         raise BocError(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
             "make it again with --replace"
@@ -164,8 +164,8 @@ def build_index(
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
             manifest, learned = replace_in(manifest, unreadable=unreadable), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
-        held = existed and (not replace or shard is not None)
-        same = held and backend.open(name).manifest.same_contents(manifest)
+        may_be_complete = existed and (not replace or shard is not None)
+        same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             raise BocError(
                 f"{at} has an index {name!r} of something else; make it again with --replace, add these items by "
@@ -244,13 +244,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
     """Yield the ids without an item."""
     for start in range(0, len(ids), LOOKED_UP):
-        asked = list(ids[start : start + LOOKED_UP])
-        while asked:
+        left = list(ids[start : start + LOOKED_UP])
+        while left:
             try:
-                index.find(asked)
+                index.find(left)
                 break
             except KeyError as error:
-                asked.remove(error.args[0])
+                left.remove(error.args[0])
                 yield error.args[0]
 
 
@@ -300,14 +300,14 @@ def _feature_files(
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
-    found = opened(sources, images)
-    assert found is not None  # several files would all be of vectors
+    items = open_sources(sources, images)
+    assert items is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
-    states = {item.id: _state(item) for item in found.items if found.file is None and item.modality == "image"}
-    path = encoded_file(name, at, found, network, progress, concepts=concepts, ocr=ocr)
+    states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
+    path = encoded_file(name, at, items, network, progress, concepts=concepts, ocr=ocr)
     return [path], path, states
 
 
@@ -320,12 +320,12 @@ def _shared_code(
         fit_code(file, codec, progress)
         return codec.config(), codec.arrays()
 
-    def told(value: object) -> str:
+    def text_of(value: object) -> str:
         return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else repr(value)
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
     parts = [steps, file.contents(sets=codec.reads_concepts)]
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=told).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=text_of).encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learned(name, key, learn))
 
 
@@ -349,7 +349,7 @@ def encoded_file(
     return path
 
 
-def opened(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
+def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
     """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
     ``open_folders``."""
     if len(sources) == 1:
