@@ -109,7 +109,7 @@ def copy_index(
     if path is not None:
         with _FileWriter(path, replace_in(manifest, created=source.manifest.created), arrays) as file:
             write(file)
-        return _compared(source.index, path, as_stored=codec is None)
+        return _check_copy(source.index, path, as_stored=codec is None)
     target = plugins.backend(place)
     if not replace and target.exists(new):
         existing = target.open(new).manifest
@@ -118,7 +118,7 @@ def copy_index(
         return CopyReport(existing.items["image"], existing.items["text"], 0, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:
         write(writer)
-    return _compared(source.index, target.open(new), as_stored=codec is None)
+    return _check_copy(source.index, target.open(new), as_stored=codec is None)
 
 
 def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
@@ -195,7 +195,7 @@ class _FileWriter:
         self._file.__exit__(*exc)
 
 
-def _compared(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyReport:
+def _check_copy(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyReport:
     """Compare a finished copy with its source: numbers of items, and a sample of rows.
 
     BocError names what differs. Under another code terms are not compared, nor vectors where the copy rounds them.

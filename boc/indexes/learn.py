@@ -85,15 +85,15 @@ def fit_code(
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
     memory = codec.learning_bytes(rows, file.dim, n_items)
-    told = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
+    show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
-        told(0, rows)
+        show(0, rows)
     try:
         codec.fit(*samples, n_items=n_items)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:
-        told(rows, rows)
+        show(rows, rows)
     return codec
 
 

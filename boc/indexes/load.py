@@ -137,11 +137,11 @@ def write_items(
     """
     mine, every = (1, 1) if part is None else shard_of(part)
 
-    def wanted(number: int, ids: Callable[[], list[str]]) -> bool:
+    def is_mine(number: int, ids: Callable[[], list[str]]) -> bool:
         return number % every == mine - 1 and not writer.has(ids())
 
     done = 0
-    for count, batch in _encoding(file, codec, manifest, metadata, wanted):
+    for count, batch in _encoding(file, codec, manifest, metadata, is_mine):
         if batch is not None:
             writer.add(*batch)
         done += count
@@ -167,8 +167,8 @@ def add_features(
             _check_concepts(file)
         yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
-        given = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
+        table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
+        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=table_facts)
 
 
 def put_items(
@@ -205,14 +205,16 @@ def _encoding(
     codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None,
-    wanted: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
+    select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[tuple[int, _Documents | None]]:
-    """Yield for each batch the number of its items, and their encoding; None for batches that are not ``wanted``, by
-    their number and the ids of their items: these are not even read."""
+    """Yield for each batch the number of its items, and their encoding.
+
+    ``select`` decides by the number of a batch and the ids of its items; others are not even read, and yield None.
+    """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
 
-    def encoded(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
+    def encode(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
         count, read = task
         if read is None:
             return count, None
@@ -225,9 +227,9 @@ def _encoding(
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
         for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
-            yield count, read if wanted(number, ids) else None
+            yield count, read if select(number, ids) else None
 
-    yield from ahead(encoded, tasks())
+    yield from ahead(encode, tasks())
 
 
 class _Fields:
@@ -242,8 +244,8 @@ class _Fields:
         self._metadata = metadata
 
     def of(self, item: Item) -> Item:
-        kept = {name: value for name, value in item.fields.items() if name not in self._odd}
-        return replace(item, fields=kept if self._metadata is None else {**kept, **self._metadata.of(item)})
+        fields = {name: value for name, value in item.fields.items() if name not in self._odd}
+        return replace(item, fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)})
 
 
 def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
@@ -262,19 +264,19 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
 
 
 def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> _Documents:
-    items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    items, embeddings, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
     if codec is None:
         assert batch.stored is not None
         terms = batch.stored.terms
     else:
-        terms = codec.encode_documents(found)
+        terms = codec.encode_documents(embeddings)
         items = with_words(items, terms, codec.words)
     sets = None if batch.stored is None else batch.stored.concepts
     if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
-        sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    return items, terms, found.vectors, sets
+        sets = None if dtype is None or embeddings.concepts is None else store(embeddings.concepts, dtype)
+    return items, terms, embeddings.vectors, sets
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
@@ -318,8 +320,8 @@ def facts_among(metadata: Metadata | None) -> list[str]:
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     """BocError if the index does not declare the fields of ``metadata`` with their types."""
-    given = {} if metadata is None else metadata.types
-    odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
+    types = {} if metadata is None else metadata.types
+    odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(

@@ -63,8 +63,8 @@ class StoredIndex:
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """The vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
-        wanted = set(rows.tolist())
-        ids = (item.id for number, item in enumerate(self._items(modality)) if number in wanted)
+        numbers = set(rows.tolist())
+        ids = (item.id for number, item in enumerate(self._items(modality)) if number in numbers)
         while some := list(islice(ids, READ)):
             yield self.index.vectors(some).astype(np.float32)
 
