@@ -82,15 +82,15 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query in ``queries`` (n,).
     Equal scores are ordered by position, as a stable sort does.
     """
-    found = np.empty(len(queries), dtype=np.int64)
+    ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), BLOCK):
         rows = np.ascontiguousarray(scores[start : start + BLOCK])
         right = queries[start : start + BLOCK, None] == items
         best = np.where(right, rows, -np.inf).argmax(axis=1)
         level = rows[np.arange(len(rows)), best][:, None]
         before = np.arange(len(items)) < best[:, None]
-        found[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
-    return found
+        ranks[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
+    return ranks
 
 
 def evaluate(
@@ -132,8 +132,8 @@ def evaluate_ndcg(
     check_relevance(relevance, *scores.shape)
     sides = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
-        part, known = scores[sentences, pictures], relevance[sentences, pictures]
-        to_image, to_text = ndcg(part, known, p=p, gain=gain), ndcg(part.T, known.T, p=p, gain=gain)
+        part, grades = scores[sentences, pictures], relevance[sentences, pictures]
+        to_image, to_text = ndcg(part, grades, p=p, gain=gain), ndcg(part.T, grades.T, p=p, gain=gain)
         sides.append(mean_ndcg(to_image, to_text, gain))
     return Ndcg.mean(sides)
 
@@ -186,13 +186,13 @@ def ndcg_of_hits(
 ) -> NDArray[np.float64]:
     """``ndcg`` of rankings that are given as ``hits`` (n_queries, at most p), columns of ``relevance`` (n_queries,
     n_items), best first; -1 is no hit and gains nothing."""
-    known = np.nan_to_num(relevance, nan=0.0)
-    p = min(p, known.shape[1])
+    grades = np.nan_to_num(relevance, nan=0.0)
+    p = min(p, grades.shape[1])
     hits = hits[:, :p]
     discounts = 1 / np.log2(np.arange(2, p + 2))
-    found = np.where(hits >= 0, np.take_along_axis(known, np.maximum(hits, 0), axis=1), 0)
-    best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (found, best))
+    gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
+    best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
+    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (gained, best))
     values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 

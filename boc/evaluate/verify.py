@@ -160,7 +160,7 @@ def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[l
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
     suspects = {wrong.item for wrong in first}
-    rounded = _rounded(index, source, [item for item in items if item.id in suspects])
+    rounded = _differ_by_rounding(index, source, [item for item in items if item.id in suspects])
     again = _mismatches(trials, rounded, lambda near: index.terms([item.id for item in near]))
     ids = {item.id: None for item in rounded}
     return [wrong for wrong in first if wrong.item not in ids] + again, list(ids)
@@ -288,7 +288,7 @@ def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, i
     return {modality: counts[modality] for modality in MODALITIES}, sample, repeated
 
 
-def _rounded(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
+def _differ_by_rounding(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
     """The items whose stored frequencies differ from those of ``source`` by rounding only."""
     if source.name == "terms" or not items:
         return []

@@ -122,7 +122,7 @@ def test_k_out_of_range_is_refused(sample: Sample, k: int) -> None:
 
 def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
     index = plugins.backend(f"file:{library / 'index'}").open("photos")
-    one, again, other = (draw(index, "text", None, size=50, asked=10, seed=seed) for seed in (3, 3, 4))
+    one, again, other = (draw(index, "text", None, size=50, n_queries=10, seed=seed) for seed in (3, 3, 4))
     assert np.array_equal(one.choose.vectors, again.choose.vectors)
     assert not np.array_equal(one.choose.vectors, other.choose.vectors)
     assert [len(part) for part in (one.items, one.choose, one.judge)] == [50, 5, 5]
@@ -131,7 +131,7 @@ def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
     asked = {row.tobytes() for part in (one.choose, one.judge) for row in part.vectors}
     kept = {row.tobytes() for row in next(part for part in one.fit if part.modality == "image").vectors}
     assert not asked & kept
-    greedy = draw(index, "text", None, size=50, asked=4000, seed=3)
+    greedy = draw(index, "text", None, size=50, n_queries=4000, seed=3)
     assert [len(greedy.choose), len(greedy.judge)] == [16, 16]
     assert {part.modality: len(part) for part in greedy.fit} == {"image": 8, "text": 50}
 
