@@ -166,8 +166,8 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
     write(text)
-    command = ("index", "photos", "photos.h5") if "index" in text or "device" in text else ("search", "photos", "a dog")
-    result = boc(*command)
+    commands = {"index": ("index", "photos", "photos.h5"), "device": ("extract", "photos", "-o", "photos.h5")}
+    result = boc(*next((command for key, command in commands.items() if key in text), ("search", "photos", "a dog")))
     assert result.exit_code in (1, 2)
     assert result.stdout == ""
     for word in WRONG[text]:
