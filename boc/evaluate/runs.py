@@ -75,7 +75,7 @@ class Gallery:
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
+        """Return the labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
         whole: dict[str, int | None] = {f"all {self.images} pictures": None}
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
@@ -87,7 +87,7 @@ class Gallery:
         block: int = BLOCK,
         tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
+        """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
         read-only, with 4 bytes per score on disk. Alignments are computed on the ``device``, of which ``cpu`` needs no
@@ -113,7 +113,7 @@ class Gallery:
     def relevance(
         self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
+        """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
         ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
         number of items.
@@ -137,10 +137,10 @@ def evaluate_index(
     relevance: NDArray[np.float32] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
-    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates; with
-    ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25 of 25 hits.
+    """Compute the recalls through an index that holds the items of ``path``.
 
-    ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
+    K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
+    of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
     re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
     stored, to an index of their own in a temporary folder and searched there; the figures are means over the folds.
     ``tick`` is called with the number of queries of each finished batch.
@@ -186,7 +186,7 @@ def _evaluate_direction(
     target: Modality,
     tick: Callable[[int], None],
 ) -> tuple[Recall, NDArray[np.float64]]:
-    """The recall of one direction, and NDCG by query, empty without a relevance."""
+    """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
     numbers = set(part.rows[asking].tolist())
     columns = {items[target][row].id: column for column, row in enumerate(part.rows[target])}
     grades = part.relevance if part.relevance is None or asking == "text" else part.relevance.T
@@ -221,7 +221,7 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
 
 
 def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
-    """FeatureFileError if the index cannot hold all items of the gallery."""
+    """Raise FeatureFileError if the index cannot hold all items of the gallery."""
     there = searcher.index.manifest.items
     if there["image"] < gallery.images or there["text"] < len(gallery.captions):
         raise FeatureFileError(
@@ -231,7 +231,7 @@ def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
 
 
 def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequence[Item], kind: str) -> None:
-    """FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
+    """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
     if len(items) != len(expected):
         raise FeatureFileError(
             f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of the same items"

@@ -83,7 +83,7 @@ class Candidate:
 
 
 def grid(dim: int) -> list[Candidate]:
-    """The codes to try by default, for vectors of ``dim`` components."""
+    """Return the codes to try by default, for vectors of ``dim`` components."""
     dictionary = Candidate(Code("dictionary"), (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
     fits = [budget for budget in (16, 32, 64, 128, 256) if budget <= 2 * dim]
     return [dictionary, Candidate(Code("scalar"), fits[:4], fits)]
@@ -97,7 +97,7 @@ def tune(
     candidates: Sequence[Candidate] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[float, Trial]:
-    """The cheapest trial for each target recall, between 0 and 1; targets that no setting reaches are left out.
+    """Find the cheapest trial for each target recall, between 0 and 1; targets that no setting reaches are left out.
 
     ``tick`` is called after each budget. BocError for a target or a k out of range.
     """
@@ -133,7 +133,7 @@ class Setting:
     postings: float
 
     def ranks(self, half: int) -> NDArray[np.int64]:
-        """Ranks (from 0) of the true neighbours of each query in the first stage, (queries, k). This takes most
+        """Return ranks (from 0) of the true neighbours of each query in the first stage, (queries, k). This takes most
         time."""
         return ranks_of(self.documents, self.queries[half], self.truths[half])
 
@@ -157,7 +157,7 @@ class Choice:
         return self.setting.postings + FETCH * self.candidates, self.setting.terms
 
     def trial(self) -> Trial:
-        """The trial with its recall on the judging queries."""
+        """Return the trial with its recall on the judging queries."""
         ranks = self.setting.ranks(1)
         share = Interval.of((ranks < self.candidates).mean(axis=1))
         rm = self.candidates / ranks.shape[1]
@@ -165,8 +165,10 @@ class Choice:
 
 
 def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Choice | None:
-    """The fewest candidates that reach ``target``, given the ranks (queries, k) of the true neighbours; None if 50 k do
-    not."""
+    """Return the fewest candidates that reach ``target``; None if 50 k do not.
+
+    ``ranks`` (queries, k) are those of the true neighbours.
+    """
     k = ranks.shape[1]
     candidates = max(k, int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1)
     return Choice(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
@@ -191,7 +193,7 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
 
 
 def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ranks (from 0) of the items ``truth`` (queries, k) when documents are ordered by (-score, row).
+    """Return ranks (from 0) of the items ``truth`` (queries, k) when documents are ordered by (-score, row).
 
     An item without a common term, which an engine does not find, gets the number of documents.
     """
@@ -218,10 +220,11 @@ def draw(
     n_queries: int = 4000,
     seed: int = 0,
 ) -> Sample:
-    """A sample of an index: up to ``size`` items of modality ``find``, and up to ``asked`` queries, half to choose by.
+    """Draw a sample of an index: up to ``size`` items of modality ``find``, and up to ``n_queries`` queries.
 
-    Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``. Then they
-    are removed from the items and from the data that codes are learned from, of which at least a fifth remains.
+    Half of the queries are to choose by. Without ``queries`` they are items of the index: of the other modality if it
+    has any, else of ``find``. Then they are removed from the items and from the data that codes are learned from, of
+    which at least a fifth remains.
     """
     rng = np.random.default_rng(seed)
     ids: dict[Modality, list[str]] = {m: [] for m in MODALITIES}

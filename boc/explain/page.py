@@ -86,7 +86,7 @@ def _title(query: Item) -> str:
 
 
 def _query_picture(explanation: Explanation) -> str:
-    """The query picture, with the regions that are closest to a part of the item."""
+    """Return the query picture, with the regions that are closest to a part of the item."""
     query, parts, cosines = explanation.query, explanation.query_parts, explanation.alignment
     if query.modality == "text":
         return ""
@@ -107,7 +107,7 @@ def _item(explanation: Explanation) -> str:
 
 
 def _marks(parts: Parts, weights: NDArray[np.floating], unit: str) -> list[str]:
-    """Boxes of the regions of largest weight, with their numbers."""
+    """Return the boxes of the regions of largest weight, with their numbers."""
     if parts.boxes is None:
         return []
     return [
@@ -159,7 +159,7 @@ def _rest(explanation: Explanation, others: Iterable[Match]) -> str:
 
 
 def _example(example: Example) -> str:
-    """A small picture; for an example with a box, the box and its surroundings."""
+    """Return a small picture; for an example with a box, the box and its surroundings."""
     if example.box is None:
         return _picture(example.content, example.id, SMALL, quiet=True)
     x1, y1, x2, y2 = _cut(example.box)
@@ -188,7 +188,7 @@ def _box(box: Iterable[float], badge: str = "", title: str = "") -> str:
 
 
 def _place(box: Iterable[float]) -> str:
-    """CSS position of a box, in percent of its picture."""
+    """Return the CSS position of a box, in percent of its picture."""
     x1, y1, x2, y2 = (100 * x for x in _cut(box))
     return f"left:{x1:.2f}%;top:{y1:.2f}%;width:{x2 - x1:.2f}%;height:{y2 - y1:.2f}%"
 
@@ -198,7 +198,7 @@ def _cut(box: Iterable[float]) -> list[float]:
 
 
 def _maps(explanation: Explanation) -> str:
-    """One picture per content word of the query, brighter where regions are closer to the word."""
+    """Return one picture per content word of the query, brighter where regions are closer to the word."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or parts.boxes is None or explanation.query.modality != "text":
         return ""
@@ -223,7 +223,7 @@ def _map(item: Item, word: str, boxes: NDArray[np.float32], cosines: NDArray[np.
 
 
 def _table(explanation: Explanation) -> str:
-    """The table of cosines: words in order, regions by weight."""
+    """Return the table of cosines: words in order, regions by weight."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or explanation.weights is None:
         return ""
@@ -252,18 +252,19 @@ def _cells(values: NDArray[np.float32], shades: NDArray[np.float64]) -> str:
 
 
 def _selection(item: Item, weights: NDArray[np.floating]) -> list[int]:
-    """Indices of all words in order, or of the regions of largest weight."""
+    """Return the indices of all words in order, or of the regions of largest weight."""
     return list(range(len(weights))) if item.modality == "text" else _strongest(weights, COLUMNS)
 
 
 def _strongest(weights: NDArray[np.floating], most: int) -> list[int]:
-    """Indices of the largest non-zero weights, largest first, ties to the lower index."""
+    """Return the indices of the largest non-zero weights, largest first, ties to the lower index."""
     order = np.argsort(-weights, kind="stable")[:most]
     return [int(i) for i in order if weights[i]]
 
 
 def _shades(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Opacities from 0 for the smallest to ``STRONGEST`` for the largest value; all 0 if all values are equal."""
+    """Return the opacities from 0 for the smallest to ``STRONGEST`` for the largest value; all 0 if all values are
+    equal."""
     span = float(values.max() - values.min())
     shades: NDArray[np.float64] = STRONGEST * (values - values.min()).astype(np.float64) / (span or 1.0)
     return shades

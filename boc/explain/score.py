@@ -81,7 +81,7 @@ class Explanation:
         return sum(match.product for match in self.matches)
 
     def share(self, match: Match) -> Fraction:
-        """The share of ``match`` in the score; all shares sum to 1."""
+        """Return the share of ``match`` in the score; all shares sum to 1."""
         return Fraction(match.product, self.score)
 
     @cached_property
@@ -188,14 +188,14 @@ def _item(searcher: Searcher, id: str) -> Item:
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
-    """The shared terms of two rows, largest product first, ties to the lower term."""
+    """Return the shared terms of two rows, largest product first, ties to the lower term."""
     shared, a, b = np.intersect1d(query.indices, item.indices, assume_unique=True, return_indices=True)
     matches = [Match(int(term), int(f), int(g)) for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)]
     return sorted(matches, key=lambda match: (-match.product, match.term))
 
 
 def _parts(embeddings: Embeddings) -> Parts | None:
-    """The concepts of the only item of ``embeddings`` with their names; None if there are none."""
+    """Return the concepts of the only item of ``embeddings`` with their names; None if there are none."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -210,7 +210,8 @@ def _parts(embeddings: Embeddings) -> Parts | None:
 def _part_shares(
     codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded alone."""
+    """Return shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded
+    alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     if not codec.reads_concepts:  # terms of the whole vector, not of single parts
@@ -263,7 +264,7 @@ class TermLabels(Mapping[int, Label]):
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
-    """The maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
+    """Return the maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima

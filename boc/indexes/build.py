@@ -264,7 +264,7 @@ def _are_features(sources: Sequence[Path]) -> bool:
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
-    """A function that makes the codec of a code, not fitted yet, for vectors of an encoder.
+    """Return a function that makes the codec of a code, not fitted yet, for vectors of an encoder.
 
     A codebook is read here, before any work, and checked when the encoder is known. BocError for text that is no code,
     or a codebook that is missing or of another encoder.
@@ -294,8 +294,8 @@ def _feature_files(
     *,
     ocr: bool,
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
-    """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
-    pictures had before they were read."""
+    """Return the embeddings files of the sources, the temporary one that was made here, and the states of its pictures'
+    files before they were read."""
     if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
@@ -314,7 +314,7 @@ def _feature_files(
 def _shared_code(
     backend: Backend, name: str, file: FeatureFiles, codec: SurrogateCodec, progress: Progress
 ) -> SurrogateCodec:
-    """The code of an index that several processes load, which one of them learns."""
+    """Return the code of an index that several processes load, which one of them learns."""
 
     def learn() -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         fit_code(file, codec, progress)
@@ -339,8 +339,10 @@ def _state(item: Item) -> State:
 def encoded_file(
     name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
 ) -> Path:
-    """The feature file of a source on its way to the index ``name``, which the caller removes; after a kill the same
-    call continues it."""
+    """Encode a source on its way to the index ``name``; return the feature file, which the caller removes.
+
+    After a kill the same call continues it.
+    """
     path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)])
     extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
     if not path.exists():
@@ -350,8 +352,10 @@ def encoded_file(
 
 
 def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
-    """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
-    ``open_folders``."""
+    """Open one source, or several folders; return None for several feature files.
+
+    ``detachable`` is as in ``open_folders``.
+    """
     if len(sources) == 1:
         return open_source(sources[0], None, images)
     if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
@@ -363,7 +367,7 @@ def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bo
 
 
 def _no_encoder(source: Path) -> str:
-    """What to do about pictures without an encoder."""
+    """Return the next step for pictures without an encoder."""
     there = next((name for name, entry in models.CATALOGUE.items() if models.find(entry.repository)), None)
     if there is not None:
         return f"{source} holds no vectors yet; name an encoder to make them: add --encoder {there}"
@@ -374,7 +378,8 @@ def _no_encoder(source: Path) -> str:
 
 
 def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
-    """Where vectors wait for their index: a name that nobody else chooses, and another one for other ``contents``.
+    """Return the path of vectors that wait for their index: a name that nobody else chooses, and another one for other
+    ``contents``.
 
     What an earlier call for the same index has left there for other contents is removed, and so are the parts of a file
     that is complete.

@@ -78,7 +78,7 @@ def compare_pictures(
 
 
 def text_fact(item: Item, name: str) -> str | None:
-    """A fact of a stored item; None if it has none, or metadata of that name that are something else."""
+    """Return a fact of a stored item; None if it has none, or metadata of that name that are something else."""
     fact = item.fields.get(name)
     return fact if isinstance(fact, str) else None
 
@@ -136,13 +136,13 @@ class _Donors:
         return True
 
     def _nearest(self, missing: Mapping[str, Item], item: Item) -> Item:
-        """One of the same file name, if there is one near the first."""
+        """Return one of the same file name, if there is one near the first."""
         name = PurePosixPath(item.id).name
         first = list(islice(missing.values(), NEAR))
         return next((one for one in first if PurePosixPath(one.id).name == name), first[0])
 
     def ids(self) -> list[str]:
-        """The missing ids from which no item moved."""
+        """Return the missing ids from which no item moved."""
         return list(self._missing_ids)
 
 

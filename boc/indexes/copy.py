@@ -166,7 +166,7 @@ class _FileWriter:
         self._seen = 0
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier call has written this batch; batches come in the same order each time."""
+        """Return whether an earlier call has written this batch; batches come in the same order each time."""
         before, self._seen = self._seen, self._seen + len(ids)
         if before < self._file.done < self._seen:
             raise FeatureFileError(f"{self._file.folder} was begun in another way; delete it to start again")
@@ -221,7 +221,7 @@ def _check_copy(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyRep
 
 
 def _sample(index: Index) -> list[Item]:
-    """``CHECKED`` items drawn evenly at random, or all."""
+    """Draw ``CHECKED`` items evenly at random, or all."""
     chance, drawn = random.Random(0), list[Item]()
     for n, item in enumerate(index.items()):
         if n < CHECKED:

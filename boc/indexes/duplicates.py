@@ -49,7 +49,7 @@ def find_duplicates(
     find: Modality | None = None,
     progress: Callable[[str, int, int], None] = lambda label, done, total: None,
 ) -> list[Group]:
-    """The groups of duplicates among the items of one modality, ordered by the id of the kept item.
+    """Find the groups of duplicates among the items of one modality, ordered by the id of the kept item.
 
     Two items are near if the cosine of their vectors is at least ``threshold``; the default follows from the cosines
     of random pairs, see ``Background.near``. Items whose vectors are equal, or their field ``content_hash``, are
@@ -109,13 +109,13 @@ class _Equal:
         return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
 
     def batches(self) -> Iterator[list[str]]:
-        """The leaders."""
+        """Yield the leaders in batches."""
         keys = iter(self.members)
         while batch := list(islice(keys, BATCH)):
             yield batch
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Pairs of leaders with the same vector or the same file."""
+        """Yield pairs of leaders with the same vector or the same file."""
         for keys in self._twins.values():
             yield from combinations(keys, 2)
 
@@ -123,7 +123,7 @@ class _Equal:
 def group_near(
     near: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, dict[str, float]]:
-    """Groups of near items: the kept item, and the others with their scores.
+    """Group near items: the kept item, and the others with their scores.
 
     Items are taken in the order of how many near items they have, ties to the smaller id; each keeps the near items
     that no earlier group has. So all members are near the kept one. ``sizes`` says how many equal items an item stands
@@ -152,7 +152,7 @@ class _Near(defaultdict[str, dict[str, float]]):
 
 
 def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
-    """For each item those that are near, by searches with its stored vector; more are asked for while all are near."""
+    """Search for the near items of each item by its stored vector; more are requested while all are near."""
     index = searcher.index
     concepts = index.concepts(ids).ragged() if searcher.codec.reads_concepts else None
     queries = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)

@@ -51,7 +51,7 @@ class VectorSample:
         return self.size
 
     def blocks(self) -> Iterator[Embeddings]:
-        """The vectors, some thousand at a time."""
+        """Yield the vectors, some thousand at a time."""
         rows = np.arange(self.size) * self.file.count(self.modality) // self.size
         for vectors in self.file.sample(self.modality, rows):
             yield Embeddings(self.modality, vectors)
@@ -98,7 +98,7 @@ def fit_code(
 
 
 def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
-    """Every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
+    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
     assert isinstance(file, FeatureFile | FeatureFiles)
     files = file.files if isinstance(file, FeatureFiles) else [file]
     rows = [one.batch(modality, i, i + 1).embeddings for one in files for i in range(0, one.count(modality), step)]

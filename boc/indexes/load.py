@@ -67,7 +67,7 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
+    """Make the manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
 
     ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as ``file`` does.
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
@@ -188,12 +188,12 @@ def put_items(
 
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
-    """All items of ``file`` with what the codec and an index with this manifest need of them."""
+    """Return all items of ``file`` with what the codec and an index with this manifest need of them."""
     return (read() for *_, read in _lazy_batches(file, codec, manifest))
 
 
 def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifest) -> Iterator[LazyBatch]:
-    """The same, still to be read."""
+    """Yield the same batches, still to be read."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
@@ -253,7 +253,7 @@ def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
 
 
 def _check_range(batch: Batch, manifest: Manifest) -> None:
-    """FeatureFileError if a vector has components that the index cannot store."""
+    """Raise FeatureFileError if a vector has components that the index cannot store."""
     largest = np.finfo(manifest.vector_floats).max
     beyond = (np.abs(batch.embeddings.vectors) > largest).any(axis=1)
     if beyond.any():
@@ -280,8 +280,10 @@ def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, f
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
-    """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
-    read, and the metadata."""
+    """Return the digest of what an index takes of a file.
+
+    That is its list of items with their vectors, the concept sets if ``sets`` are read, and the metadata.
+    """
     parts = [file.header.source, file.contents(sets=sets)]
     return digest_of(*parts, *([] if metadata is None else [metadata.digest]))
 
@@ -302,24 +304,24 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
 
 
 def source_digest(file: FeatureFile | FeatureFiles) -> str:
-    """The digest of the items of ``file`` and their vectors."""
+    """Return the digest of the items of ``file`` and their vectors."""
     return _source(file, None, sets=False)
 
 
 def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
-    """EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
+    """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     found, wanted = file.header.identity, manifest.identity
     if found.digest != wanted.digest:
         raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
-    """The fields of a table that are facts of files otherwise, sorted."""
+    """Return the fields of a table that are facts of files otherwise, sorted."""
     return [] if metadata is None else sorted(metadata.types.keys() & FACTS.keys())
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
-    """BocError if the index does not declare the fields of ``metadata`` with their types."""
+    """Raise BocError if the index does not declare the fields of ``metadata`` with their types."""
     types = {} if metadata is None else metadata.types
     odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
@@ -330,7 +332,7 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
 
 
 def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
+    """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
     items = (

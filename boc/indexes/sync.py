@@ -61,7 +61,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether nothing was done."""
+        """True if nothing was done."""
         return not (self.added or self.changed or self.moved or self.removed or self.read)
 
 
@@ -248,7 +248,7 @@ class _Sync:
                 progress("reading words", start + len(batch), len(items))
 
     def _encode(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
-        """The feature file of new items, if there are any."""
+        """Encode new items to a feature file; None if there are none."""
         if not chunk:
             return None
         concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
@@ -291,7 +291,7 @@ class _Sync:
             progress("moving", done, len(self._rewritten))
 
     def _differs(self, reuse: Reuse, *, of_table: bool) -> bool:
-        """Whether the row of an item has to be written again; a file with other times differs in its facts."""
+        """Return whether the row of an item has to be written again; a file with other times differs in its facts."""
         item, donor = reuse.item, reuse.donor
         if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
             return True
@@ -308,7 +308,7 @@ class _Sync:
         return bool(rest) and self._with_fields(reuse).fields != donor.fields  # of an earlier table, or of the file
 
     def _with_fields(self, reuse: Reuse) -> Item:
-        """The item with its metadata: the facts of its file, and the values of the table."""
+        """Return the item with its metadata: the facts of its file, and the values of the table."""
         item, facts = reuse.item, {}
         if item.modality == "image":
             digest = reuse.digest or text_fact(reuse.donor, "content_hash")
@@ -318,11 +318,11 @@ class _Sync:
         return replace(item, fields={**facts, **self._table.of(item)})
 
     def _own(self, item: Item) -> dict[str, Any]:
-        """The metadata of a stored item that is not of its file."""
+        """Return the metadata of a stored item that is not of its file."""
         return {name: item.fields[name] for name in self._own_names if name in item.fields}
 
     def _index_metadata(self) -> Metadata:
-        """The metadata that the index holds of its items, and of those that moved by their new ids."""
+        """Return the metadata that the index holds of its items, and of those that moved by their new ids."""
         if not self._own_names:
             return Metadata({}, {})
         rows = {key: own for key, item in self._stored.items() if (own := self._own(item))}
@@ -330,7 +330,7 @@ class _Sync:
         return Metadata({}, rows | moved)
 
     def _is_outdated(self) -> bool:
-        """Whether the index lacks no item, but a commit."""
+        """Return whether the index lacks no item, but a commit."""
         manifest = self._index.manifest
         noted = manifest.unreadable, manifest.table_facts
         return self._index.unfinished or noted != (self._unreadable, self._table_facts)

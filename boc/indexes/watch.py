@@ -126,7 +126,8 @@ class Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Values that distinguish the files and folders at these paths from others mounted there; None where nothing is."""
+    """Return values that distinguish the files and folders at these paths from others mounted there; None where nothing
+    is."""
     marks: list[tuple[int, int] | None] = []
     for place in places:
         try:

@@ -146,7 +146,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource, *, quiet: bo
 
 
 def _show(steps: Iterator[Progress], *, hidden: bool) -> None:
-    """A progress bar over the steps, unless it is ``hidden``; each validation is a line above it."""
+    """Draw a progress bar over the steps, unless it is ``hidden``; each validation is a line above it."""
     bar = None
     for now in steps:
         if hidden:

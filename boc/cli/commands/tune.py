@@ -92,7 +92,7 @@ def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
 
 
 def _queries(path: Path, identity: Identity) -> Embeddings:
-    """All queries of one modality of a feature file: the sentences, if it has any."""
+    """Return all queries of one modality of a feature file: the sentences, if it has any."""
     import numpy as np
 
     from boc.inputs.query_files import read_queries
