@@ -116,7 +116,7 @@ def _rouge_l_columns(
 
 
 def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the row of each token (-1: in no reference), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
+    """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
     flat = np.concatenate(references)
     lengths = np.array([len(r) for r in references])
     owner = np.repeat(np.arange(len(references)), lengths)

@@ -140,8 +140,8 @@ def evaluate_index(
     """Compute the recalls through an index that holds the items of ``path``.
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
-    of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
-    re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
+    of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
+    not re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
     stored, to an index of their own in a temporary folder and searched there; the figures are means over the folds.
     ``tick`` is called with the number of queries of each finished batch.
     """

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
-from boc.indexes import learn
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
@@ -58,10 +57,6 @@ def test_scores_are_dot_products_of_the_stored_vectors(
         assert len(hits) == 8
         assert {hit.item.modality for hit in hits} == {find}
         assert_ranked_by(hits, queries.vectors[0], *stored[find])
-
-
-def test_pictures_are_found_unless_sentences_are_asked_for(searcher: Searcher) -> None:
-    assert searcher.search("a red box") == searcher.search("a red box", find="image", k=10)
 
 
 @pytest.mark.slow
@@ -221,21 +216,6 @@ def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Pat
 def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="name what to extract"):
         Extraction(open_source(library / "captions.csv"), tmp_path / "f.h5")
-
-
-def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
-    library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen: list[learn.VectorSample] = []
-    codec = global_code(z=4)
-    monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
-    with FeatureFile(library / "photos.h5") as file:
-        fit_code(file, codec, sample=25)
-        assert [len(sample) for sample in seen] == [25, 25]
-        for sample, modality in zip(seen, MODALITIES, strict=True):
-            vectors = np.concatenate([block.vectors for block in sample.blocks()])
-            every = file.vectors(modality)
-            assert np.array_equal(vectors, every[[i * len(every) // 25 for i in range(25)]])
 
 
 @pytest.mark.slow
