@@ -12,7 +12,6 @@ import boc
 from boc import Searcher, add_items, build_index, delete
 from boc.codecs import global_code
 from boc.errors import BocError
-from tests.helpers import boc as run
 
 
 def loaded_by(code: str) -> set[str]:
@@ -42,30 +41,13 @@ def at(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
-@pytest.mark.slow
-def test_a_folder_of_pictures_becomes_the_index_that_the_command_makes(library: Path, tmp_path: Path, at: str) -> None:
-    spec, ticks = f"tern:{library / 'model'}", []
-    (tmp_path / "indexes").mkdir()
-    report = build_index("photos", library / "images", encoder=spec, at=at, code="scalar", device="cpu",
-                         progress=lambda *tick: ticks.append(tick))  # fmt: skip
-    assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 0, [], False)
-    assert {label for label, _, _ in ticks} == {"encoding", "indexing"}
-    assert [tick for tick in ticks if tick[1] == tick[2]] == [("encoding", 40, 40), ("indexing", 40, 40)]
-    done = run("index", "commanded", library / "images", "--encoder", spec, "--at", at)
-    assert done.exit_code == 0, done.output
-    ours, theirs = (Searcher.open(name, at).index for name in ("photos", "commanded"))
-    assert ours.manifest.same_contents(theirs.manifest)
-    ids = [item.id for item in ours.items()]
-    assert ids == [item.id for item in theirs.items()]
-    assert (ours.terms(ids) != theirs.terms(ids)).nnz == 0
-    with pytest.raises(BocError, match="boc sync"):
-        build_index("photos", library / "images", encoder=spec, at=at, device="cpu")
-    assert not list((tmp_path / "indexes").glob("*.h5"))
-
-
 def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: str) -> None:
     code = global_code("dictionary", terms=8)
-    assert build_index("photos", str(library / "photos.h5"), at=at, code=code, rm=3).images == 40
+    ticks: list[tuple[str, int, int]] = []
+    report = build_index("photos", str(library / "photos.h5"), at=at, code=code, rm=3,
+                         progress=lambda *tick: ticks.append(tick))  # fmt: skip
+    assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 80, [], False)
+    assert ticks[-1] == ("indexing", 120, 120)
     before = Searcher.open("photos", at)
     assert (before.index.manifest.rm, before.codec.n_terms) == (3, 8)
     assert delete("photos", ["003.png", "nobody.png"], at=at) == (1, ["nobody.png"])

@@ -13,7 +13,7 @@ from PIL import Image
 
 from boc.errors import FeatureFileError
 from boc.indexes.build import _intermediate as intermediate
-from boc.indexes.build import add_items, build_index
+from boc.indexes.build import build_index
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
@@ -61,19 +61,6 @@ def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("array", ["dense/vectors", "ragged/concepts"])
-def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -> None:
-    at, path = f"--at=file:{tmp_path / 'at'}", tmp_path / "f.h5"
-    shutil.copy(library / "photos.h5", path)
-    keeps = ["--code", "scalar(plain=true)", "--concepts", "float16"]
-    assert boc("index", "x", path, at, *keeps).exit_code == 0
-    assert "up to date" in boc("index", "x", path, at, *keeps).stdout
-    with h5py.File(path, "a") as file:
-        file[f"image/{array}"][0] = file[f"image/{array}"][1]
-    assert boc("index", "x", path, at, *keeps).exit_code == 1
-
-
-@pytest.mark.slow
 def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pictures: Path, tmp_path: Path) -> None:
     place = tmp_path / "at"
     place.mkdir()
@@ -111,20 +98,6 @@ def test_parts_of_a_killed_run_are_not_joined_with_pictures_that_have_changed(
     change(pictures / "000.png")
     with pytest.raises(FeatureFileError, match="state of the pictures"):
         list(Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run())
-
-
-@pytest.mark.slow
-def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures: Path, tmp_path: Path) -> None:
-    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
-    other = tmp_path / "2024"
-    other.mkdir()
-    for name in ("000.png", "001.png", "new.png"):
-        change(other / name)
-    build_index("x", pictures, encoder=encoder, at=at)
-    assert add_items("x", other, at=at).replaced == 2
-    assert add_items("x", other, at=at).replaced == 3
-    told = boc("add", "x", other, "--at", at, "--encoder", encoder)
-    assert "3 of them in place of others" in told.stdout
 
 
 @pytest.mark.slow

@@ -106,11 +106,6 @@ def test_a_missing_picture_is_named_and_the_page_is_written(tmp_path: Path, dog:
     assert (found.count("li"), found.count("img")) == (2, 1)
 
 
-def test_a_page_of_no_queries_is_a_page(tmp_path: Path) -> None:
-    write_sheet(tmp_path / "new" / "a.html", [])
-    assert page(tmp_path / "new" / "a.html").count("h1") == 0
-
-
 def test_a_page_is_replaced_whole_and_never_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("old")
     write_sheet(tmp_path / "a.html", [])

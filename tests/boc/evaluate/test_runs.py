@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import ScalarQuantizer, ShiftedCReLU, SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.evaluate.metrics import evaluate, evaluate_ndcg
+from boc.evaluate.metrics import evaluate_ndcg
 from boc.evaluate.runs import Gallery
 from boc.indexes.build import build_index
 from boc.inputs.feature_writer import FeatureWriter
@@ -89,19 +89,6 @@ def test_scores_are_those_of_the_pairs_across_blocks(models: list[Path], metric:
     assert done == [4, 4, 3]
     with pytest.raises(ValueError, match="read-only"):
         scores[0, 0] = 1
-
-
-def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> None:
-    gallery = Gallery.of(library / "photos.h5")
-    with FeatureFile(library / "photos.h5") as file:
-        images, texts = file.vectors("image"), file.vectors("text")
-    scores = gallery.scores()
-    np.testing.assert_array_equal(scores, texts @ images.T)
-    relevance = gallery.relevance()
-    tables = json.loads(boc("evaluate", library / "photos.h5", "--ndcg", "rouge-l", "--json", "--fold", 40).stdout)
-    table = tables["all 40 pictures"]["text_to_image"]
-    assert table.pop("ndcg") == pytest.approx(evaluate_ndcg(scores, gallery.owners, relevance).text_to_image)
-    assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
 
 
 @pytest.mark.slow

@@ -78,6 +78,11 @@ def place(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
+@pytest.fixture
+def index(place: str) -> Index:
+    return build(plugins.backend(place), "photos", fitted())
+
+
 def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
@@ -99,8 +104,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
     assert found.counts["postings"][0] == found.counts["postings"][1] > 0
 
 
-def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_what_is_compared_follows_from_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[NDArray[Any]] = []
     search = index.search
     monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
@@ -114,8 +118,7 @@ def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_wrong_scores_are_reported_by_query_and_item(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_wrong_scores_are_reported_by_query_and_item(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"004.jpg", "006#0"}
 
     def add(hits: list[Hit]) -> list[Hit]:
@@ -129,11 +132,10 @@ def test_wrong_scores_are_reported_by_query_and_item(place: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("limit", [10_000, 20])
-def test_lost_hits_are_reported(place: str, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_lost_hits_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """With all hits there, and where only the first 10 of them are."""
     monkeypatch.setattr(module, "ALL_HITS", limit)
     monkeypatch.setattr(module, "SOME_HITS", 10)
-    index = build(plugins.backend(place), "photos", fitted())
     assert verify(index, pairs=N * N).right
     found = verify(tampered(index, lambda hits: hits[1:], monkeypatch), pairs=N * N)
     assert len(found.mismatches) > 20
@@ -189,9 +191,8 @@ def test_wrong_scores_of_a_rounded_item_are_reported(place: str, monkeypatch: py
 
 
 def test_a_changed_file_of_the_embedded_index_is_found(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40
@@ -204,8 +205,7 @@ def test_a_changed_file_of_the_embedded_index_is_found(
     assert {mismatch.item for mismatch in found.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
 
 
-def test_other_counts_than_the_manifest_says_are_reported(place: str) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_other_counts_than_the_manifest_says_are_reported(index: Index) -> None:
     postings = index.manifest.postings
     index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
     found = verify(index)
@@ -213,15 +213,13 @@ def test_other_counts_than_the_manifest_says_are_reported(place: str) -> None:
     assert found.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
 
 
-def test_an_item_that_goes_away_meanwhile_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_an_item_that_goes_away_meanwhile_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
     with pytest.raises(BocError, match=r"item 'gone\.jpg' went away meanwhile"):
         verify(index, pairs=N * N)
 
 
-def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_ids_that_occur_twice_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     items = sorted([*ITEMS, ITEMS[3]], key=lambda item: item.id)
     monkeypatch.setattr(index, "items", lambda: iter(items))
     found = verify(index)
@@ -230,9 +228,8 @@ def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_an_outside_witness(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
-    index = build(plugins.backend(place), "photos", fitted())
     file = write(tmp_path / "photos.h5", ITEMS, unit())
     found = verify(index, files=[file], pairs=N * N)
     assert found.right
@@ -253,8 +250,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], diges
     return path
 
 
-def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_features_of_something_else_are_refused(index: Index, tmp_path: Path) -> None:
     with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
         verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
     with pytest.raises(EncoderError, match="use the same encoder"):

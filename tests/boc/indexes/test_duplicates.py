@@ -112,11 +112,6 @@ def test_equal_pictures_are_searched_by_once(tmp_path: Path, monkeypatch: pytest
     assert sum(asked) < 20
 
 
-def test_a_chain_is_not_one_group() -> None:
-    chain = {str(i): {str(j): 0.9 for j in (i - 1, i + 1) if 0 <= j < 7} for i in range(7)}
-    assert all(len(others) <= 2 for others in group_near(chain).values())
-
-
 def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
     vectors = crowded(60, 0)
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
