@@ -310,9 +310,9 @@ def source_digest(file: FeatureFile | FeatureFiles) -> str:
 
 def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
-    found, wanted = file.header.identity, manifest.identity
-    if found.digest != wanted.digest:
-        raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+    ours, theirs = file.header.identity, manifest.identity
+    if ours.digest != theirs.digest:
+        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use the same encoder")
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:

@@ -270,19 +270,6 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
         assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
-@pytest.mark.slow
-def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
-    (tmp_path / "ids.txt").write_text("007.png\n002.png\n")
-    narrowed = (library / "captions.csv", "--ids", tmp_path / "ids.txt")
-    ok("extract", *narrowed, "-o", tmp_path / "f.h5", encoder(library))
-    with FeatureFile(tmp_path / "f.h5") as file, FeatureFile(library / "photos.h5") as full:
-        assert [item.id for item in file.items("image")] == ["002.png", "007.png"]
-        assert [item.id for item in file.items("text")] == ["002.png#0", "002.png#1", "007.png#0", "007.png#1"]
-        assert np.allclose(file.vectors("image"), full.vectors("image")[[2, 7]], atol=1e-3)
-    ok("index", "few", tmp_path / "f.h5", f"--at=file:{tmp_path}")
-    assert len(answers("few", "a box", f"--at=file:{tmp_path}")[0]["hits"]) == 2
-
-
 def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(home: Path) -> None:
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = ok("train", home / "regions.h5", "-o", home / "model", *TRAIN)
@@ -323,32 +310,6 @@ def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Pat
     assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
 
 
-@pytest.mark.slow
-def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
-    library: Path, tmp_path: Path
-) -> None:
-    # Pictures 20 to 39 have the captions of 0 to 19 again; without them no two scores are equal.
-    (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(20)))
-    ok("extract", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "f.h5", encoder(library))
-    place = f"--at=file:{tmp_path / 'index'}"
-    ok("index", "all", tmp_path / "f.h5", "--code", "scalar:32/32", place)
-    dense = json.loads(ok("evaluate", tmp_path / "f.h5", "--json").stdout)
-    index = json.loads(ok("evaluate", tmp_path / "f.h5", "--json", "--name", "all", "--rm", 40, place).stdout)
-    assert list(dense) == ["all 20 pictures"]
-    for side in ("text_to_image", "image_to_text"):
-        for measure in ("r1", "r5", "r10"):
-            assert index["index"][side][measure] == dense["all 20 pictures"][side][measure]
-    folds = ok("evaluate", tmp_path / "f.h5", "--fold", 10)
-    assert folds.stderr == ""
-    lines = folds.stdout.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == [
-        "all 20 pictures",
-        "mean over folds of 10 pictures",
-    ]
-    told = dense["all 20 pictures"]["text_to_image"]
-    assert f"R@10 {told['r10']:5.1f}  median rank {told['median_rank']:g}" in lines[1]
-
-
 METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
 
 
@@ -386,16 +347,6 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert [line.split()[-1] for line in lines.splitlines()[:2]] == ["000.png", "001.png"]
     told = ok("info", "described", at(described)).stdout
     assert told.count("tag:keyword, taken:date, title:text, width:integer, year:integer") == 1
-
-
-@pytest.mark.slow
-def test_other_metadata_is_another_index(described: Path) -> None:
-    again = ("index", "described", described / "photos.h5", "--metadata", described / "metadata.csv", at(described))
-    assert ok(*again).stdout.startswith("described is up to date")
-    (described / "metadata.csv").write_text(METADATA.replace("2019", "2018"))
-    assert boc(*again).exit_code == 1
-    assert ok(*again, "--replace").stdout.startswith("described: 40 pictures")
-    assert answers("described", "a box", "--filter=year=2018", at(described))[0]["hits"][0]["id"] == "000.png"
 
 
 def test_lines_of_no_item_are_noted(home: Path) -> None:
