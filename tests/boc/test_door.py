@@ -20,7 +20,7 @@ def loaded_by(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()} | set(done.stdout.split())
 
 
-def test_importing_the_package_loads_neither_numpy_nor_the_library() -> None:
+def test_import_is_lazy() -> None:
     loaded = loaded_by("dir(boc)")
     assert loaded.isdisjoint(
         {"numpy", "scipy", "torch", "click", "boc.types", "boc.search.searcher", "boc.indexes.build"}
@@ -41,7 +41,7 @@ def at(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
-def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: str) -> None:
+def test_build_add_and_delete(library: Path, at: str) -> None:
     code = global_code("dictionary", terms=8)
     ticks: list[tuple[str, int, int]] = []
     report = build_index("photos", str(library / "photos.h5"), at=at, code=code, rm=3,
@@ -55,7 +55,7 @@ def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: 
     assert Searcher.open("photos", at).index.find(["003.png"]) == before.index.find(["003.png"])
 
 
-def test_what_cannot_be_indexed_is_told_before_any_work(library: Path, tmp_path: Path, at: str) -> None:
+def test_build_index_refuses(library: Path, tmp_path: Path, at: str) -> None:
     with pytest.raises(BocError, match="holds no vectors yet, and there is no encoder"):
         build_index("photos", library / "images", at=at)
     with pytest.raises(BocError, match="several sources must all be folders of pictures, or feature files"):

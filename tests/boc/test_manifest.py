@@ -43,7 +43,7 @@ def test_other_text_is_refused(text: str, message: str) -> None:
         Manifest.from_json(text, where="here")
 
 
-def test_a_newer_format_is_refused_whatever_else_it_holds() -> None:
+def test_newer_format_is_refused() -> None:
     raw = asdict(new_manifest(3, 2)) | {"format": FORMAT + 1, "invention": True}
     with pytest.raises(ManifestError, match=f"index format {FORMAT + 1}, this boc reads format {FORMAT}; upgrade"):
         Manifest.from_json(json.dumps(raw), where="here")
@@ -72,7 +72,7 @@ def test_an_older_format_is_refused(number: int) -> None:
         Manifest.from_json(json.dumps(asdict(new_manifest(3, 2)) | {"format": number}), where="here")
 
 
-def test_optional_entries_are_written_only_if_they_say_something() -> None:
+def test_optional_entries() -> None:
     plain = new_manifest(3, 2)
     assert not OPTIONAL.keys() & plain.entries().keys()
     told = replace(plain, unreadable={"a.jpg": [3, 10**18, 10**18]}, table_facts=["taken"])
@@ -82,7 +82,7 @@ def test_optional_entries_are_written_only_if_they_say_something() -> None:
 
 
 @pytest.mark.parametrize("odd", [[], 3, {"a.jpg": 3}, {"a.jpg": ["3"]}, {"a.jpg": [True]}, {"a.jpg": {}}])
-def test_odd_states_of_unreadable_files_are_refused(odd: Any) -> None:
+def test_invalid_unreadable_is_refused(odd: Any) -> None:
     raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
     with pytest.raises(ManifestError, match="here: unreadable of the manifest"):
         Manifest.from_json(json.dumps(raw), where="here")
@@ -107,7 +107,7 @@ def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) ->
             manifest.check_arrays({"x": other}, where="here")
 
 
-def test_a_missing_array_or_another_type_is_noticed() -> None:
+def test_missing_or_retyped_array_is_refused() -> None:
     manifest = new_manifest(3, 2, ARRAYS)
     manifest.check_arrays(ARRAYS, where="here")
     with pytest.raises(ManifestError, match="codec array b is missing"):
@@ -117,7 +117,7 @@ def test_a_missing_array_or_another_type_is_noticed() -> None:
         manifest.check_arrays(same_bytes, where="here")
 
 
-def test_a_description_does_not_depend_on_memory_order() -> None:
+def test_describe_ignores_memory_order() -> None:
     assert describe(np.asfortranarray(ARRAYS["a"])) == describe(ARRAYS["a"])
     assert describe(ARRAYS["a"].T) != describe(ARRAYS["a"])
 
@@ -136,7 +136,7 @@ def test_a_description_does_not_depend_on_memory_order() -> None:
         {"fields": {"year": "integer"}},
     ],
 )
-def test_contents_are_the_same_only_if_nothing_that_matters_differs(change: dict[str, Any]) -> None:
+def test_same_contents(change: dict[str, Any]) -> None:
     one = new_manifest(3, 2, ARRAYS)
     later = replace(one, created="2031-01-01T00:00:00+00:00", maker="boc 9", items={"image": 3}, postings=7)
     assert one.same_contents(later)

@@ -18,7 +18,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("data", [b"", b"ours, of an earlier run"])
-def test_an_empty_file_and_one_of_the_kind_may_be_replaced(tmp_path: Path, data: bytes) -> None:
+def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "out").write_bytes(data)
     check_output(tmp_path / "out", OURS, tmp_path / "in", None)
 
@@ -31,7 +31,7 @@ def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["in", "../here/in", "link", "hard"])
-def test_no_input_may_be_the_output_by_whatever_name(tmp_path: Path, name: str) -> None:
+def test_input_as_output_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "here").mkdir()
     source = tmp_path / "here" / "in"
     source.write_bytes(b"ours")
@@ -41,7 +41,7 @@ def test_no_input_may_be_the_output_by_whatever_name(tmp_path: Path, name: str) 
         check_output(tmp_path / "here" / name, OURS, source)
 
 
-def test_a_folder_of_others_is_refused_and_one_with_our_lock_taken(tmp_path: Path) -> None:
+def test_check_folder(tmp_path: Path) -> None:
     check_folder(tmp_path, ["config.json"], lambda folder: False)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BocError, match=r"config\.json"):
@@ -76,7 +76,7 @@ def test_commands_replace_no_input_and_no_foreign_file(library: Path, name: str,
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "training/notes.txt"])
-def test_a_model_does_not_replace_what_is_of_none(library: Path, tmp_path: Path, name: str) -> None:
+def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     result = boc("train", library / "regions.h5", "-o", tmp_path, "--set=held_out=8")

@@ -182,7 +182,7 @@ def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> N
 
 
 @pytest.mark.slow
-def test_a_picture_that_cannot_be_read_is_named_and_the_rest_is_done(home: Path, tmp_path: Path) -> None:
+def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None:
     result = boc("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
     assert result.exit_code == 1
     assert "40 pictures" in result.stdout

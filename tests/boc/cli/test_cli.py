@@ -75,9 +75,7 @@ QUERIES = {
 
 @pytest.mark.parametrize(("options", "queries"), QUERIES.values(), ids=QUERIES.keys())
 @pytest.mark.parametrize("find", MODALITIES)
-def test_search_prints_hits_for_people_and_for_machines(
-    library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str
-) -> None:
+def test_search_output(library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str) -> None:
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
     given = [places.get(option, option.format(home=library)) for option in options]
@@ -106,7 +104,7 @@ def test_search_prints_hits_for_people_and_for_machines(
     assert not lines
 
 
-def test_each_vector_of_a_feature_file_is_a_query(library: Path) -> None:
+def test_search_by_feature_file(library: Path) -> None:
     """An item of the index asks as its vector does, but is not its own hit."""
     records = answers("photos", "--queries", library / "photos.h5", "--find", "image", at(library))
     with FeatureFile(library / "photos.h5") as file:
@@ -142,7 +140,7 @@ def test_queries_may_come_from_a_pipe(library: Path) -> None:
         assert [hit["score"] for hit in answer["hits"]] == pytest.approx(scores, abs=1e-5)
 
 
-def test_pictures_are_found_unless_told_otherwise_and_never_more_than_there_are(library: Path) -> None:
+def test_search_finds_pictures_by_default(library: Path) -> None:
     hits = answers("photos", "a red box", at(library))[0]["hits"]
     assert len(hits) == 10
     assert {hit["modality"] for hit in hits} == {"image"}
@@ -189,7 +187,7 @@ def test_indexing_again_does_nothing(home: Path) -> None:
     assert files(home / "index") == before
 
 
-def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
+def test_another_code_needs_replace(home: Path) -> None:
     before = files(home / "index")
     again = ("index", "photos", home / "photos.h5", "--code", "scalar:3", at(home))
     assert boc(*again).exit_code == 1
@@ -202,7 +200,7 @@ def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
-def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_path: Path, source: str) -> None:
+def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str) -> None:
     place = f"--at=file:{tmp_path / 'index'}"
     ok("extract", library / source, "-o", tmp_path / "f.h5", encoder(library))
     ok("index", "two", tmp_path / "f.h5", place)
@@ -245,7 +243,7 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
 
 
 @pytest.mark.slow
-def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
+def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
     ok("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--set=dtype=float32")
@@ -258,7 +256,7 @@ def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, 
         assert np.array_equal(one.vectors("text"), other.vectors("text"))
 
 
-def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path) -> None:
+def test_extract_settings(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     ok("extract", library / "regions.h5", "-o", path, encoder(library), "--set=dtype=float32", "--set=concepts=false")
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
@@ -270,7 +268,7 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
         assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
-def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(home: Path) -> None:
+def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = ok("train", home / "regions.h5", "-o", home / "model", *TRAIN)
     assert result.stderr == ""
@@ -283,7 +281,7 @@ def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(ho
 
 
 @pytest.mark.slow
-def test_training_from_a_table_equals_training_from_its_regions(library: Path, tmp_path: Path) -> None:
+def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -> None:
     result = ok("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
         "sentence to picture",
@@ -296,7 +294,7 @@ def test_training_from_a_table_equals_training_from_its_regions(library: Path, t
 
 
 @pytest.mark.slow
-def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Path) -> None:
+def test_moved_model(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
     ok("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'model'}", place)
@@ -357,7 +355,7 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=soft"], ["--concepts=int8"]])
-def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
+def test_add_equals_one_load(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
     ids = [f"{i:03d}.png" for i in range(40)]
     for part, chosen in (("first", ids[:20]), ("second", ids[15:]), ("rest", ids[:15])):
@@ -382,7 +380,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
 
 
 @pytest.mark.slow
-def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
+def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
@@ -414,7 +412,7 @@ def test_deleting_takes_items_away(home: Path) -> None:
     assert ok("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
 
 
-def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
+def test_compact(home: Path) -> None:
     search = ("search", "photos", "--queries", home / "photos.h5", "--json", at(home))
     ok("delete", "photos", "000.png", "001.png", at(home))
     before = ok(*search).stdout
@@ -440,7 +438,7 @@ def test_info_tells_what_a_place_is(library: Path) -> None:
     assert [line.split()[0] for line in lines] == list(told)
 
 
-def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn() -> None:
         warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
         with pytest.warns(UserWarning, match="stranger"):
@@ -451,7 +449,7 @@ def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.M
         assert ok("warn").stderr == "note: cut short\n"
 
 
-def test_threads_that_wait_sleep_unless_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, kept in ((None, "passive"), ("active", "active")):
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if given:

@@ -80,7 +80,7 @@ def test_the_page_needs_no_other_file(tmp_path: Path, dog: Path) -> None:
     assert all(str(address).startswith("data:image/jpeg;base64,") for address in addresses)
 
 
-def test_markup_in_queries_captions_and_names_is_shown_not_run(tmp_path: Path, dog: Path) -> None:
+def test_markup_is_escaped(tmp_path: Path, dog: Path) -> None:
     hits = [Hit(Item(NASTY, "text", NASTY, ""), 1.0), Hit(Item(NASTY, "image", str(dog), ""), 1.0)]
     write_sheet(tmp_path / "a.html", [(NASTY, hits)])
     found = page(tmp_path / "a.html")
@@ -97,7 +97,7 @@ def test_any_text_comes_back_from_the_page(tmp_path_factory: pytest.TempPathFact
     assert f"[{text}]" in page(path).text
 
 
-def test_a_missing_picture_is_named_and_the_page_is_written(tmp_path: Path, dog: Path) -> None:
+def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:
     gone = str(tmp_path / "gone <1>.png")
     hits = [Hit(Item("gone", "image", gone, "gone"), 1.0), Hit(Item("dog", "image", str(dog), "dog"), 0.5)]
     write_sheet(tmp_path / "a.html", [("a dog", hits)])
@@ -106,7 +106,7 @@ def test_a_missing_picture_is_named_and_the_page_is_written(tmp_path: Path, dog:
     assert (found.count("li"), found.count("img")) == (2, 1)
 
 
-def test_a_page_is_replaced_whole_and_never_a_folder(tmp_path: Path) -> None:
+def test_page_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("old")
     write_sheet(tmp_path / "a.html", [])
     assert "old" not in (tmp_path / "a.html").read_text()

@@ -140,7 +140,7 @@ def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path
 
 @PROC
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes_with_one_line(long_table: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
     """A terminal sends it to the whole group."""
     run = run_busy(long_table, tmp_path / "wild.h5")
     os.killpg(run.process.pid, signal.SIGINT)

@@ -45,7 +45,7 @@ def assert_ranked_by(hits: list[Hit], query: NDArray[np.float32], ids: list[str]
 
 
 @pytest.mark.parametrize("find", MODALITIES)
-def test_scores_are_dot_products_of_the_stored_vectors(
+def test_scores_are_dot_products(
     searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]], library: Path, find: Modality
 ) -> None:
     path = library / "images" / "011.png"
@@ -78,7 +78,7 @@ def test_a_batch_equals_its_queries_one_by_one(
     assert searcher.search_vectors(Embeddings("text", np.empty((0, 16), np.float32))) == []
 
 
-def test_without_spare_candidates_the_engine_chooses_and_the_vectors_order(
+def test_rm_1_reorders_the_hits_of_the_engine(
     searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
 ) -> None:
     queries = Embeddings("text", stored["text"][1])
@@ -94,7 +94,7 @@ def test_without_spare_candidates_the_engine_chooses_and_the_vectors_order(
     ("options", "words"),
     [({}, "either"), ({"text": "a", "image": "a.png"}, "either"), ({"text": "\n"}, "empty")],
 )
-def test_a_question_that_makes_no_sense_is_refused(searcher: Searcher, options: dict[str, object], words: str) -> None:
+def test_invalid_search_is_refused(searcher: Searcher, options: dict[str, object], words: str) -> None:
     with pytest.raises(BocError, match=words):
         searcher.search(**options)  # type: ignore[arg-type]
 
@@ -119,7 +119,7 @@ def pooled(query: NDArray[np.float32], item: NDArray[np.float32], metric: str, *
 @pytest.mark.parametrize("metric", METRICS[1:])
 @pytest.mark.parametrize("find", MODALITIES)
 @pytest.mark.parametrize("asking", MODALITIES)
-def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
+def test_alignment_scores_equal_pooled_cosines(
     aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
 ) -> None:
     with FeatureFile(library / "photos.h5") as file:
@@ -137,7 +137,7 @@ def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
         assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
 
 
-def test_the_index_says_what_re_ranks_unless_the_search_does(aligned: Searcher, library: Path) -> None:
+def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> None:
     assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == ("mrsw", "float16")
     text = "a green box at the top"
     assert aligned.search(text) == aligned.search(text, rerank="mrsw") != aligned.search(text, rerank="dot")
@@ -147,7 +147,7 @@ def test_the_index_says_what_re_ranks_unless_the_search_does(aligned: Searcher, 
     assert aligned.search_vectors(asked, find="text")[0] == aligned.search(text, find="text")
 
 
-def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Searcher, tmp_path: Path) -> None:
+def test_invalid_rerank_is_refused(searcher: Searcher, aligned: Searcher, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="holds no concept sets"):
         searcher.search("a red box", rerank="symm")
     with pytest.raises(BocError, match="the queries hold no concept sets, which mrsw compares; re-rank by dot"):
@@ -155,7 +155,7 @@ def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Sea
 
 
 @pytest.mark.slow
-def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
+def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'int8'}"
     stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
     assert stored.exit_code == 0, stored.output
@@ -188,7 +188,7 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_none(tmp_path: Path) -> None:
+def test_workflow_from_region_files(tmp_path: Path) -> None:
     table = draw_pictures(tmp_path / "made", 12)
     rng = np.random.default_rng(0)
     for name in ("bu_att", "bu_box"):

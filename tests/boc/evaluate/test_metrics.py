@@ -58,7 +58,7 @@ def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
 
 @pytest.mark.slow
 @given(gallery=galleries(), data=st.data())
-def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.DataObject) -> None:
+def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> None:
     images, _, owners = gallery
     n = len(images)
     scores = data.draw(arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)))
@@ -142,7 +142,7 @@ def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
     assert [order[i] for i in owners_of(order, groups)] == groups
 
 
-def test_items_without_a_right_answer_are_named() -> None:
+def test_items_without_an_answer_are_refused() -> None:
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
     with pytest.raises(BocError, match=r"2 pictures have no caption \(such as 'b'\)"):
@@ -181,7 +181,7 @@ def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.D
 
 
 @pytest.mark.parametrize("gain", ["exponential", "linear"])
-def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
+def test_metrics_equal_trec_eval(gain: Gain) -> None:
     ir_measures = pytest.importorskip("ir_measures", reason="ir-measures, trec_eval in Python, is not installed")
     pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
     rng = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
         assert value == pytest.approx(100 * ir_measures.calc_aggregate([measure], own, run)[measure])
 
 
-def test_a_relevance_that_is_not_known_counts_nothing() -> None:
+def test_nan_relevance_counts_as_0() -> None:
     rows = np.eye(3, dtype=np.float32)
     R = np.array([[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]], dtype=np.float32)
     found = evaluate_ndcg(rows, np.arange(3), R)
@@ -216,7 +216,7 @@ def test_a_relevance_that_is_not_known_counts_nothing() -> None:
 
 @pytest.mark.slow
 @given(gallery=galleries(), k=st.integers(1, 6), block=st.integers(1, 4))
-def test_the_exact_top_k_is_that_of_a_stable_sort(gallery: Gallery, k: int, block: int) -> None:
+def test_exact_top_k_equals_a_stable_sort(gallery: Gallery, k: int, block: int) -> None:
     images, texts, _ = gallery
     k = min(k, len(images))
     rows, scores = exact_top_k(texts, images, k, block=block)
@@ -225,7 +225,7 @@ def test_the_exact_top_k_is_that_of_a_stable_sort(gallery: Gallery, k: int, bloc
         assert score == [full[i] for i in row]
 
 
-def test_the_exact_top_k_across_blocks_of_queries_and_items() -> None:
+def test_exact_top_k_across_blocks() -> None:
     rng = np.random.default_rng(0)
     queries, items = (rng.standard_normal((n, 4)).astype(np.float32) for n in (BLOCK + 7, 500))
     rows, scores = exact_top_k(queries, items, 10, block=64)
@@ -263,7 +263,7 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     return library / "photos.h5", gallery, rouge_l_matrix([item.content for item in captions], owners)
 
 
-def test_the_command_prints_ndcg_beside_the_recalls(
+def test_evaluate_prints_ndcg(
     gallery_file: tuple[Path, Gallery, NDArray[np.float32]],
 ) -> None:
     path, gallery, relevance = gallery_file

@@ -104,7 +104,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
     assert found.counts["postings"][0] == found.counts["postings"][1] > 0
 
 
-def test_what_is_compared_follows_from_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_depends_on_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[NDArray[Any]] = []
     search = index.search
     monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
@@ -118,7 +118,7 @@ def test_what_is_compared_follows_from_the_seed(index: Index, monkeypatch: pytes
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_wrong_scores_are_reported_by_query_and_item(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_scores(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"004.jpg", "006#0"}
 
     def add(hits: list[Hit]) -> list[Hit]:
@@ -146,9 +146,7 @@ def test_lost_hits_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch, l
     scores=st.lists(st.integers(0, 4), min_size=1, max_size=8), k=st.integers(1, 9), asked=st.integers(0, 7),
     claimed=st.integers(0, 5),
 )  # fmt: skip
-def test_an_item_agrees_if_its_score_would_leave_the_list_as_it_is(
-    scores: list[int], k: int, asked: int, claimed: int
-) -> None:
+def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> None:
     def ranked(scores: list[int]) -> list[Hit]:
         order = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))
         return [Hit(picture(f"{i}"), float(scores[i])) for i in order[:k]]
@@ -169,7 +167,7 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
     return change
 
 
-def test_other_frequencies_are_reported_and_roundings_told(place: str) -> None:
+def test_changed_frequencies_are_reported(place: str) -> None:
     backend = plugins.backend(place)
     found = verify(build(backend, "tampered", fitted(), raised(7, 3)), pairs=N * N)
     assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
@@ -179,7 +177,7 @@ def test_other_frequencies_are_reported_and_roundings_told(place: str) -> None:
     assert near.rounded == ["007.jpg"]
 
 
-def test_wrong_scores_of_a_rounded_item_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_scores_of_a_rounded_item(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     index = build(plugins.backend(place), "photos", fitted(), raised(7, 1))
 
     def add(hits: list[Hit]) -> list[Hit]:
@@ -190,9 +188,7 @@ def test_wrong_scores_of_a_rounded_item_are_reported(place: str, monkeypatch: py
     assert {(mismatch.item, mismatch.found - mismatch.expected) for mismatch in found.mismatches} == {("007.jpg", 5)}
 
 
-def test_a_changed_file_of_the_embedded_index_is_found(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_file_is_reported(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40
@@ -205,7 +201,7 @@ def test_a_changed_file_of_the_embedded_index_is_found(
     assert {mismatch.item for mismatch in found.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
 
 
-def test_other_counts_than_the_manifest_says_are_reported(index: Index) -> None:
+def test_wrong_counts_are_reported(index: Index) -> None:
     postings = index.manifest.postings
     index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
     found = verify(index)
@@ -213,7 +209,7 @@ def test_other_counts_than_the_manifest_says_are_reported(index: Index) -> None:
     assert found.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
 
 
-def test_an_item_that_goes_away_meanwhile_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_item_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
     with pytest.raises(BocError, match=r"item 'gone\.jpg' went away meanwhile"):
         verify(index, pairs=N * N)
@@ -250,7 +246,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], diges
     return path
 
 
-def test_features_of_something_else_are_refused(index: Index, tmp_path: Path) -> None:
+def test_other_features_are_refused(index: Index, tmp_path: Path) -> None:
     with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
         verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
     with pytest.raises(EncoderError, match="use the same encoder"):
@@ -258,7 +254,7 @@ def test_features_of_something_else_are_refused(index: Index, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
+def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
@@ -271,7 +267,7 @@ def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(libra
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
+def test_verify_command(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
     result = boc("verify", "right", "--at", place)
@@ -311,7 +307,7 @@ def name(backend: Backend) -> Iterator[str]:
         backend.remove(found)
 
 
-def test_what_was_changed_behind_our_back_is_found(backend: Any, name: str) -> None:
+def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     index: Any = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
     path, request = index.generation.physical, backend.transport.request

@@ -64,7 +64,7 @@ def members(groups: list[Group]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_they_are_those_of_a_loop_over_all_pairs(tmp_path: Path, seed: int) -> None:
+def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
     n = 4 * DEPTH * 3
     items, vectors = [picture(f"{i:03d}.jpg") for i in range(n)], crowded(n, seed)
     for i in (3, 77, 140):
@@ -88,7 +88,7 @@ def test_they_are_those_of_a_loop_over_all_pairs(tmp_path: Path, seed: int) -> N
 
 @settings(max_examples=50)
 @given(pairs=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25))
-def test_every_member_is_near_the_kept_item_and_in_one_group(pairs: set[tuple[int, int]]) -> None:
+def test_groups_are_near_and_disjoint(pairs: set[tuple[int, int]]) -> None:
     near: dict[str, dict[str, float]] = {}
     for i, j in pairs:
         if i != j:
@@ -112,7 +112,7 @@ def test_equal_pictures_are_searched_by_once(tmp_path: Path, monkeypatch: pytest
     assert sum(asked) < 20
 
 
-def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
+def test_default_threshold(tmp_path: Path) -> None:
     vectors = crowded(60, 0)
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
     assert 0.6 < searcher.background("image").near < 1

@@ -19,9 +19,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 3000, "text": 7000})
 
 
-def test_a_code_learned_from_a_file_is_that_of_its_items_spread_evenly(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the blocks it is read in; and memory is told before, if it is much."""
     told: list[tuple[str, int, int]] = []
     with FeatureFiles([many]) as file:

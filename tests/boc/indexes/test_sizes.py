@@ -38,7 +38,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("code", ["scalar:8", "dictionary(terms=64)"])
-def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, tmp_path: Path, code: str) -> None:
+def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path}"
     few = write(tmp_path / "few.h5", {"image": 1200, "text": 2800})
     for name, path in (("few", few), ("many", many)):
@@ -50,7 +50,7 @@ def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, t
     assert planned["code"] > 0
 
 
-def test_the_command_computes_from_an_index_and_from_a_sample_of_files(many: Path, tmp_path: Path) -> None:
+def test_info_items_command(many: Path, tmp_path: Path) -> None:
     at = f"--at=file:{tmp_path}"
     assert boc("index", "many", many, at).exit_code == 0
     whole = json.loads(boc("info", "many", "--items", 20_000, at, "--json").stdout)
