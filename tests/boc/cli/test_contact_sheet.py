@@ -57,7 +57,7 @@ def dog(tmp_path: Path) -> Path:
     return tmp_path / "dog.png"
 
 
-def test_every_query_has_its_hits_in_order(tmp_path: Path, dog: Path) -> None:
+def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
     hits = [Hit(Item("dog.png", "image", str(dog), "dog.png"), 0.9), Hit(Item("x#0", "text", "a cat", "x"), 0.25)]
     write_sheet(tmp_path / "a.html", [("first", hits), ("second", hits[::-1]), ("third", [])])
     found = page(tmp_path / "a.html")
@@ -66,18 +66,12 @@ def test_every_query_has_its_hits_in_order(tmp_path: Path, dog: Path) -> None:
     assert [w for w in words if w in {"first", "second", "third"}] == ["first", "second", "third"]
     assert re.findall(r"0\.\d{3}", found.text) == ["0.900", "0.250", "0.250", "0.900"]
     assert "a cat" in found.text
-
-
-def test_the_page_needs_no_other_file(tmp_path: Path, dog: Path) -> None:
-    write_sheet(tmp_path / "a.html", [("a dog", [Hit(Item("dog.png", "image", str(dog), "dog.png"), 1.0)])])
+    addresses = [str(a[name]) for _, a in found.tags for name in ("src", "href", "srcset") if name in a]
+    assert all(address.startswith("data:image/jpeg;base64,") for address in addresses)
+    assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in found.tags)
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "http" not in text.replace("http-equiv", "")
     assert "url(" not in text
-    found = page(tmp_path / "a.html")
-    assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in found.tags)
-    addresses = [a[name] for _, a in found.tags for name in ("src", "href", "srcset") if name in a]
-    assert len(addresses) == 1
-    assert all(str(address).startswith("data:image/jpeg;base64,") for address in addresses)
 
 
 def test_markup_is_escaped(tmp_path: Path, dog: Path) -> None:

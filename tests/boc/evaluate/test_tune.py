@@ -108,16 +108,11 @@ def test_what_no_setting_reaches_is_left_out(sample: Sample) -> None:
     assert tune(sample, (0.99,), candidates=poor) == {}
 
 
-@pytest.mark.parametrize("target", [0.0, 1.0, 95.0, -0.5, math.nan])
-def test_targets_out_of_range_are_refused(sample: Sample, target: float) -> None:
-    with pytest.raises(BocError, match="the target recall must lie between 0 and 1, got"):
-        tune(sample, (target,))
-
-
-@pytest.mark.parametrize("k", [0, 1501])
-def test_k_out_of_range_is_refused(sample: Sample, k: int) -> None:
-    with pytest.raises(BocError, match=f"k must be between 1 and the 1500 items of the sample, got {k}"):
-        tune(sample, (0.9,), k=k)
+@pytest.mark.parametrize(("target", "k"), [*((t, 10) for t in (0.0, 1.0, 95.0, -0.5, math.nan)), (0.9, 0), (0.9, 1501)])
+def test_values_out_of_range_are_refused(sample: Sample, target: float, k: int) -> None:
+    rule = "the target recall must lie between 0 and 1, got" if k == 10 else "k must be between 1 and the 1500 items of"
+    with pytest.raises(BocError, match=rule):
+        tune(sample, (target,), k=k)
 
 
 def test_drawn_queries_are_held_out(library: Path) -> None:

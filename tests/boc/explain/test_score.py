@@ -184,17 +184,19 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
         assert match.label == Label(own.words or other.words, own.examples or other.examples)
 
 
-def test_what_cannot_be_explained_is_said(searcher: Searcher) -> None:
-    with pytest.raises(BocError, match=r"no item 'nope' in the index; give an id"):
-        explain(searcher, "nope", SENTENCE)
-    with pytest.raises(BocError, match="either a sentence or a picture"):
-        explain(searcher, "003.png")
-    with pytest.raises(BocError, match="either a sentence or a picture"):
-        explain(searcher, "003.png", SENTENCE, "x.png")
-    with pytest.raises(BocError, match="the sentence is empty"):
-        explain(searcher, "003.png", " ")
-    with pytest.raises(BocError, match=r"gone.png: cannot be read"):
-        explain(searcher, "003.png", image="gone.png")
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (("nope", SENTENCE), r"no item 'nope' in the index; give an id"),
+        (("003.png",), "either a sentence or a picture"),
+        (("003.png", SENTENCE, "x.png"), "either a sentence or a picture"),
+        (("003.png", " "), "the sentence is empty"),
+        (("003.png", None, "gone.png"), r"gone.png: cannot be read"),
+    ],
+)
+def test_invalid_query_is_refused(searcher: Searcher, query: tuple[str, ...], message: str) -> None:
+    with pytest.raises(BocError, match=message):
+        explain(searcher, *query)
 
 
 def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +267,6 @@ def test_the_command_writes_json_and_a_page(searcher: Searcher, library: Path, t
         (("003.png",), "give TEXT (in quotes) and the ID"),
         ((SENTENCE, "003.png", "--image", "x.png"), "give TEXT (in quotes) and the ID"),
         ((SENTENCE, "nope"), "no item 'nope' in the index"),
-        (("003.png", "--image", "gone.png"), "gone.png: cannot be read"),
     ],
 )
 def test_the_command_says_what_is_wrong(library: Path, arguments: tuple[str, ...], message: str) -> None:
