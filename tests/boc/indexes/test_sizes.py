@@ -97,9 +97,7 @@ def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytes
         assert not ticks
         monkeypatch.setattr("boc.indexes.learn.MUCH", 0)
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
-        found = fit_code(
-            file, global_code("dictionary", terms=64), lambda *progress: ticks.append(progress), sample=100
-        )
+        codec = fit(file)
     assert ticks == [("learning from 769 items, 0.0 GB of memory", done, 769) for done in (0, 769)]
     expected = global_code("dictionary", terms=64).fit(*samples, n_items=10_000)
     for name, array in expected.arrays().items():
