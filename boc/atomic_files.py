@@ -83,7 +83,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def sha256(*paths: Path) -> str:
-    """Hex digest of the concatenated bytes of files."""
+    """Return the hex digest of the concatenated bytes of files."""
     digest = hashlib.sha256()
     for path in paths:
         feed(digest, path)

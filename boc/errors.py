@@ -19,7 +19,7 @@ ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """The next step for an error of the operating system that is no damage of the file."""
+    """Return the next step for an error of the operating system that is no damage of the file."""
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
 
 

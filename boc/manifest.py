@@ -27,7 +27,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _counts(value: Any, names: Sequence[str]) -> bool:
-    """Whether it has a count of each name; none has one before anything is loaded."""
+    """Return whether it has a count of each name; none has one before anything is loaded."""
     return isinstance(value, dict) and set(value) in ({*names}, set()) and all(map(_is_count, value.values()))
 
 
@@ -122,7 +122,7 @@ class Manifest:
         unreadable: Mapping[str, list[int]] | None = None,
         table_facts: Sequence[str] = (),
     ) -> Manifest:
-        """The manifest of an empty index."""
+        """Make the manifest of an empty index."""
         return cls(
             encoder=asdict(encoder),
             codec=dict(codec),
@@ -142,13 +142,13 @@ class Manifest:
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Whether two indexes hold the same items, encoded by the same encoder and code."""
+        """Return whether two indexes hold the same items, encoded by the same encoder and code."""
         parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype", "fields")
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
     def entries(self) -> dict[str, Any]:
-        """The entries to write."""
+        """Return the entries to write."""
         return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
     def to_json(self) -> str:
@@ -189,13 +189,13 @@ class Manifest:
         return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
-        """ManifestError unless ``arrays`` are those of the manifest."""
+        """Raise ManifestError unless ``arrays`` are those of the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Shape, dtype and SHA-256 of the bytes of an array."""
+    """Return the shape, dtype and SHA-256 of the bytes of an array."""
     data = np.ascontiguousarray(array)
     return {"shape": list(data.shape), "dtype": data.dtype.str, "sha256": hashlib.sha256(data.tobytes()).hexdigest()}

@@ -50,7 +50,7 @@ class Canvas:
         self._glaze = ImageDraw.Draw(self.image, "RGBA")
 
     def shade(self, colour: RGB, share: float = 1.0) -> RGB:
-        """``colour`` in the light of the sky; ``share`` is the strength of the light, 0 to 1."""
+        """Return ``colour`` in the light of the sky; ``share`` is the strength of the light, 0 to 1."""
         red, green, blue = (int(c * (1 + share * (t - 1))) for c, t in zip(colour, self.sky.tint, strict=True))
         return red, green, blue
 
@@ -83,7 +83,7 @@ class Canvas:
             self.oval(x, y, rx * share, ry * share, colour, alpha)
 
     def picture(self, size: int) -> Image.Image:
-        """The canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
+        """Return the canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
         small = np.asarray(self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5), np.float32)
         grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
         return Image.fromarray(np.clip(small * _vignette(size) + grain, 0, 255).astype(np.uint8))

@@ -160,12 +160,13 @@ def _relations(first: str, second: str) -> list[str]:
 
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
-    """Where ``draw`` puts each thing, given a generator in the same state: (left, top, right, bottom) in [0, 1]."""
+    """Return where ``draw`` puts each thing, given a generator in the same state: (left, top, right, bottom) in [0,
+    1]."""
     return _layout(scene, np.random.default_rng(_seeds(rng)[1]))
 
 
 def _seeds(rng: np.random.Generator) -> list[int]:
-    """Seeds of the background, the layout, and the looks of the things."""
+    """Return seeds of the background, the layout, and the looks of the things."""
     return [int(seed) for seed in rng.integers(2**63, size=3)]
 
 
@@ -181,7 +182,7 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
-    """The y position of the lower edge of a thing."""
+    """Return the y position of the lower edge of a thing."""
     place = PLACES[background]
     if kind in FLYERS:
         return side + float(rng.uniform(0.03, max(0.06, place.horizon + 0.06 - side)))
@@ -190,7 +191,7 @@ def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> 
 
 
 def _abreast(sides: NDArray[np.float64], relation: str | None, rng: np.random.Generator) -> list[float]:
-    """Left edges of things side by side: in the order of the relation, or in any."""
+    """Return left edges of things side by side: in the order of the relation, or in any."""
     number = len(sides)
     order = {"left of": [0, 1], "right of": [1, 0]}.get(relation or "", rng.permutation(number).tolist())
     gaps = rng.dirichlet([2.0] * (number + 1)) * (0.96 - sides.sum())
@@ -204,7 +205,7 @@ def _abreast(sides: NDArray[np.float64], relation: str | None, rng: np.random.Ge
 def _stacked(
     sides: NDArray[np.float64], feet: list[float], upper: int, rng: np.random.Generator
 ) -> tuple[list[float], list[float]]:
-    """Left edges and feet of two things, ``upper`` the index of the one above the other."""
+    """Return left edges and feet of two things, ``upper`` the index of the one above the other."""
     lower, feet = 1 - upper, list(feet)
     feet[lower] = float(max(feet[lower], sides.sum() + 0.04))
     feet[upper] = float(sides[upper] + rng.uniform(0.02, feet[lower] - sides.sum() - 0.01))
@@ -240,7 +241,7 @@ def _paint(canvas: Canvas, scene: Scene, k: int, box: Box, rng: np.random.Genera
 
 
 def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
-    """``n`` true sentences about a scene, in lower case; all different unless ``n`` is very large.
+    """Write ``n`` true sentences about a scene, in lower case; all different unless ``n`` is very large.
 
     ValueError for n below 1.
     """
@@ -256,7 +257,7 @@ def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
 
 
 def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
-    """Values for the blanks of a template."""
+    """Return values for the blanks of a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
     words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
@@ -270,7 +271,7 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
 
 
 def preposition(background: str, kinds: Collection[str]) -> str:
-    """Where things of these kinds are, seen from a background: "in", "on", "at", "near" or "over" it."""
+    """Return "in", "on", "at", "near" or "over": where things of these kinds are, seen from a background."""
     if set(kinds) <= set(FLYERS):
         return "over"
     afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
@@ -327,7 +328,7 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
 
 
 def read_scenes(path: Path) -> list[Scene]:
-    """The scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is not such a file."""
+    """Return the scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is not such a file."""
     try:
         return [_scene(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (TypeError, ValueError) as error:

@@ -131,7 +131,7 @@ def _outlines(entry: Entry) -> Iterator[_Shape]:
 
 
 def _smooth(knots: Points, steps: int = 6) -> Points:
-    """A closed Catmull-Rom curve through the knots."""
+    """Return a closed Catmull-Rom curve through the knots."""
     before, after, beyond = (np.roll(knots, shift, axis=0)[:, None] for shift in (1, -1, -2))
     here, t = knots[:, None], np.linspace(0, 1, steps, endpoint=False)[:, None]
     bend = 2 * here + (after - before) * t + (2 * before - 5 * here + 4 * after - beyond) * t**2
@@ -149,7 +149,7 @@ def _hsv(hue: float, saturation: float, value: float) -> RGB:
 
 
 def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
-    """The shades of a thing of this colour: base, shadow, light, and trimmings."""
+    """Return the shades of a thing of this colour: base, shadow, light, and trimmings."""
     hue, saturation, value = COLOURS[colour]
     shift, value = rng.uniform(-5, 5), value + rng.uniform(-0.03, 0.02)
     return {

@@ -175,12 +175,12 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
     )
 
 
-def given(option: str) -> bool:
+def on_command_line(option: str) -> bool:
     """Return whether an option of the current command was given on the command line, and not by settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def chosen(option: str) -> bool:
+def is_set(option: str) -> bool:
     """Return whether an option of the current command was given anywhere, and does not have its default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
@@ -192,10 +192,10 @@ def bar(label: str, total: int) -> ProgressBar[int]:
 
 def show(label: str, total: int, done: Iterator[int]) -> None:
     """Show a progress bar on stderr over an iterator of counts of finished items."""
-    with bar(label, total) as shown:
+    with bar(label, total) as progress_bar:
         position = 0
         for count in done:
-            shown.update(count - position)
+            progress_bar.update(count - position)
             position = count
 
 
@@ -203,15 +203,15 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
 def bars() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
     label, position = "", 0
-    shown: Any = None
+    progress_bar: Any = None
     with ExitStack() as stack:
 
         def progress(what: str, done: int, total: int) -> None:
-            nonlocal label, position, shown
+            nonlocal label, position, progress_bar
             if what != label:
                 stack.close()
-                label, position, shown = what, 0, stack.enter_context(bar(what, total))
-            shown.update(done - position)
+                label, position, progress_bar = what, 0, stack.enter_context(bar(what, total))
+            progress_bar.update(done - position)
             position = done
 
         yield progress

@@ -82,26 +82,28 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query in ``queries`` (n,).
     Equal scores are ordered by position, as a stable sort does.
     """
-    found = np.empty(len(queries), dtype=np.int64)
+    ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), BLOCK):
         rows = np.ascontiguousarray(scores[start : start + BLOCK])
         right = queries[start : start + BLOCK, None] == items
         best = np.where(right, rows, -np.inf).argmax(axis=1)
         level = rows[np.arange(len(rows)), best][:, None]
         before = np.arange(len(items)) < best[:, None]
-        found[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
-    return found
+        ranks[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
+    return ranks
 
 
 def evaluate(
     images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None
 ) -> Recalls:
-    """``evaluate_recall`` of the dot products of vectors (n_images, d) and (n_texts, d), 4 bytes each in memory."""
+    """Compute ``evaluate_recall`` of the dot products of vectors (n_images, d) and (n_texts, d), 4 bytes each in
+    memory."""
     return evaluate_recall(texts @ images.T, owners, fold)
 
 
 def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
-    """Recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their sentences.
+    """Compute the recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their
+    sentences.
 
     ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the number of each sentence's picture. BocError unless
     ``fold`` is between 1 and the number of pictures.
@@ -124,7 +126,7 @@ def evaluate_ndcg(
     p: int = DEPTH,
     gain: Gain = "exponential",
 ) -> Ndcg:
-    """NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
+    """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
     ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. The mean is
     ``mean_ndcg``. BocError for a wrong shape or ``fold``.
@@ -132,21 +134,24 @@ def evaluate_ndcg(
     check_relevance(relevance, *scores.shape)
     sides = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
-        part, known = scores[sentences, pictures], relevance[sentences, pictures]
-        to_image, to_text = ndcg(part, known, p=p, gain=gain), ndcg(part.T, known.T, p=p, gain=gain)
+        part, grades = scores[sentences, pictures], relevance[sentences, pictures]
+        to_image, to_text = ndcg(part, grades, p=p, gain=gain), ndcg(part.T, grades.T, p=p, gain=gain)
         sides.append(mean_ndcg(to_image, to_text, gain))
     return Ndcg.mean(sides)
 
 
 def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64], gain: Gain = "exponential") -> Ndcg:
-    """The means over queries. With the exponential gain, that of the authors' code, the mean for pictures is over those
-    whose NDCG is not 0, as in that code; with the linear gain, that of the papers, both means are over all queries."""
+    """Average NDCG over queries.
+
+    With the exponential gain, that of the authors' code, the mean for pictures is over those whose NDCG is not 0, as in
+    that code; with the linear gain, that of the papers, both means are over all queries.
+    """
     counted = to_text[to_text > 0] if gain == "exponential" else to_text
     return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
 
 
 def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int) -> None:
-    """BocError unless ``relevance`` is (n_texts, n_images)."""
+    """Raise BocError unless ``relevance`` is (n_texts, n_images)."""
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} pictures, "
@@ -161,7 +166,7 @@ def ndcg(
     p: int = DEPTH,
     gain: Gain = "exponential",
 ) -> NDArray[np.float64]:
-    """NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where nothing is relevant.
+    """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where nothing is relevant.
 
     DCG = sum over ranks i = 1..p of gain(rel_i) / log2(i + 1); NDCG divides it by that of the p most relevant items
     (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). The gain is 2^rel - 1 in the code of TERN and TERAN, and rel
@@ -184,15 +189,17 @@ def ndcg(
 def ndcg_of_hits(
     hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: int = DEPTH, gain: Gain = "exponential"
 ) -> NDArray[np.float64]:
-    """``ndcg`` of rankings that are given as ``hits`` (n_queries, at most p), columns of ``relevance`` (n_queries,
-    n_items), best first; -1 is no hit and gains nothing."""
-    known = np.nan_to_num(relevance, nan=0.0)
-    p = min(p, known.shape[1])
+    """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
+
+    ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit and gains nothing.
+    """
+    grades = np.nan_to_num(relevance, nan=0.0)
+    p = min(p, grades.shape[1])
     hits = hits[:, :p]
     discounts = 1 / np.log2(np.arange(2, p + 2))
-    found = np.where(hits >= 0, np.take_along_axis(known, np.maximum(hits, 0), axis=1), 0)
-    best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (found, best))
+    gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
+    best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
+    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (gained, best))
     values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 
@@ -200,7 +207,8 @@ def ndcg_of_hits(
 def exact_top_k(
     queries: NDArray[np.float32], items: NDArray[np.float32], k: int, *, block: int = ITEMS
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Rows (n_queries, k) of the k items of largest dot product and their scores, best first, ties to the lower row.
+    """Return rows (n_queries, k) of the k items of largest dot product and their scores, best first, ties to the lower
+    row.
 
     1,024 queries and ``block`` items are scored at a time. BocError unless k is between 1 and the number of items.
     """
@@ -215,7 +223,7 @@ def exact_top_k(
 
 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
-    """The number of each sentence's picture, from picture ids and the sentences' groups.
+    """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 
     BocError if a sentence has no picture or a picture has no sentence, since it would have no right answer.
     """

@@ -23,7 +23,7 @@ FULL = np.uint64(2**64 - 1)
 
 
 def tokens(sentence: str) -> list[str]:
-    """Lower-cased parts between single spaces; an empty string between two spaces is a token too, as in COCO's
+    """Split a sentence at single spaces, in lower case; an empty string between two spaces is a token too, as in COCO's
     ROUGE-L."""
     return sentence.lower().split(" ")
 
@@ -35,7 +35,7 @@ def rouge_l_matrix(
     block: int = PICTURES,
     tick: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
-    """ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
+    """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
 
     With l_r the length of the longest common subsequence of candidate c and reference r,
     P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
@@ -87,7 +87,7 @@ def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
 
 
 def _by_picture(texts: Sequence[str], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sentence indices in the order of their pictures, and the offsets of the pictures (n_pictures + 1,)."""
+    """Return sentence indices in the order of their pictures, and the offsets of the pictures (n_pictures + 1,)."""
     if len(texts) != len(owners) or not len(texts):
         raise BocError(f"relevance needs one owner for each caption, got {len(texts)} captions, {len(owners)} owners")
     counts = np.bincount(owners)
@@ -102,7 +102,7 @@ def _rouge_l_columns(
     starts: NDArray[np.int64],
     n_tokens: int,
 ) -> NDArray[np.float64]:
-    """ROUGE-L of all candidates against the pictures whose references start at ``starts``."""
+    """Compute ROUGE-L of all candidates against the pictures whose references start at ``starts``."""
     lengths = np.array([len(r) for r in references])
     met, masks = _masks(references, n_tokens)
     columns = np.empty((len(candidates), len(starts)))
@@ -116,7 +116,7 @@ def _rouge_l_columns(
 
 
 def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Row of each token (-1: in no reference), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
+    """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
     flat = np.concatenate(references)
     lengths = np.array([len(r) for r in references])
     owner = np.repeat(np.arange(len(references)), lengths)
@@ -130,7 +130,7 @@ def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDAr
 
 
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
-    """Lengths of the longest common subsequences of one candidate with all references.
+    """Compute the lengths of the longest common subsequences of one candidate with all references.
 
     Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
     V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source: Hyyro, Bit-parallel

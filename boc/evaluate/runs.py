@@ -75,7 +75,7 @@ class Gallery:
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
+        """Return the labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
         whole: dict[str, int | None] = {f"all {self.images} pictures": None}
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
@@ -87,7 +87,7 @@ class Gallery:
         block: int = BLOCK,
         tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
+        """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
         read-only, with 4 bytes per score on disk. Alignments are computed on the ``device``, of which ``cpu`` needs no
@@ -113,7 +113,7 @@ class Gallery:
     def relevance(
         self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
+        """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
         ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
         number of items.
@@ -137,17 +137,17 @@ def evaluate_index(
     relevance: NDArray[np.float32] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
-    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates; with
-    ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25 of 25 hits.
+    """Compute the recalls through an index that holds the items of ``path``.
 
-    ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
-    re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
+    K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
+    of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
+    not re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
     stored, to an index of their own in a temporary folder and searched there; the figures are means over the folds.
     ``tick`` is called with the number of queries of each finished batch.
     """
     gallery = Gallery.of(path)
     _check_holds(Searcher.open(name, at), name, gallery)
-    found: list[tuple[Recalls, Ndcg | None]] = []
+    results: list[tuple[Recalls, Ndcg | None]] = []
     with FeatureFile(path) as file, tempfile.TemporaryDirectory() as temporary:
         items = {modality: file.items(modality) for modality in MODALITIES}
         for number, (pictures, sentences) in enumerate(folds(gallery.owners, gallery.images, fold)):
@@ -159,13 +159,13 @@ def evaluate_index(
             if fold is not None:
                 place = f"file:{Path(temporary) / str(number)}"
                 copy_items(name, [items[m][row].id for m in MODALITIES for row in part.rows[m]], at=at, to=place)
-            asked = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
-            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", tick)
-            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", tick)
+            search = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
+            text, text_ndcg = _evaluate_direction(file, items, part, *search, "text", "image", tick)
+            image, image_ndcg = _evaluate_direction(file, items, part, *search, "image", "text", tick)
             ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
-            found.append((Recalls(text, image), ndcg))
-    recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in found]) for side in SIDES))
-    return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in found if ndcg is not None])
+            results.append((Recalls(text, image), ndcg))
+    recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in results]) for side in SIDES))
+    return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in results if ndcg is not None])
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class _Part:
     relevance: NDArray[np.float32] | None
 
 
-def _directed(
+def _evaluate_direction(
     file: FeatureFile,
     items: dict[Modality, list[Item]],
     part: _Part,
@@ -186,13 +186,13 @@ def _directed(
     target: Modality,
     tick: Callable[[int], None],
 ) -> tuple[Recall, NDArray[np.float64]]:
-    """The recall of one direction, and NDCG by query, empty without a relevance."""
-    asked = set(part.rows[asking].tolist())
+    """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
+    numbers = set(part.rows[asking].tolist())
     columns = {items[target][row].id: column for column, row in enumerate(part.rows[target])}
-    known = part.relevance if part.relevance is None or asking == "text" else part.relevance.T
-    ranks, gained, start, done = [], [], 0, 0
+    grades = part.relevance if part.relevance is None or asking == "text" else part.relevance.T
+    ranks, ndcgs, start, done = [], [], 0, 0
     for batch in file.batches(asking, QUERIES):
-        here = [place for place in range(len(batch)) if start + place in asked]
+        here = [place for place in range(len(batch)) if start + place in numbers]
         start += len(batch)
         if not here:
             continue
@@ -200,18 +200,18 @@ def _directed(
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
         hits.append(searcher.search_vectors(queries, k=DEEPEST, rm=1, find=target, rerank="dot"))
         ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
-        if known is not None:
+        if grades is not None:
             best = searcher.search_vectors(queries, options, k=DEPTH, find=target)
             rows = np.full((len(own), DEPTH), -1)
             for row, answers in zip(rows, best, strict=True):
                 row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
-            gained.append(ndcg_of_hits(rows, known[done : done + len(own)]))
+            ndcgs.append(ndcg_of_hits(rows, grades[done : done + len(own)]))
         done += len(own)
         tick(len(own))
     *cut, deep = np.concatenate(ranks, axis=1)
     r1, r5, r10 = (100 * float(np.mean(r < k)) for r, k in zip(cut, CUTOFFS, strict=True))
     recall = Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
-    return recall, np.concatenate(gained) if gained else np.empty(0)
+    return recall, np.concatenate(ndcgs) if ndcgs else np.empty(0)
 
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:
@@ -221,7 +221,7 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
 
 
 def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
-    """FeatureFileError if the index cannot hold all items of the gallery."""
+    """Raise FeatureFileError if the index cannot hold all items of the gallery."""
     there = searcher.index.manifest.items
     if there["image"] < gallery.images or there["text"] < len(gallery.captions):
         raise FeatureFileError(
@@ -231,7 +231,7 @@ def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
 
 
 def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequence[Item], kind: str) -> None:
-    """FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
+    """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
     if len(items) != len(expected):
         raise FeatureFileError(
             f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of the same items"
@@ -268,9 +268,9 @@ def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[
         assert batch.embeddings.concepts is not None
         return batch.embeddings.concepts
 
-    def aligned(start: int, stop: int) -> NDArray[np.float32]:
+    def score(start: int, stop: int) -> NDArray[np.float32]:
         words = concepts(file.batch("text", start, stop))
         pictures = map(concepts, file.batches("image", size))
         return np.concatenate([align(words, regions, metric) for regions in pictures], axis=1)
 
-    return aligned
+    return score

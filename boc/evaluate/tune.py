@@ -83,7 +83,7 @@ class Candidate:
 
 
 def grid(dim: int) -> list[Candidate]:
-    """The codes to try by default, for vectors of ``dim`` components."""
+    """Return the codes to try by default, for vectors of ``dim`` components."""
     dictionary = Candidate(Code("dictionary"), (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
     fits = [budget for budget in (16, 32, 64, 128, 256) if budget <= 2 * dim]
     return [dictionary, Candidate(Code("scalar"), fits[:4], fits)]
@@ -97,7 +97,7 @@ def tune(
     candidates: Sequence[Candidate] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[float, Trial]:
-    """The cheapest trial for each target recall, between 0 and 1; targets that no setting reaches are left out.
+    """Find the cheapest trial for each target recall, between 0 and 1; targets that no setting reaches are left out.
 
     ``tick`` is called after each budget. BocError for a target or a k out of range.
     """
@@ -106,17 +106,17 @@ def tune(
             raise BocError(f"the target recall must lie between 0 and 1, got {target:g}; 0.95 is a common one")
     if not 1 <= k <= len(sample.items):
         raise BocError(f"k must be between 1 and the {len(sample.items)} items of the sample, got {k}")
-    best: dict[float, Chosen] = {}
+    best: dict[float, Choice] = {}
     for setting in settings(sample, candidates or grid(sample.items.vectors.shape[1]), k):
-        least = Chosen(setting, k, 1.0).cost
+        least = Choice(setting, k, 1.0).cost
         if any(target not in best or least < best[target].cost for target in targets):
             ranks = setting.ranks(0)
             for target in targets:
-                chosen = cheapest(setting, ranks, target)
-                if chosen is not None and (target not in best or chosen.cost < best[target].cost):
-                    best[target] = chosen
+                choice = cheapest(setting, ranks, target)
+                if choice is not None and (target not in best or choice.cost < best[target].cost):
+                    best[target] = choice
         tick(1)
-    return {target: chosen.judged() for target, chosen in best.items()}
+    return {target: choice.trial() for target, choice in best.items()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Setting:
     postings: float
 
     def ranks(self, half: int) -> NDArray[np.int64]:
-        """Ranks (from 0) of the true neighbours of each query in the first stage, (queries, k). This takes most
+        """Return ranks (from 0) of the true neighbours of each query in the first stage, (queries, k). This takes most
         time."""
         return ranks_of(self.documents, self.queries[half], self.truths[half])
 
@@ -144,7 +144,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Choice:
     """A setting with its number of candidates, and its recall on the choosing queries."""
 
     setting: Setting
@@ -156,25 +156,28 @@ class Chosen:
         """The cost to minimise, postings and candidates per query, then the one that breaks ties, terms per item."""
         return self.setting.postings + FETCH * self.candidates, self.setting.terms
 
-    def judged(self) -> Trial:
-        """The trial with its recall on the judging queries."""
+    def trial(self) -> Trial:
+        """Return the trial with its recall on the judging queries."""
         ranks = self.setting.ranks(1)
         share = Interval.of((ranks < self.candidates).mean(axis=1))
         rm = self.candidates / ranks.shape[1]
         return Trial(self.setting.code, rm, self.setting.postings, self.setting.terms, self.recall, share)
 
 
-def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Chosen | None:
-    """The fewest candidates that reach ``target``, given the ranks (queries, k) of the true neighbours; None if 50 k do
-    not."""
+def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Choice | None:
+    """Return the fewest candidates that reach ``target``; None if 50 k do not.
+
+    ``ranks`` (queries, k) are those of the true neighbours.
+    """
     k = ranks.shape[1]
     candidates = max(k, int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1)
-    return Chosen(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
+    return Choice(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
 
 
 def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[Setting]:
     """Yield each candidate with each pair of its budgets."""
-    first, second = (exact_top_k(asked.vectors, sample.items.vectors, k)[0] for asked in (sample.choose, sample.judge))
+    halves = (sample.choose, sample.judge)
+    first, second = (exact_top_k(queries.vectors, sample.items.vectors, k)[0] for queries in halves)
     for candidate in candidates:
         codec = candidate.code.codec(sample.items.vectors.shape[1]).fit(*sample.fit)
         dictionary = candidate.code.name == "dictionary"
@@ -185,12 +188,12 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
             for query_z in candidate.query_z:
                 codec.set_budgets(z, query_z)
                 queries = codec.encode_queries(sample.choose), codec.encode_queries(sample.judge)
-                tried = replace(code, z=z, query_z=query_z)
-                yield Setting(tried, documents, queries, (first, second), postings_read(lengths, queries[0]))
+                budgeted = replace(code, z=z, query_z=query_z)
+                yield Setting(budgeted, documents, queries, (first, second), postings_read(lengths, queries[0]))
 
 
 def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ranks (from 0) of the items ``truth`` (queries, k) when documents are ordered by (-score, row).
+    """Return ranks (from 0) of the items ``truth`` (queries, k) when documents are ordered by (-score, row).
 
     An item without a common term, which an engine does not find, gets the number of documents.
     """
@@ -214,13 +217,14 @@ def draw(
     queries: Embeddings | None = None,
     *,
     size: int = 100_000,
-    asked: int = 4000,
+    n_queries: int = 4000,
     seed: int = 0,
 ) -> Sample:
-    """A sample of an index: up to ``size`` items of modality ``find``, and up to ``asked`` queries, half to choose by.
+    """Draw a sample of an index: up to ``size`` items of modality ``find``, and up to ``n_queries`` queries.
 
-    Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``. Then they
-    are removed from the items and from the data that codes are learned from, of which at least a fifth remains.
+    Half of the queries are to choose by. Without ``queries`` they are items of the index: of the other modality if it
+    has any, else of ``find``. Then they are removed from the items and from the data that codes are learned from, of
+    which at least a fifth remains.
     """
     rng = np.random.default_rng(seed)
     ids: dict[Modality, list[str]] = {m: [] for m in MODALITIES}
@@ -229,22 +233,22 @@ def draw(
     pools = {m: [ids[m][i] for i in rng.permutation(len(ids[m]))] for m in MODALITIES}
     if queries is None:
         other = MODALITIES[1 - MODALITIES.index(find)]
-        asking = other if pools[other] else find
-        asked = min(asked, len(pools[asking]) * 4 // 5)  # at least a fifth remains to learn from
-        taken, pools[asking] = pools[asking][:asked], pools[asking][asked:]
-        queries = Embeddings(asking, index.vectors(taken).astype(np.float32))
+        modality = other if pools[other] else find
+        n_queries = min(n_queries, len(pools[modality]) * 4 // 5)  # at least a fifth remains to learn from
+        taken, pools[modality] = pools[modality][:n_queries], pools[modality][n_queries:]
+        queries = Embeddings(modality, index.vectors(taken).astype(np.float32))
     else:
-        chosen = np.sort(rng.permutation(len(queries))[:asked])
-        queries = Embeddings(queries.modality, queries.vectors[chosen])
+        rows = np.sort(rng.permutation(len(queries))[:n_queries])
+        queries = Embeddings(queries.modality, queries.vectors[rows])
     if len(queries) < 2 or not pools[find]:
         raise BocError(
             f"{len(queries)} queries and {len(pools[find])} items are too few to try anything on; "
             "index more, or give --queries FEATURES"
         )
-    known = {m: Embeddings(m, index.vectors(pools[m][:size]).astype(np.float32)) for m in MODALITIES if pools[m]}
+    pool = {m: Embeddings(m, index.vectors(pools[m][:size]).astype(np.float32)) for m in MODALITIES if pools[m]}
     # Pairs of queries with equally near neighbours, one to choose and one to judge, so that the halves are alike.
-    nearest = exact_top_k(queries.vectors, known[find].vectors, 1)[1][:, 0]
+    nearest = exact_top_k(queries.vectors, pool[find].vectors, 1)[1][:, 0]
     order = np.argsort(nearest, kind="stable")[: len(queries) // 2 * 2].reshape(-1, 2)
     order = rng.permuted(order, axis=1)
     halves = [Embeddings(queries.modality, queries.vectors[half]) for half in order.T]
-    return Sample(known[find], halves[0], halves[1], tuple(known.values()))
+    return Sample(pool[find], halves[0], halves[1], tuple(pool.values()))

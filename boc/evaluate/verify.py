@@ -70,7 +70,7 @@ class Verification:
 
     @property
     def right(self) -> bool:
-        """Whether no fault was found."""
+        """True if no fault was found."""
         wrong = self.damaged or self.mismatches or self.repeated
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
@@ -128,7 +128,7 @@ class _Trial:
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Whether an item has this score; an item that is no hit has score 0, or ranks after the last hit."""
+        """Return whether an item has this score; an item that is no hit has score 0, or ranks after the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
         behind = len(self.hits) == self.k and (-expected, item) > (-self.hits[-1].score, self.hits[-1].item.id)
@@ -155,12 +155,14 @@ def _ask(
 
 
 def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[list[Mismatch], list[str]]:
-    """The pairs that disagree with ``source``, and the ids of items that differ by rounding, which are compared with
-    the stored frequencies."""
+    """Return the pairs that disagree with ``source``, and the ids of items that differ by rounding.
+
+    These are compared with the stored frequencies.
+    """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
     suspects = {wrong.item for wrong in first}
-    rounded = _rounded(index, source, [item for item in items if item.id in suspects])
+    rounded = _differ_by_rounding(index, source, [item for item in items if item.id in suspects])
     again = _mismatches(trials, rounded, lambda near: index.terms([item.id for item in near]))
     ids = {item.id: None for item in rounded}
     return [wrong for wrong in first if wrong.item not in ids] + again, list(ids)
@@ -169,7 +171,7 @@ def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[l
 def _mismatches(
     trials: Sequence[_Trial], items: Sequence[Item], documents: Callable[[Sequence[Item]], TermMatrix]
 ) -> list[Mismatch]:
-    """The pairs of queries and ``items`` whose scores are not the dot products with ``documents``."""
+    """Return the pairs of queries and ``items`` whose scores are not the dot products with ``documents``."""
     if not items:
         return []
     place = {item.id: row for row, item in enumerate(items)}
@@ -196,13 +198,13 @@ class _Source:
         self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
-        """One row per item, encoded as a document."""
+        """Encode items as documents, one row per item."""
         if self._embeddings is None:
             return self._index.terms([item.id for item in items])
         return self._rows(items, self._embeddings, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        """One row per item, encoded as a query."""
+        """Encode items as queries, one row per item."""
         if self._embeddings is None:
             codes = self.documents(items)
             codes.data = np.minimum(codes.data, LIGHT)
@@ -272,7 +274,7 @@ def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
 
 
 def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, int], list[Item], list[str]]:
-    """Number of items by modality, a random sample of them, and repeated ids."""
+    """Count the items by modality, and return a random sample of them and the repeated ids."""
     counts, sample, repeated = Counter[str](), list[Item](), list[str]()
     before = None
     for n, item in enumerate(index.items()):
@@ -288,8 +290,8 @@ def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, i
     return {modality: counts[modality] for modality in MODALITIES}, sample, repeated
 
 
-def _rounded(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
-    """The items whose stored frequencies differ from those of ``source`` by rounding only."""
+def _differ_by_rounding(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
+    """Return the items whose stored frequencies differ from those of ``source`` by rounding only."""
     if source.name == "terms" or not items:
         return []
     apart = abs(source.documents(items) - index.terms([item.id for item in items]))

@@ -76,7 +76,7 @@ def write_page(path: Path, explanation: Explanation, top: int = 10) -> None:
         f"<title>{title} - {escape(item.id)} - boc</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f'<h1>{title}</h1>\n<p class="quiet">{escape(item.id)} scores <b class="number">{explanation.score:,}</b> '
         f"by {total} shared {'term' if total == 1 else 'terms'}</p>\n"
-        f'{_asked(explanation)}<div class="top">\n{_item(explanation)}\n{_terms(explanation, top)}\n</div>\n'
+        f'{_query_picture(explanation)}<div class="top">\n{_item(explanation)}\n{_terms(explanation, top)}\n</div>\n'
         f"{_maps(explanation)}\n{_table(explanation)}\n</body>\n</html>\n",
     )
 
@@ -85,8 +85,8 @@ def _title(query: Item) -> str:
     return f"\u201c{query.content}\u201d" if query.modality == "text" else Path(query.content).name
 
 
-def _asked(explanation: Explanation) -> str:
-    """The query picture, with the regions that are closest to a part of the item."""
+def _query_picture(explanation: Explanation) -> str:
+    """Return the query picture, with the regions that are closest to a part of the item."""
     query, parts, cosines = explanation.query, explanation.query_parts, explanation.alignment
     if query.modality == "text":
         return ""
@@ -98,16 +98,16 @@ def _item(explanation: Explanation) -> str:
     item, weights, parts = explanation.item, explanation.weights, explanation.item_parts
     note = escape(explanation.missing) if weights is None else _note(explanation)
     if item.modality == "text":
-        shown = f"<blockquote>{_sentence(item, parts, weights)}</blockquote>"
+        body = f"<blockquote>{_sentence(item, parts, weights)}</blockquote>"
     else:
         unit = "of what single regions carry" if explanation.weighed_by == "terms" else "mean cosine"
         marks = [] if parts is None or weights is None else _marks(parts, weights, unit)
-        shown = _picture(item.content, item.id, LARGE, marks)
-    return f"<figure>{shown}<figcaption>{note}</figcaption></figure>"
+        body = _picture(item.content, item.id, LARGE, marks)
+    return f"<figure>{body}<figcaption>{note}</figcaption></figure>"
 
 
 def _marks(parts: Parts, weights: NDArray[np.floating], unit: str) -> list[str]:
-    """Boxes of the regions of largest weight, with their numbers."""
+    """Return the boxes of the regions of largest weight, with their numbers."""
     if parts.boxes is None:
         return []
     return [
@@ -159,7 +159,7 @@ def _rest(explanation: Explanation, others: Iterable[Match]) -> str:
 
 
 def _example(example: Example) -> str:
-    """A small picture; for an example with a box, the box and its surroundings."""
+    """Return a small picture; for an example with a box, the box and its surroundings."""
     if example.box is None:
         return _picture(example.content, example.id, SMALL, quiet=True)
     x1, y1, x2, y2 = _cut(example.box)
@@ -178,8 +178,8 @@ def _picture(
         uri = thumbnail_uri(Path(content), side)
     except ImageError as error:
         return "" if quiet else f"<blockquote>{escape(str(error))}</blockquote>"
-    shown = f'<img src="{uri}" style="{style}" alt="{escape(name)}" title="{escape(name)}">'
-    return f'<div class="frame">{shown}{"".join(boxes)}</div>'
+    image = f'<img src="{uri}" style="{style}" alt="{escape(name)}" title="{escape(name)}">'
+    return f'<div class="frame">{image}{"".join(boxes)}</div>'
 
 
 def _box(box: Iterable[float], badge: str = "", title: str = "") -> str:
@@ -188,7 +188,7 @@ def _box(box: Iterable[float], badge: str = "", title: str = "") -> str:
 
 
 def _place(box: Iterable[float]) -> str:
-    """CSS position of a box, in percent of its picture."""
+    """Return the CSS position of a box, in percent of its picture."""
     x1, y1, x2, y2 = (100 * x for x in _cut(box))
     return f"left:{x1:.2f}%;top:{y1:.2f}%;width:{x2 - x1:.2f}%;height:{y2 - y1:.2f}%"
 
@@ -198,14 +198,14 @@ def _cut(box: Iterable[float]) -> list[float]:
 
 
 def _maps(explanation: Explanation) -> str:
-    """One picture per content word of the query, brighter where regions are closer to the word."""
+    """Return one picture per content word of the query, brighter where regions are closer to the word."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or parts.boxes is None or explanation.query.modality != "text":
         return ""
-    chosen = [i for i, word in enumerate(query.names) if content_words(word)][:MAPS]
-    if not chosen:
+    words = [i for i, word in enumerate(query.names) if content_words(word)][:MAPS]
+    if not words:
         return ""
-    maps = "\n".join(_map(explanation.item, query.names[i], parts.boxes, cosines[i]) for i in chosen)
+    maps = "\n".join(_map(explanation.item, query.names[i], parts.boxes, cosines[i]) for i in words)
     note = "Brighter: closer to the word than the other regions."
     if np.ptp(cosines) < ALIKE:
         note += f" All cosines lie within {np.ptp(cosines):.3f}: the encoder's regions and words hardly differ here."
@@ -223,17 +223,17 @@ def _map(item: Item, word: str, boxes: NDArray[np.float32], cosines: NDArray[np.
 
 
 def _table(explanation: Explanation) -> str:
-    """The table of cosines: words in order, regions by weight."""
+    """Return the table of cosines: words in order, regions by weight."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or explanation.weights is None:
         return ""
-    rows = _shown(explanation.query, cosines.max(axis=1))
-    columns = _shown(explanation.item, explanation.weights)
-    shown = cosines[np.ix_(rows, columns)]
+    rows = _selection(explanation.query, cosines.max(axis=1))
+    columns = _selection(explanation.item, explanation.weights)
+    grid = cosines[np.ix_(rows, columns)]
     head = "".join(f"<th>{escape(parts.names[j])}</th>" for j in columns)
     body = "\n".join(
         f"<tr><th>{escape(query.names[i])}</th>{_cells(values, shades)}</tr>"
-        for i, values, shades in zip(rows, shown, _shades(shown), strict=True)
+        for i, values, shades in zip(rows, grid, _shades(grid), strict=True)
     )
     note = "Stronger colour: larger. A word has the largest cosine of its word-pieces."
     if len(columns) < len(parts.names):
@@ -251,19 +251,20 @@ def _cells(values: NDArray[np.float32], shades: NDArray[np.float64]) -> str:
     )
 
 
-def _shown(item: Item, weights: NDArray[np.floating]) -> list[int]:
-    """Indices of all words in order, or of the regions of largest weight."""
+def _selection(item: Item, weights: NDArray[np.floating]) -> list[int]:
+    """Return the indices of all words in order, or of the regions of largest weight."""
     return list(range(len(weights))) if item.modality == "text" else _strongest(weights, COLUMNS)
 
 
 def _strongest(weights: NDArray[np.floating], most: int) -> list[int]:
-    """Indices of the largest non-zero weights, largest first, ties to the lower index."""
+    """Return the indices of the largest non-zero weights, largest first, ties to the lower index."""
     order = np.argsort(-weights, kind="stable")[:most]
     return [int(i) for i in order if weights[i]]
 
 
 def _shades(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Opacities from 0 for the smallest to ``STRONGEST`` for the largest value; all 0 if all values are equal."""
+    """Return the opacities from 0 for the smallest to ``STRONGEST`` for the largest value; all 0 if all values are
+    equal."""
     span = float(values.max() - values.min())
     shades: NDArray[np.float64] = STRONGEST * (values - values.min()).astype(np.float64) / (span or 1.0)
     return shades

@@ -61,9 +61,9 @@ class Explanation:
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
     ``query_terms`` (1, V) are all terms of the query. ``query_parts`` and ``item_parts`` are None without concepts;
-    ``missing`` then says why. ``carried`` float64 (matches, item parts) are the shares of the regions (or words) of the
-    item in each term; its rows sum to 1, or to 0 for terms without single parts, such as all terms of a code over
-    global vectors.
+    ``missing`` then says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or
+    words) of the item in each term; its rows sum to 1, or to 0 for terms without single parts, such as all terms of a
+    code over global vectors.
     """
 
     query: Item
@@ -71,7 +71,7 @@ class Explanation:
     matches: list[Match]
     query_parts: Parts | None = None
     item_parts: Parts | None = None
-    carried: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    part_shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
     query_terms: TermMatrix | None = None
 
@@ -81,7 +81,7 @@ class Explanation:
         return sum(match.product for match in self.matches)
 
     def share(self, match: Match) -> Fraction:
-        """The share of ``match`` in the score; all shares sum to 1."""
+        """Return the share of ``match`` in the score; all shares sum to 1."""
         return Fraction(match.product, self.score)
 
     @cached_property
@@ -95,16 +95,16 @@ class Explanation:
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
         """The origin of ``weights``: the matched terms, if single parts of the item carry them, else the alignment."""
-        return "terms" if self.carried.any() else "alignment"
+        return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
     def weights(self) -> NDArray[np.float64] | None:
         """Weights (n,) of the parts of the item: their shares of the score, if single parts carry terms (sums to 1);
         else the mean cosines with the content words of the query (or with all words or regions, if there are none)."""
-        if self.carried.any():
+        if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
-            carried = products @ self.carried
-            shares: NDArray[np.float64] = carried / carried.sum()
+            sums = products @ self.part_shares
+            shares: NDArray[np.float64] = sums / sums.sum()
             return shares
         if self.alignment is None or self.query_parts is None:
             return None
@@ -136,7 +136,7 @@ def explain(
 def explain_item(
     searcher: Searcher,
     query: Item,
-    asked: Embeddings,
+    embeddings: Embeddings,
     item: Item,
     encode: Callable[[Item], Embeddings],
     labels: Mapping[int, Label],
@@ -144,24 +144,24 @@ def explain_item(
     labelled: int = LABELLED,
     query_z: int | None = None,
 ) -> Explanation:
-    """Explain the score of an item for an encoded query ``asked``, with its ``query_z`` largest terms.
+    """Explain the score of an item for an encoded query ``embeddings``, with its ``query_z`` largest terms.
 
     ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
     """
-    code = searcher.codec.encode_queries(asked)
+    code = searcher.codec.encode_queries(embeddings)
     code = code if query_z is None else heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    explanation = Explanation(query, item, matches, _parts(asked), query_terms=code)
+    explanation = Explanation(query, item, matches, _parts(embeddings), query_terms=code)
     try:
         encoded = encode(item)
     except ImageError as error:
         return replace(explanation, missing=str(error))
     item_parts = _parts(encoded)
     missing = "no regions or words: the encoder found none, or gives vectors only"
-    carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
+    part_shares = _part_shares(searcher.codec, encoded, item_parts, [match.term for match in matches])
     both = explanation.query_parts is not None and item_parts is not None
-    return replace(explanation, item_parts=item_parts, carried=carried, missing="" if both else missing)
+    return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing="" if both else missing)
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:
@@ -188,14 +188,14 @@ def _item(searcher: Searcher, id: str) -> Item:
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
-    """The shared terms of two rows, largest product first, ties to the lower term."""
+    """Return the shared terms of two rows, largest product first, ties to the lower term."""
     shared, a, b = np.intersect1d(query.indices, item.indices, assume_unique=True, return_indices=True)
     matches = [Match(int(term), int(f), int(g)) for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)]
     return sorted(matches, key=lambda match: (-match.product, match.term))
 
 
 def _parts(embeddings: Embeddings) -> Parts | None:
-    """The concepts of the only item of ``embeddings`` with their names; None if there are none."""
+    """Return the concepts of the only item of ``embeddings`` with their names; None if there are none."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -207,10 +207,11 @@ def _parts(embeddings: Embeddings) -> Parts | None:
     return Parts(names, vectors, np.arange(len(vectors)), boxes)
 
 
-def _carried(
+def _part_shares(
     codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded alone."""
+    """Return shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded
+    alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     if not codec.reads_concepts:  # terms of the whole vector, not of single parts
@@ -220,10 +221,10 @@ def _carried(
     sets = Ragged(parts.vectors, np.arange(n + 1))
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
     frequencies = codec.encode_documents(singles)[:, list(terms)].toarray().astype(np.float64)
-    carried = np.zeros((len(terms), len(parts.names)))
-    np.add.at(carried.T, parts.of, frequencies)
-    sums = carried.sum(axis=1, keepdims=True)
-    return carried / np.where(sums > 0, sums, 1)
+    part_shares = np.zeros((len(terms), len(parts.names)))
+    np.add.at(part_shares.T, parts.of, frequencies)
+    sums = part_shares.sum(axis=1, keepdims=True)
+    return part_shares / np.where(sums > 0, sums, 1)
 
 
 class TermLabels(Mapping[int, Label]):
@@ -235,18 +236,18 @@ class TermLabels(Mapping[int, Label]):
     def __init__(self, searcher: Searcher) -> None:
         codec = searcher.codec
         self._n = codec.n_terms
-        self._asked = IndexLabels(searcher.index, codec.n_terms)
+        self._index_labels = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
-        self._made: dict[int, Label] = {}
+        self._cache: dict[int, Label] = {}
         for step in codec.steps:
             packed = getattr(step, "term_labels_", None)
             if packed is not None:
                 self._stored.update(enumerate(unpack_labels(packed)))
 
     def __getitem__(self, term: int) -> Label:
-        if term not in self._made:
-            self._made[term] = self._label(term)
-        return self._made[term]
+        if term not in self._cache:
+            self._cache[term] = self._label(term)
+        return self._cache[term]
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self._n))
@@ -258,12 +259,12 @@ class TermLabels(Mapping[int, Label]):
         stored = self._stored.get(term, Label())
         if stored.words and stored.examples:
             return stored
-        label = self._asked[term]
+        label = self._index_labels[term]
         return Label(stored.words or label.words, stored.examples or label.examples)
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
-    """The maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
+    """Return the maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima

@@ -53,7 +53,7 @@ def attach(
     key: str | None = None,
     code: str | Code | SurrogateCodec = "dictionary",
     rm: float = RM,
-    agreed: Callable[[dict[str, Any]], bool] = lambda change: True,
+    confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: Progress = lambda label, done, total: None,
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another program.
@@ -77,13 +77,13 @@ def attach(
         each term of "scalar" is in a large part of all documents.
     rm : float, default=30
         Candidates per hit that a search re-ranks.
-    agreed : callable, optional
+    confirm : callable, optional
         Called with the addition to the mapping, before anything is changed; if it returns False, nothing is changed.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
-    Returns None if not ``agreed``. EncoderError for another encoder than that of an earlier attachment; BackendError if
-    the index is not there, is boc's, or cannot hold codes.
+    Returns None if ``confirm`` returned False. EncoderError for another encoder than that of an earlier attachment;
+    BackendError if the index is not there, is boc's, or cannot hold codes.
     """
     with FeatureFiles([Path(path) for path in sources]) as file, plugins.backend(at).attach(check_name(name)) as place:
         index = place.index
@@ -99,7 +99,7 @@ def attach(
                 )
             manifest = new_manifest(file, codec, rm)
         change = place.change(manifest)
-        if change and not agreed(change):
+        if change and not confirm(change):
             return None
         place.begin(manifest, codec.arrays(), change)
         done, written, unchanged = 0, 0, 0
@@ -107,7 +107,7 @@ def attach(
         without = 0
         total = file.count("image") + file.count("text")
         for batch in batches(file, codec, manifest):
-            added, same, unknown = _put(place, batch, codec, key)
+            added, same, unknown = _add_batch(place, batch, codec, key)
             written, unchanged, without = written + added, unchanged + same, without + len(unknown)
             missing += unknown[: LISTED - len(missing)]
             done += len(batch)
@@ -130,24 +130,24 @@ def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done:
     return done
 
 
-def _put(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:
+def _add_batch(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:
     """Add a batch of items: the numbers of documents written and unchanged, and the items without a document."""
-    found = place.found(batch.items, key)
-    wanted, same = [], []
+    documents = place.found(batch.items, key)
+    changed, same = [], []
     for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
         row = place.row(item, vector)
-        for id, routing, there in found.get(item.id, []):
-            (same.append(id) if there == row else wanted.append((i, id, routing, row)))
+        for id, routing, row_there in documents.get(item.id, []):
+            (same.append(id) if row_there == row else changed.append((i, id, routing, row)))
     place.has(same)
-    if wanted:
-        rows = sorted({i for i, *_ in wanted})
+    if changed:
+        rows = sorted({i for i, *_ in changed})
         terms, position = codec.encode_documents(batch.embeddings.take(rows)), {i: n for n, i in enumerate(rows)}
-        numbers = [i for i, *_ in wanted]
+        numbers = [i for i, *_ in changed]
         place.put(
-            [(id, routing) for _, id, routing, _ in wanted],
-            [row for *_, row in wanted],
+            [(id, routing) for _, id, routing, _ in changed],
+            [row for *_, row in changed],
             [batch.items[i] for i in numbers],
             terms[np.array([position[i] for i in numbers])],
             batch.embeddings.vectors[numbers],
         )
-    return len(wanted), len(same), [item.id for item in batch.items if not found.get(item.id)]
+    return len(changed), len(same), [item.id for item in batch.items if not documents.get(item.id)]

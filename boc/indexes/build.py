@@ -135,7 +135,7 @@ def build_index(
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     if existed and not replace and not _are_features(sources):
-        opened(sources, images)  # an error of the source comes first
+        open_sources(sources, images)  # an error of the source comes first
         raise BocError(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
             "make it again with --replace"
@@ -164,8 +164,8 @@ def build_index(
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
             manifest, learned = replace_in(manifest, unreadable=unreadable), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
-        held = existed and (not replace or shard is not None)
-        same = held and backend.open(name).manifest.same_contents(manifest)
+        may_be_complete = existed and (not replace or shard is not None)
+        same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             raise BocError(
                 f"{at} has an index {name!r} of something else; make it again with --replace, add these items by "
@@ -244,13 +244,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
     """Yield the ids without an item."""
     for start in range(0, len(ids), LOOKED_UP):
-        asked = list(ids[start : start + LOOKED_UP])
-        while asked:
+        left = list(ids[start : start + LOOKED_UP])
+        while left:
             try:
-                index.find(asked)
+                index.find(left)
                 break
             except KeyError as error:
-                asked.remove(error.args[0])
+                left.remove(error.args[0])
                 yield error.args[0]
 
 
@@ -268,7 +268,7 @@ def _are_features(sources: Sequence[Path]) -> bool:
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
-    """A function that makes the codec of a code, not fitted yet, for vectors of an encoder.
+    """Return a function that makes the codec of a code, not fitted yet, for vectors of an encoder.
 
     A codebook is read here, before any work, and checked when the encoder is known. BocError for text that is no code,
     or a codebook that is missing or of another encoder.
@@ -300,38 +300,38 @@ def _feature_files(
     *,
     ocr: bool,
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
-    """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
-    pictures had before they were read."""
+    """Return the embeddings files of the sources, the temporary one that was made here, and the states of its pictures'
+    files before they were read."""
     if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
-    found = opened(sources, images)
-    assert found is not None  # several files would all be of vectors
+    items = open_sources(sources, images)
+    assert items is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
-    states = {item.id: _state(item) for item in found.items if found.file is None and item.modality == "image"}
-    path = encoded_file(name, at, found, network, progress, concepts=concepts, ocr=ocr)
+    states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
+    path = encoded_file(name, at, items, network, progress, concepts=concepts, ocr=ocr)
     return [path], path, states
 
 
 def _shared_code(
     backend: Backend, name: str, file: FeatureFiles, codec: SurrogateCodec, progress: Progress
 ) -> SurrogateCodec:
-    """The code of an index that several processes load, which one of them learns."""
+    """Return the code of an index that several processes load, which one of them learns."""
 
     def learn() -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         fit_code(file, codec, progress)
         return codec.config(), codec.arrays()
 
-    def told(value: object) -> str:
+    def text_of(value: object) -> str:
         return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else repr(value)
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
     parts = [steps, file.contents(sets=codec.reads_concepts)]
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=told).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=text_of).encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learned(name, key, learn))
 
 
@@ -345,8 +345,10 @@ def _state(item: Item) -> State:
 def encoded_file(
     name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
 ) -> Path:
-    """The feature file of a source on its way to the index ``name``, which the caller removes; after a kill the same
-    call continues it."""
+    """Encode a source on its way to the index ``name``; return the feature file, which the caller removes.
+
+    After a kill the same call continues it.
+    """
     path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)])
     extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
     if not path.exists():
@@ -355,9 +357,11 @@ def encoded_file(
     return path
 
 
-def opened(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
-    """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
-    ``open_folders``."""
+def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
+    """Open one source, or several folders; return None for several feature files.
+
+    ``detachable`` is as in ``open_folders``.
+    """
     if len(sources) == 1:
         return open_source(sources[0], None, images)
     if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
@@ -369,7 +373,7 @@ def opened(sources: Sequence[Path], images: Path | None, *, detachable: bool = F
 
 
 def _no_encoder(source: Path) -> str:
-    """What to do about pictures without an encoder."""
+    """Return the next step for pictures without an encoder."""
     there = next((name for name, entry in models.CATALOGUE.items() if models.find(entry.repository)), None)
     if there is not None:
         return f"{source} holds no vectors yet; name an encoder to make them: add --encoder {there}"
@@ -380,7 +384,8 @@ def _no_encoder(source: Path) -> str:
 
 
 def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
-    """Where vectors wait for their index: a name that nobody else chooses, and another one for other ``contents``.
+    """Return the path of vectors that wait for their index: a name that nobody else chooses, and another one for other
+    ``contents``.
 
     What an earlier call for the same index has left there for other contents is removed, and so are the parts of a file
     that is complete.

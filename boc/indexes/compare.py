@@ -18,7 +18,7 @@ Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 
 
 @dataclass(frozen=True)
-class Known:
+class Reuse:
     """An ``item`` of the source whose vector the index holds, as that of ``donor``.
 
     ``digest`` is the ``content_hash`` of its file if size and time did not tell that already.
@@ -32,14 +32,14 @@ class Known:
 
 @dataclass
 class Differences:
-    """The items of a source, as ``known``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
+    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
     ``unreadable`` (their files are as they were when they could not be read).
 
     ``missing`` are the ids of the index without an item in the source, but for ``vacated``, from which items moved.
     ``states`` are those of the files of new pictures.
     """
 
-    known: list[Known] = field(default_factory=list)
+    reuses: list[Reuse] = field(default_factory=list)
     new: list[Item] = field(default_factory=list)
     lost: list[Item] = field(default_factory=list)
     unreadable: list[Item] = field(default_factory=list)
@@ -55,7 +55,7 @@ def compare_pictures(
 
     The content of a file is read only if size or time have changed, or if it is new and as large as a stored one.
     """
-    found = Differences()
+    differences = Differences()
     states = {item.id: state_of(item.content) for item in items}
     donors = _Donors(
         stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if not states.get(key)]
@@ -64,34 +64,34 @@ def compare_pictures(
     for item in items:
         state, old = states[item.id], stored.get(item.id)
         if not state:
-            found.lost.append(item)
+            differences.lost.append(item)
         elif old is None and state == tuple(unreadable.get(item.id, ())):
-            found.unreadable.append(item)
+            differences.unreadable.append(item)
         elif old is not None and state[:2] == (old.fields.get("size"), old.fields.get("modified_ns")):
-            found.known.append(Known(item, old, "same" if item.content == old.content else "moved"))
+            differences.reuses.append(Reuse(item, old, "same" if item.content == old.content else "moved"))
         else:
             digest = _digest(item) if old is not None or state[0] in sizes else None
-            if not donors.take(digest, item, found):
-                found.states[item.id] = state
-    found.missing = donors.left()
-    return found
+            if not donors.take(digest, item, differences):
+                differences.states[item.id] = state
+    differences.missing = donors.ids()
+    return differences
 
 
 def text_fact(item: Item, name: str) -> str | None:
-    """A fact of a stored item; None if it has none, or metadata of that name that are something else."""
+    """Return a fact of a stored item; None if it has none, or metadata of that name that are something else."""
     fact = item.fields.get(name)
     return fact if isinstance(fact, str) else None
 
 
 def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Differences:
     """Compare the captions of a source with the ``stored`` ones."""
-    found = Differences()
+    differences = Differences()
     here = {item.id for item in items}
     donors = _Donors(stored, lambda item: item.content, [key for key in stored if key not in here])
     for item in items:
-        donors.take(item.content, item, found)
-    found.missing = donors.left()
-    return found
+        donors.take(item.content, item, differences)
+    differences.missing = donors.ids()
+    return differences
 
 
 class _Donors:
@@ -106,42 +106,44 @@ class _Donors:
         self._stored = stored
         self._by_content: defaultdict[str, dict[str, Item]] = defaultdict(dict)
         self._missing: defaultdict[str, dict[str, Item]] = defaultdict(dict)
-        self._left = dict.fromkeys(missing)
+        self._missing_ids = dict.fromkeys(missing)
         for item in stored.values():
             key = content(item)
             if key is not None:
-                (self._missing if item.id in self._left else self._by_content)[key][item.id] = item
+                (self._missing if item.id in self._missing_ids else self._by_content)[key][item.id] = item
 
-    def take(self, content: str | None, item: Item, found: Differences) -> bool:
-        """Add ``item`` to ``found``: with the vector of its own id if that has its content, else of an item that moved,
-        else of any; as new, and False, if no stored item has its content."""
+    def take(self, content: str | None, item: Item, differences: Differences) -> bool:
+        """Add ``item`` to ``differences``; return False if no stored item has its content, so that it is new.
+
+        The donor is the stored item of its own id if that has its content, else one that moved, else any.
+        """
         there = self._by_content.get(content, {}) if content is not None else {}
         missing = self._missing.get(content) if content is not None else None
         if item.id in there:
-            found.known.append(Known(item, there[item.id], "same", content))
+            differences.reuses.append(Reuse(item, there[item.id], "same", content))
         elif missing:
             donor = self._nearest(missing, item)
-            del missing[donor.id], self._left[donor.id]
+            del missing[donor.id], self._missing_ids[donor.id]
             self._by_content[str(content)][donor.id] = donor
-            found.vacated.append(donor.id)
-            found.known.append(Known(item, donor, "moved", content))
+            differences.vacated.append(donor.id)
+            differences.reuses.append(Reuse(item, donor, "moved", content))
         elif there:
             change: Change = "changed" if item.id in self._stored else "added"
-            found.known.append(Known(item, next(iter(there.values())), change, content))
+            differences.reuses.append(Reuse(item, next(iter(there.values())), change, content))
         else:
-            found.new.append(item)
+            differences.new.append(item)
             return False
         return True
 
     def _nearest(self, missing: Mapping[str, Item], item: Item) -> Item:
-        """One of the same file name, if there is one near the first."""
+        """Return one of the same file name, if there is one near the first."""
         name = PurePosixPath(item.id).name
         first = list(islice(missing.values(), NEAR))
         return next((one for one in first if PurePosixPath(one.id).name == name), first[0])
 
-    def left(self) -> list[str]:
-        """The missing ids from which no item moved."""
-        return list(self._left)
+    def ids(self) -> list[str]:
+        """Return the missing ids from which no item moved."""
+        return list(self._missing_ids)
 
 
 def _digest(item: Item) -> str | None:

@@ -109,7 +109,7 @@ def copy_index(
     if path is not None:
         with _FileWriter(path, replace_in(manifest, created=source.manifest.created), arrays) as file:
             write(file)
-        return _compared(source.index, path, as_stored=codec is None)
+        return _check_copy(source.index, path, as_stored=codec is None)
     target = plugins.backend(place)
     if not replace and target.exists(new):
         existing = target.open(new).manifest
@@ -118,7 +118,7 @@ def copy_index(
         return CopyReport(existing.items["image"], existing.items["text"], 0, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:
         write(writer)
-    return _compared(source.index, target.open(new), as_stored=codec is None)
+    return _check_copy(source.index, target.open(new), as_stored=codec is None)
 
 
 def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
@@ -166,7 +166,7 @@ class _FileWriter:
         self._seen = 0
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier call has written this batch; batches come in the same order each time."""
+        """Return whether an earlier call has written this batch; batches come in the same order each time."""
         before, self._seen = self._seen, self._seen + len(ids)
         if before < self._file.done < self._seen:
             raise FeatureFileError(f"{self._file.folder} was begun in another way; delete it to start again")
@@ -195,7 +195,7 @@ class _FileWriter:
         self._file.__exit__(*exc)
 
 
-def _compared(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyReport:
+def _check_copy(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyReport:
     """Compare a finished copy with its source: numbers of items, and a sample of rows.
 
     BocError names what differs. Under another code terms are not compared, nor vectors where the copy rounds them.
@@ -221,7 +221,7 @@ def _compared(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyRepor
 
 
 def _sample(index: Index) -> list[Item]:
-    """``CHECKED`` items drawn evenly at random, or all."""
+    """Draw ``CHECKED`` items evenly at random, or all."""
     chance, drawn = random.Random(0), list[Item]()
     for n, item in enumerate(index.items()):
         if n < CHECKED:

@@ -38,7 +38,7 @@ class Duplicate:
 class Group:
     """An item that is kept, and its ``duplicates``, nearest first."""
 
-    kept: Item
+    item: Item
     duplicates: list[Duplicate]
 
 
@@ -49,7 +49,7 @@ def find_duplicates(
     find: Modality | None = None,
     progress: Callable[[str, int, int], None] = lambda label, done, total: None,
 ) -> list[Group]:
-    """The groups of duplicates among the items of one modality, ordered by the id of the kept item.
+    """Find the groups of duplicates among the items of one modality, ordered by the id of the kept item.
 
     Two items are near if the cosine of their vectors is at least ``threshold``; the default follows from the cosines
     of random pairs, see ``Background.near``. Items whose vectors are equal, or their field ``content_hash``, are
@@ -64,8 +64,8 @@ def find_duplicates(
     exact = {frozenset(pair) for pair in equal.pairs()}
     near, done = _Near(), 0
     for ids in equal.batches():
-        for key, found in zip(ids, _near(searcher, ids, least, modality), strict=True):
-            for other, score in found.items():
+        for key, scores in zip(ids, _near(searcher, ids, least, modality), strict=True):
+            for other, score in scores.items():
                 leader = equal.leader[other]
                 if leader != key:
                     near[key][leader] = near[leader][key] = score
@@ -76,7 +76,7 @@ def find_duplicates(
     for key, ids in equal.members.items():
         if len(ids) > 1:
             near[key]  # a group of its own, if nothing else is near
-    return _groups(searcher, equal, grouped(near, equal.sizes), exact)
+    return _groups(searcher, equal, group_near(near, equal.sizes), exact)
 
 
 class _Equal:
@@ -109,21 +109,21 @@ class _Equal:
         return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
 
     def batches(self) -> Iterator[list[str]]:
-        """The leaders."""
+        """Yield the leaders in batches."""
         keys = iter(self.members)
         while batch := list(islice(keys, BATCH)):
             yield batch
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Pairs of leaders with the same vector or the same file."""
+        """Yield pairs of leaders with the same vector or the same file."""
         for keys in self._twins.values():
             yield from combinations(keys, 2)
 
 
-def grouped(
+def group_near(
     near: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, dict[str, float]]:
-    """Groups of near items: the kept item, and the others with their scores.
+    """Group near items: the kept item, and the others with their scores.
 
     Items are taken in the order of how many near items they have, ties to the smaller id; each keeps the near items
     that no earlier group has. So all members are near the kept one. ``sizes`` says how many equal items an item stands
@@ -152,32 +152,32 @@ class _Near(defaultdict[str, dict[str, float]]):
 
 
 def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
-    """For each item those that are near, by searches with its stored vector; more are asked for while all are near."""
+    """Search for the near items of each item by its stored vector; more are requested while all are near."""
     index = searcher.index
     concepts = index.concepts(ids).ragged() if searcher.codec.reads_concepts else None
-    asked = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
-    found: list[dict[str, float]] = [{} for _ in ids]
+    queries = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
+    scores: list[dict[str, float]] = [{} for _ in ids]
     rows, depth = list(range(len(ids))), DEPTH
     while rows:
-        answers = searcher.search_vectors(asked.take(rows), k=depth, find=modality, rerank="dot")
+        answers = searcher.search_vectors(queries.take(rows), k=depth, find=modality, rerank="dot")
         full = []
         for row, hits in zip(rows, answers, strict=True):
-            found[row] = {hit.item.id: hit.score for hit in hits if hit.score >= least}
-            if len(found[row]) == depth:
+            scores[row] = {hit.item.id: hit.score for hit in hits if hit.score >= least}
+            if len(scores[row]) == depth:
                 full.append(row)
         rows, depth = full, 4 * depth
-    return found
+    return scores
 
 
 def _groups(
     searcher: Searcher, equal: _Equal, groups: Mapping[str, Mapping[str, float]], exact: set[frozenset[str]]
 ) -> list[Group]:
-    found = []
+    result = []
     for key, others in groups.items():
         scores = dict.fromkeys(equal.members[key][1:], (1.0, True))
         for other, score in others.items():
             scores |= dict.fromkeys(equal.members[other], (score, frozenset((key, other)) in exact))
         ordered = sorted(scores, key=lambda id: (-scores[id][0], id))
-        kept, *items = searcher.index.find([key, *ordered])
-        found.append(Group(kept, [Duplicate(item, *scores[item.id]) for item in items]))
-    return found
+        first, *items = searcher.index.find([key, *ordered])
+        result.append(Group(first, [Duplicate(item, *scores[item.id]) for item in items]))
+    return result

@@ -51,7 +51,7 @@ class VectorSample:
         return self.size
 
     def blocks(self) -> Iterator[Embeddings]:
-        """The vectors, some thousand at a time."""
+        """Yield the vectors, some thousand at a time."""
         rows = np.arange(self.size) * self.file.count(self.modality) // self.size
         for vectors in self.file.sample(self.modality, rows):
             yield Embeddings(self.modality, vectors)
@@ -85,20 +85,20 @@ def fit_code(
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
     memory = codec.learning_bytes(rows, file.dim, n_items)
-    told = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
+    show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
-        told(0, rows)
+        show(0, rows)
     try:
         codec.fit(*samples, n_items=n_items)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:
-        told(rows, rows)
+        show(rows, rows)
     return codec
 
 
 def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
-    """Every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
+    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
     assert isinstance(file, FeatureFile | FeatureFiles)
     files = file.files if isinstance(file, FeatureFiles) else [file]
     rows = [one.batch(modality, i, i + 1).embeddings for one in files for i in range(0, one.count(modality), step)]

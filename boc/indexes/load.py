@@ -67,7 +67,7 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
+    """Make the manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
 
     ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as ``file`` does.
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
@@ -137,11 +137,11 @@ def write_items(
     """
     mine, every = (1, 1) if part is None else shard_of(part)
 
-    def wanted(number: int, ids: Callable[[], list[str]]) -> bool:
+    def is_mine(number: int, ids: Callable[[], list[str]]) -> bool:
         return number % every == mine - 1 and not writer.has(ids())
 
     done = 0
-    for count, batch in _encoding(file, codec, manifest, metadata, wanted):
+    for count, batch in _encoding(file, codec, manifest, metadata, is_mine):
         if batch is not None:
             writer.add(*batch)
         done += count
@@ -167,8 +167,8 @@ def add_features(
             _check_concepts(file)
         yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
-        given = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
+        table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
+        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=table_facts)
 
 
 def put_items(
@@ -188,12 +188,12 @@ def put_items(
 
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
-    """All items of ``file`` with what the codec and an index with this manifest need of them."""
+    """Return all items of ``file`` with what the codec and an index with this manifest need of them."""
     return (read() for *_, read in _lazy_batches(file, codec, manifest))
 
 
 def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifest) -> Iterator[LazyBatch]:
-    """The same, still to be read."""
+    """Yield the same batches, still to be read."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
@@ -205,14 +205,16 @@ def _encoding(
     codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None,
-    wanted: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
+    select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[tuple[int, _Documents | None]]:
-    """Yield for each batch the number of its items, and their encoding; None for batches that are not ``wanted``, by
-    their number and the ids of their items: these are not even read."""
+    """Yield for each batch the number of its items, and their encoding.
+
+    ``select`` decides by the number of a batch and the ids of its items; others are not even read, and yield None.
+    """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
 
-    def encoded(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
+    def encode(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
         count, read = task
         if read is None:
             return count, None
@@ -225,9 +227,9 @@ def _encoding(
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
         for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
-            yield count, read if wanted(number, ids) else None
+            yield count, read if select(number, ids) else None
 
-    yield from ahead(encoded, tasks())
+    yield from ahead(encode, tasks())
 
 
 class _Fields:
@@ -242,8 +244,8 @@ class _Fields:
         self._metadata = metadata
 
     def of(self, item: Item) -> Item:
-        kept = {name: value for name, value in item.fields.items() if name not in self._odd}
-        return replace(item, fields=kept if self._metadata is None else {**kept, **self._metadata.of(item)})
+        fields = {name: value for name, value in item.fields.items() if name not in self._odd}
+        return replace(item, fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)})
 
 
 def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
@@ -251,7 +253,7 @@ def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
 
 
 def _check_range(batch: Batch, manifest: Manifest) -> None:
-    """FeatureFileError if a vector has components that the index cannot store."""
+    """Raise FeatureFileError if a vector has components that the index cannot store."""
     largest = np.finfo(manifest.vector_floats).max
     beyond = (np.abs(batch.embeddings.vectors) > largest).any(axis=1)
     if beyond.any():
@@ -262,24 +264,26 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
 
 
 def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> _Documents:
-    items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    items, embeddings, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
     if codec is None:
         assert batch.stored is not None
         terms = batch.stored.terms
     else:
-        terms = codec.encode_documents(found)
+        terms = codec.encode_documents(embeddings)
         items = with_words(items, terms, codec.words)
     sets = None if batch.stored is None else batch.stored.concepts
     if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
-        sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    return items, terms, found.vectors, sets
+        sets = None if dtype is None or embeddings.concepts is None else store(embeddings.concepts, dtype)
+    return items, terms, embeddings.vectors, sets
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
-    """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
-    read, and the metadata."""
+    """Return the digest of what an index takes of a file.
+
+    That is its list of items with their vectors, the concept sets if ``sets`` are read, and the metadata.
+    """
     parts = [file.header.source, file.contents(sets=sets)]
     return digest_of(*parts, *([] if metadata is None else [metadata.digest]))
 
@@ -300,26 +304,26 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
 
 
 def source_digest(file: FeatureFile | FeatureFiles) -> str:
-    """The digest of the items of ``file`` and their vectors."""
+    """Return the digest of the items of ``file`` and their vectors."""
     return _source(file, None, sets=False)
 
 
 def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
-    """EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
-    found, wanted = file.header.identity, manifest.identity
-    if found.digest != wanted.digest:
-        raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+    """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
+    ours, theirs = file.header.identity, manifest.identity
+    if ours.digest != theirs.digest:
+        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use the same encoder")
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
-    """The fields of a table that are facts of files otherwise, sorted."""
+    """Return the fields of a table that are facts of files otherwise, sorted."""
     return [] if metadata is None else sorted(metadata.types.keys() & FACTS.keys())
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
-    """BocError if the index does not declare the fields of ``metadata`` with their types."""
-    given = {} if metadata is None else metadata.types
-    odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
+    """Raise BocError if the index does not declare the fields of ``metadata`` with their types."""
+    types = {} if metadata is None else metadata.types
+    odd = [f"{name}:{kind}" for name, kind in types.items() if manifest.fields.get(name) != kind]
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
@@ -328,7 +332,7 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
 
 
 def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
+    """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
     items = (

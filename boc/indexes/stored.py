@@ -54,28 +54,28 @@ class StoredIndex:
         return self.manifest.identity.dim
 
     def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the code."""
+        """Return the arrays of the code."""
         return dict(self.index.arrays())
 
     def count(self, modality: Modality) -> int:
-        """Number of items of one modality in the index."""
+        """Count the items of one modality in the index."""
         return self.manifest.items[modality]
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """The vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
-        wanted = set(rows.tolist())
-        ids = (item.id for number, item in enumerate(self._items(modality)) if number in wanted)
+        """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
+        numbers = set(rows.tolist())
+        ids = (item.id for number, item in enumerate(self._items(modality)) if number in numbers)
         while some := list(islice(ids, READ)):
             yield self.index.vectors(some).astype(np.float32)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """The items of one modality in batches, still to be read; concept sets are read if the index has any."""
+        """Yield the items of one modality in batches, still to be read; concept sets are read if the index has any."""
         items = self._items(modality)
         while some := list(islice(items, size)):
             yield len(some), partial(_ids, some), partial(self._batch, modality, some)
 
     def check_unchanged(self) -> None:
-        """BocError if the index has changed since it was opened."""
+        """Raise BocError if the index has changed since it was opened."""
         if self._backend.open(self.path).manifest != self.manifest:
             raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.errors import BocError, SourceError
-from boc.indexes.build import PLACE, Progress, encoded_file, opened, paths_of
-from boc.indexes.compare import Known, compare_pictures, compare_sentences, text_fact
+from boc.indexes.build import PLACE, Progress, encoded_file, open_sources, paths_of
+from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
@@ -40,10 +40,10 @@ DELETED = 1000  # items deleted at a time
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a sync did: numbers of items added, changed, moved, removed, and left as they were.
+    """The result of a sync: numbers of items added, changed, moved, removed, and left as they were.
 
     ``encoded`` counts those that the encoder saw, ``read`` those whose words were read and whose vectors were there,
-    ``kept`` those that the source lacks and ``keep_missing`` kept.
+    ``missing`` those that the source lacks and ``keep_missing`` kept.
     ``failed`` are (id, reason) of pictures that could not be read now, ``unreadable`` the ids of those without a
     file, or that could not be read earlier and have not changed since.
     """
@@ -53,7 +53,7 @@ class SyncReport:
     moved: int = 0
     removed: int = 0
     same: int = 0
-    kept: int = 0
+    missing: int = 0
     encoded: int = 0
     read: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether nothing was done."""
+        """True if nothing was done."""
         return not (self.added or self.changed or self.moved or self.removed or self.read)
 
 
@@ -123,7 +123,7 @@ def sync_index(
         searcher = Searcher.open(name, at, encoder=encoder, device=device)
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
             _ = searcher.encoder  # EncoderError if it is another one
-    items = opened(paths, images, detachable=keep_missing)
+    items = open_sources(paths, images, detachable=keep_missing)
     if items is None or items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
@@ -157,7 +157,7 @@ class _Sync:
         self._types = {fact: kind for fact, kind in FACTS.items() if manifest.fields.get(fact) == kind}
         self._table_facts = manifest.table_facts if table is None else facts_among(table)
         own = [name for name in manifest.fields if name not in self._types]
-        self._held_names = [*own, *manifest.table_facts]
+        self._own_names = [*own, *manifest.table_facts]
         stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
         for item in self._index.items():
             stored[item.modality][item.id] = item
@@ -165,7 +165,7 @@ class _Sync:
         items = {modality: [item for item in source.items if item.modality == modality] for modality in MODALITIES}
         pictures = compare_pictures(items["image"], stored["image"], manifest.unreadable)
         sentences = compare_sentences(items["text"], stored["text"])
-        self._known = pictures.known + sentences.known
+        self._reuses = pictures.reuses + sentences.reuses
         self._new = pictures.new + sentences.new
         self._states = pictures.states
         self._lost = [item.id for item in pictures.lost]
@@ -174,16 +174,16 @@ class _Sync:
         missing = pictures.missing + sentences.missing
         # What lies in folders that cannot be listed now may still be there.
         self._gone = [key for key in missing if not self._stored[key].content.startswith(source.closed)]
-        self._kept = len(missing) - len(self._gone)
-        self._table = table or self._held()
-        self._rewritten = [known for known in self._known if self._differs(known, of_table=table is not None)]
-        pictures_known = [known for known in self._known if known.item.modality == "image"]
-        self._unread = [known.item.id for known in pictures_known if ocr and "ocr" not in known.donor.fields]
+        self._n_missing = len(missing) - len(self._gone)
+        self._table = table or self._index_metadata()
+        self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=table is not None)]
+        reused_pictures = [reuse for reuse in self._reuses if reuse.item.modality == "image"]
+        self._unread = [reuse.item.id for reuse in reused_pictures if ocr and "ocr" not in reuse.donor.fields]
 
     def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
         """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
         if keep_missing:
-            self._kept += len(self._gone)
+            self._n_missing += len(self._gone)
             self._gone = []
         elif 2 * len(self._gone) > len(self._stored) and not remove_many:
             raise BocError(
@@ -197,12 +197,12 @@ class _Sync:
         failed: list[tuple[str, str]] = []
         chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
         for number, chunk in enumerate(chunks or [[]]):
-            path = self._encoded(chunk, number * self._chunk, progress)
+            path = self._encode(chunk, number * self._chunk, progress)
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
             if path is None and not (self._rewritten or leaving or self._is_outdated()):
                 break
             with self._editor() as editor:
-                done = [known.item.id for known in self._rewritten]
+                done = [reuse.item.id for reuse in self._rewritten]
                 self._rewrite(editor, progress)
                 if path is not None:
                     with FeatureFile(path) as file:
@@ -238,31 +238,31 @@ class _Sync:
         """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
         images = [ImageRef(item.id, Path(item.content)) for item in items]
-        with preparing(words.words_inside, images, advised(len(images))) as found:
+        with preparing(words.words_inside, images, advised(len(images))) as texts:
             for start in range(0, len(items), self._read_chunk):
                 batch = items[start : start + self._read_chunk]
-                told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
+                rows = [replace(item, fields={**item.fields, **next(texts)}) for item in batch]
                 with self._editor() as editor:
-                    editor.put(told, *stored_rows(self._index, batch))
+                    editor.put(rows, *stored_rows(self._index, batch))
                     self._commit(editor, [[item.id for item in batch]])
                 progress("reading words", start + len(batch), len(items))
 
-    def _encoded(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
-        """The feature file of new items, if there are any."""
+    def _encode(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
+        """Encode new items to a feature file; None if there are none."""
         if not chunk:
             return None
         concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
 
-        def told(label: str, done: int, total: int) -> None:
+        def show(label: str, done: int, total: int) -> None:
             progress(label, before + done, len(self._new))
 
         network = self._searcher.encoder
-        path = encoded_file(self._name, self._at, Source(list(chunk)), network, told, concepts=concepts, ocr=self._ocr)
+        path = encoded_file(self._name, self._at, Source(list(chunk)), network, show, concepts=concepts, ocr=self._ocr)
         with FeatureFile(path) as file:
-            wanted = {item.id: item.content for item in chunk}
-            held = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
-            held |= {key: wanted.get(key, "") for key, _ in file.failed}
-            if file.header.digest != network.identity.digest or held != wanted:
+            contents = {item.id: item.content for item in chunk}
+            in_file = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
+            in_file |= {key: contents.get(key, "") for key, _ in file.failed}
+            if file.header.digest != network.identity.digest or in_file != contents:
                 raise BocError(
                     f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"
                 )
@@ -274,69 +274,69 @@ class _Sync:
         A back end that edits in place must not lose a vector before its reader came: rows of items that are replaced
         themselves are read first, all at once.
         """
-        replaced = {known.item.id for known in self._rewritten}
+        replaced = {reuse.item.id for reuse in self._rewritten}
         first = [k for k in self._rewritten if k.donor.id != k.item.id and k.donor.id in replaced]
         early = {k.item.id for k in first}
         later = [k for k in self._rewritten if k.item.id not in early]
         size = CONCEPT_BATCH if self._index.manifest.concept_dtype is not None else BATCH
 
-        def rows(batch: Sequence[Known]) -> tuple[Any, ...]:
-            return stored_rows(self._index, [known.donor for known in batch])
+        def rows(batch: Sequence[Reuse]) -> tuple[Any, ...]:
+            return stored_rows(self._index, [reuse.donor for reuse in batch])
 
         read = [(batch, rows(batch)) for batch in _batches(first, size)]
         done = 0
         for batch, stored in chain(read, ((batch, rows(batch)) for batch in _batches(later, size))):
-            editor.put([self._wanted(known) for known in batch], *stored)
+            editor.put([self._with_fields(reuse) for reuse in batch], *stored)
             done += len(batch)
             progress("moving", done, len(self._rewritten))
 
-    def _differs(self, known: Known, *, of_table: bool) -> bool:
-        """Whether the row of an item has to be written again; a file with other times differs in its facts."""
-        item, donor = known.item, known.donor
+    def _differs(self, reuse: Reuse, *, of_table: bool) -> bool:
+        """Return whether the row of an item has to be written again; a file with other times differs in its facts."""
+        item, donor = reuse.item, reuse.donor
         if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
             return True
-        if item.modality == "image" and known.digest is not None:
+        if item.modality == "image" and reuse.digest is not None:
             return True
         if not of_table:
             return False
         row = self._table.of(item)
         if any(donor.fields.get(name) != value for name, value in row.items()):
             return True
-        rest = [name for name in self._held_names if name in donor.fields and name not in row]
+        rest = [name for name in self._own_names if name in donor.fields and name not in row]
         if any(name not in self._types for name in rest):
             return True
-        return bool(rest) and self._wanted(known).fields != donor.fields  # of an earlier table, or of the file
+        return bool(rest) and self._with_fields(reuse).fields != donor.fields  # of an earlier table, or of the file
 
-    def _wanted(self, known: Known) -> Item:
-        """The item with its metadata: the facts of its file, and the values of the table."""
-        item, facts = known.item, {}
+    def _with_fields(self, reuse: Reuse) -> Item:
+        """Return the item with its metadata: the facts of its file, and the values of the table."""
+        item, facts = reuse.item, {}
         if item.modality == "image":
-            digest = known.digest or text_fact(known.donor, "content_hash")
-            told = facts_of(ImageRef(item.id, Path(item.content)), digest) or known.donor.fields
-            inside = {name: known.donor.fields[name] for name in words.FIELDS if name in known.donor.fields}
-            facts = {fact: value for fact, value in {**told, **inside}.items() if fact in self._types}
+            digest = reuse.digest or text_fact(reuse.donor, "content_hash")
+            of_file = facts_of(ImageRef(item.id, Path(item.content)), digest) or reuse.donor.fields
+            inside = {name: reuse.donor.fields[name] for name in words.FIELDS if name in reuse.donor.fields}
+            facts = {fact: value for fact, value in {**of_file, **inside}.items() if fact in self._types}
         return replace(item, fields={**facts, **self._table.of(item)})
 
     def _own(self, item: Item) -> dict[str, Any]:
-        """The metadata of a stored item that is not of its file."""
-        return {name: item.fields[name] for name in self._held_names if name in item.fields}
+        """Return the metadata of a stored item that is not of its file."""
+        return {name: item.fields[name] for name in self._own_names if name in item.fields}
 
-    def _held(self) -> Metadata:
-        """The metadata that the index holds of its items, and of those that moved by their new ids."""
-        if not self._held_names:
+    def _index_metadata(self) -> Metadata:
+        """Return the metadata that the index holds of its items, and of those that moved by their new ids."""
+        if not self._own_names:
             return Metadata({}, {})
         rows = {key: own for key, item in self._stored.items() if (own := self._own(item))}
-        moved = {k.item.id: rows[k.donor.id] for k in self._known if k.change == "moved" and k.donor.id in rows}
+        moved = {k.item.id: rows[k.donor.id] for k in self._reuses if k.change == "moved" and k.donor.id in rows}
         return Metadata({}, rows | moved)
 
     def _is_outdated(self) -> bool:
-        """Whether the index lacks no item, but a commit."""
+        """Return whether the index lacks no item, but a commit."""
         manifest = self._index.manifest
-        told = manifest.unreadable, manifest.table_facts
-        return self._index.unfinished or told != (self._unreadable, self._table_facts)
+        noted = manifest.unreadable, manifest.table_facts
+        return self._index.unfinished or noted != (self._unreadable, self._table_facts)
 
     def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
-        counts = Counter(known.change for known in self._known)
+        counts = Counter(reuse.change for reuse in self._reuses)
         bad = {key for key, _ in failed}
         for item in self._new:
             if item.id not in bad:
@@ -348,7 +348,7 @@ class _Sync:
             counts["moved"],
             len(self._gone) + broken,
             counts["same"],
-            self._kept,
+            self._n_missing,
             len(self._new) - len(failed),
             len(self._unread),
             failed,
@@ -356,5 +356,5 @@ class _Sync:
         )
 
 
-def _batches(known: Sequence[Known], size: int) -> Iterator[Sequence[Known]]:
-    return (known[start : start + size] for start in range(0, len(known), size))
+def _batches(reuses: Sequence[Reuse], size: int) -> Iterator[Sequence[Reuse]]:
+    return (reuses[start : start + size] for start in range(0, len(reuses), size))

@@ -33,7 +33,7 @@ class Pace:
 def watch(
     name: str,
     source: Path | str | Sequence[Path | str],
-    told: Callable[[SyncReport | BocError], None],
+    notify: Callable[[SyncReport | BocError], None],
     *,
     at: str = PLACE,
     encoder: str | None = None,
@@ -46,8 +46,8 @@ def watch(
 ) -> None:
     """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked at each look.
 
-    ``told`` gets the report of the first sync and of each that did something, and errors such as of a disk that is not
-    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters and ``options``
+    ``notify`` gets the report of the first sync and of each that did something, and errors such as of a disk that is
+    not mounted, each once; then nothing is removed, and the sync is tried again. The other parameters and ``options``
     are those of ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
@@ -60,13 +60,13 @@ def watch(
             report = sync_index(
                 name, paths, at=at, images=images, keep_missing=keep_missing, searcher=searcher, **options
             )
-        except BocError as found:
-            if str(found) != error:
-                told(found)
-            error, moments.patience = str(found), pace.again
+        except BocError as failure:
+            if str(failure) != error:
+                notify(failure)
+            error, moments.patience = str(failure), pace.again
         else:
             if first or error or report.failed or not report.up_to_date:
-                told(report)
+                notify(report)
             error, first, moments.patience = "", False, pace.every
 
 
@@ -126,12 +126,13 @@ class Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Values that distinguish the files and folders at these paths from others mounted there; None where nothing is."""
-    found: list[tuple[int, int] | None] = []
+    """Return values that distinguish the files and folders at these paths from others mounted there; None where nothing
+    is."""
+    marks: list[tuple[int, int] | None] = []
     for place in places:
         try:
             at = place.stat() if place.is_dir() else place.parent.stat()
-            found.append((at.st_dev, at.st_ino) if place.exists() else None)
+            marks.append((at.st_dev, at.st_ino) if place.exists() else None)
         except OSError:
-            found.append(None)
-    return found
+            marks.append(None)
+    return marks

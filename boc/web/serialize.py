@@ -75,9 +75,9 @@ def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequen
 
 def _carried(found: Explanation) -> list[list[float] | None]:
     """For each term the shares of the parts of the item."""
-    if not found.carried.any():
+    if not found.part_shares.any():
         return [None] * len(found.matches)
-    return [_rounded(row) if row.any() else None for row in found.carried]
+    return [_rounded(row) if row.any() else None for row in found.part_shares]
 
 
 def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:

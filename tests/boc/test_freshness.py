@@ -13,7 +13,7 @@ from PIL import Image
 
 from boc.errors import FeatureFileError
 from boc.indexes.build import _intermediate as intermediate
-from boc.indexes.build import add_items, build_index
+from boc.indexes.build import build_index
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
@@ -42,9 +42,7 @@ def change(picture: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [["index", "--replace"], ["add"], ["sync"]])
-def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
-    library: Path, pictures: Path, tmp_path: Path, again: list[str]
-) -> None:
+def test_run_after_a_refused_one_is_fresh(library: Path, pictures: Path, tmp_path: Path, again: list[str]) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
     assert boc("index", "x", pictures, *common, "--code", "scalar(plain=true)").exit_code == 0
@@ -61,20 +59,7 @@ def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("array", ["dense/vectors", "ragged/concepts"])
-def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -> None:
-    at, path = f"--at=file:{tmp_path / 'at'}", tmp_path / "f.h5"
-    shutil.copy(library / "photos.h5", path)
-    keeps = ["--code", "scalar(plain=true)", "--concepts", "float16"]
-    assert boc("index", "x", path, at, *keeps).exit_code == 0
-    assert "up to date" in boc("index", "x", path, at, *keeps).stdout
-    with h5py.File(path, "a") as file:
-        file[f"image/{array}"][0] = file[f"image/{array}"][1]
-    assert boc("index", "x", path, at, *keeps).exit_code == 1
-
-
-@pytest.mark.slow
-def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path) -> None:
     place = tmp_path / "at"
     place.mkdir()
     mine = ["x.features.h5", "x.concepts.h5", ".x.features.h5", ".x.index.features.h5", "x.features.h5.parts"]
@@ -90,7 +75,7 @@ def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pic
 
 
 @pytest.mark.slow
-def test_what_an_earlier_run_left_for_other_pictures_is_removed(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_leftovers_of_earlier_runs_are_removed(library: Path, pictures: Path, tmp_path: Path) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
     (tmp_path / "at" / ".x.0123456789ab.features.h5.parts").mkdir()
@@ -99,9 +84,7 @@ def test_what_an_earlier_run_left_for_other_pictures_is_removed(library: Path, p
     assert [path.name for path in (tmp_path / "at").iterdir()] == ["x"]
 
 
-def test_parts_of_a_killed_run_are_not_joined_with_pictures_that_have_changed(
-    library: Path, pictures: Path, tmp_path: Path
-) -> None:
+def test_parts_of_changed_pictures_are_refused(library: Path, pictures: Path, tmp_path: Path) -> None:
     from boc import plugins
 
     source = plugins.region_source("grid")
@@ -114,24 +97,10 @@ def test_parts_of_a_killed_run_are_not_joined_with_pictures_that_have_changed(
 
 
 @pytest.mark.slow
-def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures: Path, tmp_path: Path) -> None:
-    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
-    other = tmp_path / "2024"
-    other.mkdir()
-    for name in ("000.png", "001.png", "new.png"):
-        change(other / name)
-    build_index("x", pictures, encoder=encoder, at=at)
-    assert add_items("x", other, at=at).replaced == 2
-    assert add_items("x", other, at=at).replaced == 3
-    told = boc("add", "x", other, "--at", at, "--encoder", encoder)
-    assert "3 of them in place of others" in told.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("code", ["scalar", "bits", "permutation", "dictionary", "scalar(plain=true)"])
-def test_small_and_equal_collections_are_searchable_or_refused(
+def test_small_collections_are_searchable_or_refused(
     library: Path, tmp_path: Path, code: str, count: int, *, equal: bool
 ) -> None:
     """Every item finds itself, or the index is not made."""
@@ -154,7 +123,7 @@ def test_small_and_equal_collections_are_searchable_or_refused(
 
 
 @pytest.mark.slow
-def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_renewed_searcher_takes_the_new_encoder(library: Path, pictures: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"
     tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
     trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
@@ -171,7 +140,7 @@ def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, 
         assert renewed.renewed().encoder.identity.digest == before
 
 
-def test_vectors_of_items_are_part_of_the_digest(library: Path, tmp_path: Path) -> None:
+def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:
     shutil.copy(library / "photos.h5", tmp_path / "f.h5")
     with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
         assert one.contents(sets=True) == other.contents(sets=True) != one.contents(sets=False)
@@ -184,7 +153,7 @@ def test_vectors_of_items_are_part_of_the_digest(library: Path, tmp_path: Path) 
         shutil.copy(library / "photos.h5", tmp_path / "f.h5")
 
 
-def test_parts_of_a_complete_file_go_and_those_of_an_unfinished_one_stay(tmp_path: Path) -> None:
+def test_parts_of_a_complete_file_are_removed(tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     path = intermediate("x", at, ["source"])
     parts = path.with_name(f"{path.name}.parts")

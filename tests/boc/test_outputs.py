@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("data", [b"", b"ours, of an earlier run"])
-def test_an_empty_file_and_one_of_the_kind_may_be_replaced(tmp_path: Path, data: bytes) -> None:
+def test_own_output_is_replaced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "out").write_bytes(data)
     check_output(tmp_path / "out", OURS, tmp_path / "in", None)
 
@@ -32,7 +31,7 @@ def test_a_foreign_file_may_not(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["in", "../here/in", "link", "hard"])
-def test_no_input_may_be_the_output_by_whatever_name(tmp_path: Path, name: str) -> None:
+def test_input_as_output_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "here").mkdir()
     source = tmp_path / "here" / "in"
     source.write_bytes(b"ours")
@@ -42,7 +41,7 @@ def test_no_input_may_be_the_output_by_whatever_name(tmp_path: Path, name: str) 
         check_output(tmp_path / "here" / name, OURS, source)
 
 
-def test_a_folder_of_others_is_refused_and_one_with_our_lock_taken(tmp_path: Path) -> None:
+def test_check_folder(tmp_path: Path) -> None:
     check_folder(tmp_path, ["config.json"], lambda folder: False)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BocError, match=r"config\.json"):
@@ -52,48 +51,23 @@ def test_a_folder_of_others_is_refused_and_one_with_our_lock_taken(tmp_path: Pat
     check_folder(tmp_path, ["config.json"], lambda folder: False)
 
 
-# What each command is given, with {input} for the file that is also its output.
-WRITERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "extract to its table": (
-        "extract {out} -o {out} --encoder tern:{home}/model",
-        lambda home: home / "captions.csv",
-    ),
-    "extract to a picture": (
-        "extract {home}/captions.csv -o {out} --encoder tern:{home}/model",
-        lambda home: home / "images" / "000.png",
-    ),
-    "extract to its regions": (
-        "extract {out} -o {out} --encoder tern:{home}/model",
-        lambda home: home / "regions.h5",
-    ),
-    "codebook to its features": ("build-codebook {out} -o {out} --clusters 3", lambda home: home / "photos.h5"),
-    "codebook to a table": (
-        "build-codebook {home}/photos.h5 -o {out} --clusters 3",
-        lambda home: home / "captions.csv",
-    ),
-    "page to a table": (
-        "search photos hello --html {out} --at file:{home}/index",
-        lambda home: home / "captions.csv",
-    ),
-    "page to its queries": (
-        "search photos --queries {out} --html {out} --at file:{home}/index",
-        lambda home: home / "captions.csv",
-    ),
-    "page to its picture": (
-        "search photos --image {out} --html {out} --at file:{home}/index",
-        lambda home: home / "images" / "000.png",
-    ),
-    "explanation to a table": (
-        "explain photos hello 000.png --html {out} --at file:{home}/index",
-        lambda home: home / "captions.csv",
-    ),
-}
+# An output that must stay as it is, and a command that would write it.
+WRITERS = [
+    ("captions.csv", "extract {out} -o {out} --encoder tern:{home}/model"),
+    ("images/000.png", "extract {home}/captions.csv -o {out} --encoder tern:{home}/model"),
+    ("regions.h5", "extract {out} -o {out} --encoder tern:{home}/model"),
+    ("photos.h5", "build-codebook {out} -o {out} --clusters 3"),
+    ("captions.csv", "build-codebook {home}/photos.h5 -o {out} --clusters 3"),
+    ("captions.csv", "search photos hello --html {out} --at file:{home}/index"),
+    ("captions.csv", "search photos --queries {out} --html {out} --at file:{home}/index"),
+    ("images/000.png", "search photos --image {out} --html {out} --at file:{home}/index"),
+    ("captions.csv", "explain photos hello 000.png --html {out} --at file:{home}/index"),
+]
 
 
-@pytest.mark.parametrize("case", WRITERS)
-def test_no_command_replaces_its_input_or_a_foreign_file(library: Path, case: str) -> None:
-    command, place = WRITERS[case]
-    out = place(library)
+@pytest.mark.parametrize(("name", "command"), WRITERS)
+def test_commands_replace_no_input_and_no_foreign_file(library: Path, name: str, command: str) -> None:
+    out = library / name
     before = out.read_bytes()
     result = boc(*command.format(out=out, home=library).split())
     assert result.exit_code == 1, result.output
@@ -102,7 +76,7 @@ def test_no_command_replaces_its_input_or_a_foreign_file(library: Path, case: st
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "training/notes.txt"])
-def test_a_model_does_not_replace_what_is_of_none(library: Path, tmp_path: Path, name: str) -> None:
+def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     result = boc("train", library / "regions.h5", "-o", tmp_path, "--set=held_out=8")

@@ -18,7 +18,7 @@ def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
     assert list(ahead(lambda x: x * x, things, threads)) == [x * x for x in things]
 
 
-def test_few_things_are_taken_before_their_time() -> None:
+def test_prefetch_is_bounded() -> None:
     taken: list[int] = []
 
     def things() -> Iterator[int]:
@@ -47,7 +47,7 @@ def test_an_error_comes_in_its_turn() -> None:
         next(results)
 
 
-def test_things_are_iterated_by_the_thread_that_takes_results() -> None:
+def test_iteration_stays_in_the_thread() -> None:
     seen = []
 
     def things() -> Iterator[int]:

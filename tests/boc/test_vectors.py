@@ -18,7 +18,7 @@ NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
 @given(rows=st.sampled_from([np.float32, np.float64]).flatmap(lambda t: arrays(t, (4, 9), elements=NUMBERS)))
-def test_rows_have_the_direction_they_had_and_length_one(rows: NDArray[Any]) -> None:
+def test_unit_rows(rows: NDArray[Any]) -> None:
     unit = unit_rows(rows)
     assert unit.dtype == np.float32
     for row, found in zip(rows.tolist(), unit.tolist(), strict=True):
@@ -26,6 +26,6 @@ def test_rows_have_the_direction_they_had_and_length_one(rows: NDArray[Any]) -> 
         assert found == pytest.approx([x / length if length else 0.0 for x in row], abs=2e-6)
 
 
-def test_rows_keep_their_shape_where_there_are_none() -> None:
+def test_unit_rows_of_nothing() -> None:
     assert unit_rows(np.empty((0, 3), np.float32)).shape == (0, 3)
     assert unit_rows(np.empty((2, 0), np.float32)).shape == (2, 0)

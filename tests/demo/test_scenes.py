@@ -78,13 +78,13 @@ def _captions_of(folder: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(gallery: Path, tmp_path: Path) -> None:
+def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path) -> None:
     again, other = _gallery(tmp_path / "again", 12), _gallery(tmp_path / "other", 12, seed=6)
     assert _files(again) == _files(gallery)
     assert _files(other)["images/00000.jpg"] != _files(gallery)["images/00000.jpg"]
 
 
-def test_a_short_gallery_is_the_beginning_of_a_long_one(gallery: Path, tmp_path: Path) -> None:
+def test_short_gallery_is_a_prefix(gallery: Path, tmp_path: Path) -> None:
     short = _gallery(tmp_path, 4)
     images = {name: content for name, content in _files(short).items() if name.endswith(".jpg")}
     assert images.items() <= _files(gallery).items()
@@ -92,7 +92,7 @@ def test_a_short_gallery_is_the_beginning_of_a_long_one(gallery: Path, tmp_path:
     assert read_scenes(short / "scenes.json") == read_scenes(gallery / "scenes.json")[:4]
 
 
-def test_the_table_has_five_captions_for_each_picture_in_order(gallery: Path) -> None:
+def test_table_has_five_captions_per_picture(gallery: Path) -> None:
     header, *rows = _captions_of(gallery)
     assert header == ["image", "caption"]
     assert [name for name, _ in rows] == [f"{k:05d}.jpg" for k in range(12) for _ in range(5)]
@@ -104,7 +104,7 @@ def test_the_table_has_five_captions_for_each_picture_in_order(gallery: Path) ->
 @pytest.mark.slow
 @given(scene=ANY, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
-def test_boxes_lie_in_the_picture_apart_and_as_the_relation_says(scene: Scene, seed: int) -> None:
+def test_boxes_are_apart_and_related(scene: Scene, seed: int) -> None:
     places = boxes(scene, _generator(seed))
     assert all(0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in places)
     for k, one in enumerate(places):
@@ -126,7 +126,7 @@ def _holds(relation: str, one: scenes.Box, two: scenes.Box) -> bool:
 @pytest.mark.slow
 @given(scene=SAMPLED | ANY, seed=SEEDS)
 @settings(max_examples=25, deadline=None)
-def test_each_thing_can_be_seen_where_its_box_is(scene: Scene, seed: int) -> None:
+def test_things_are_visible_in_their_boxes(scene: Scene, seed: int) -> None:
     whole = np.asarray(draw(scene, _generator(seed), 96), int)
     for k, box in enumerate(boxes(scene, _generator(seed))):
         without = np.asarray(draw(scene, _generator(seed), 96, hide={k}), int)
@@ -140,7 +140,7 @@ def test_each_thing_can_be_seen_where_its_box_is(scene: Scene, seed: int) -> Non
 @pytest.mark.slow
 @given(scene=ANY | SAMPLED, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
-def test_captions_are_five_different_sentences_true_of_their_scene(scene: Scene, seed: int) -> None:
+def test_captions_are_true_and_distinct(scene: Scene, seed: int) -> None:
     said = captions(scene, _generator(seed))
     assert len(said) == len(set(said)) == 5
     for caption in said:
@@ -154,7 +154,7 @@ def test_captions_are_five_different_sentences_true_of_their_scene(scene: Scene,
 @pytest.mark.slow
 @given(scene=RELATED, seed=SEEDS)
 @settings(max_examples=150, deadline=None)
-def test_relations_in_captions_match_the_positions(scene: Scene, seed: int) -> None:
+def test_relations_match_positions(scene: Scene, seed: int) -> None:
     places = dict(zip((thing.kind for thing in scene.things), boxes(scene, _generator(seed)), strict=True))
     for caption in captions(scene, _generator(seed), 12):
         found = RELATED_NAMES.search(caption)
@@ -164,14 +164,14 @@ def test_relations_in_captions_match_the_positions(scene: Scene, seed: int) -> N
 
 
 @pytest.mark.parametrize(("count", "size", "seed"), [(0, 224, 0), (-3, 224, 0), (1, 31, 0), (1, 224, -1)])
-def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path, count: int, size: int, seed: int) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path, count: int, size: int, seed: int) -> None:
     bad = next(value for value, good in ((count, count > 0), (size, size > 31), (seed, seed >= 0)) if not good)
     with pytest.raises(ValueError, match=rf"is {bad}: it must be at least \d"):
         draw_gallery(tmp_path / "new", count, seed, size)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_gallery_replaces_a_gallery_and_nothing_else(tmp_path: Path) -> None:
+def test_gallery_replaces_only_a_gallery(tmp_path: Path) -> None:
     paint = CliRunner().invoke
     assert paint(painter.main, [str(tmp_path / "new"), "--count", "3"]).exit_code == 0
     assert paint(painter.main, [str(tmp_path / "new"), "--count", "1"]).exit_code == 0

@@ -42,7 +42,7 @@ def command(
         report = add_items(
             name,
             sources,
-            encoder=encoder if options.given("encoder") else None,
+            encoder=encoder if options.on_command_line("encoder") else None,
             at=at,
             metadata=metadata,
             images=images,

@@ -65,12 +65,12 @@ def command(
         click.echo(f"{name}: the code was removed from {count} documents; its empty fields stay in the mapping")
         return
 
-    def agreed(change: dict[str, Any]) -> bool:
+    def confirm(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
         return yes or click.confirm(f"Add this to the mapping of {name}? It stays there for good.", err=True)
 
     with options.bars() as progress:
-        report = library.attach(name, sources, at=at, key=key, code=code, agreed=agreed, progress=progress)
+        report = library.attach(name, sources, at=at, key=key, code=code, confirm=confirm, progress=progress)
     if report is None:
         click.echo("Nothing was changed.", err=True)
         raise SystemExit(1)
@@ -80,12 +80,12 @@ def command(
         click.echo(
             f"{name}: {report.documents} documents have a code ({report.written} new, {report.unchanged} unchanged)"
         )
-    for told, ids in (
+    for message, ids in (
         (f"{report.without} items have no document, such as", report.missing),
         ("removed by another program meanwhile:", report.removed),
         ("replaced by another program meanwhile, so repeat the command:", report.replaced),
     ):
         if ids:
-            click.echo(f"{told} {options.plain(', '.join(ids))}", err=True)
+            click.echo(f"{message} {options.plain(', '.join(ids))}", err=True)
     if report.without or report.removed or report.replaced:
         raise SystemExit(1)

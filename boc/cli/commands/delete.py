@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @click.command("delete")
 @options.name
-@click.argument("given", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
+@click.argument("ids", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
-def command(name: str, given: tuple[str, ...], everything: bool, at: str) -> None:
+def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
     The captions of a picture are separate items with their own ids. For the ID - ids are read from the standard input,
@@ -30,7 +30,7 @@ def command(name: str, given: tuple[str, ...], everything: bool, at: str) -> Non
               boc delete photos - < gone.txt
               boc delete photos --all
     """
-    if bool(given) == everything:
+    if bool(ids) == everything:
         raise click.UsageError("give one of ID... or --all")
     from boc import plugins
     from boc.indexes.build import delete
@@ -42,12 +42,12 @@ def command(name: str, given: tuple[str, ...], everything: bool, at: str) -> Non
         backend.remove(name)
         click.echo(f"{name}: {size} deleted, the index is removed")
         return
-    ids = list(given)
-    if ids == ["-"]:
-        ids = [line.strip() for line in sys.stdin if line.strip()]
-        if not ids:
+    keys = list(ids)
+    if keys == ["-"]:
+        keys = [line.strip() for line in sys.stdin if line.strip()]
+        if not keys:
             raise BocError("the standard input holds no ids; write one per line")
-    count, unknown = delete(name, ids, at=at)
+    count, unknown = delete(name, keys, at=at)
     click.echo(f"{name}: {count} items deleted")
     if unknown:
         for key in unknown:

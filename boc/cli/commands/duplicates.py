@@ -51,7 +51,7 @@ def command(name: str, threshold: float | None, html: Path | None, as_json: bool
 
 def _print(name: str, groups: list[Group]) -> None:
     for group in groups:
-        click.echo(options.plain(group.kept.id))
+        click.echo(options.plain(group.item.id))
         for one in group.duplicates:
             click.echo(f"    {'equal' if one.exact else f'{one.score:.4f}'}  {options.plain(one.item.id)}")
     count = sum(len(group.duplicates) for group in groups)
@@ -60,7 +60,7 @@ def _print(name: str, groups: list[Group]) -> None:
 
 def _record(group: Group) -> dict[str, Any]:
     others = [{"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates]
-    return {"kept": group.kept.id, "duplicates": others}
+    return {"kept": group.item.id, "duplicates": others}
 
 
 def _write_page(path: Path, groups: list[Group]) -> None:
@@ -68,7 +68,7 @@ def _write_page(path: Path, groups: list[Group]) -> None:
     from boc.types import Hit
 
     sheets = [
-        (group.kept.id, [Hit(group.kept, 1.0), *(Hit(one.item, one.score) for one in group.duplicates)])
+        (group.item.id, [Hit(group.item, 1.0), *(Hit(one.item, one.score) for one in group.duplicates)])
         for group in groups
     ]
     write_sheet(path, sheets)

@@ -88,7 +88,7 @@ def command(
     """
     if name is not None and len(features) > 1:
         raise click.UsageError("several FEATURES are measured without an index; leave out --name")
-    if name is None and options.given("rm"):
+    if name is None and options.on_command_line("rm"):
         raise click.UsageError("--rm is for an index: name it with --name, or leave it out")
     if device != "cpu" and (name is not None or score in (None, "dot")):
         raise click.UsageError("--device computes alignments: give --score mrsw or another, or leave it out")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @options.name
-@click.argument("given", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
+@click.argument("text_and_id", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
 @click.option(
     "--html", type=options.PATH, help="Write a page that shows regions, terms, and the cosines of words and regions."
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @options.encoder
 def command(
     name: str,
-    given: tuple[str, ...],
+    text_and_id: tuple[str, ...],
     image: Path | None,
     html: Path | None,
     as_json: bool,
@@ -45,7 +45,7 @@ def command(
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
               boc explain photos --image dog.jpg 3265162450_5b4e3c5f1b.jpg --html why.html
     """
-    if len(given) != (2 if image is None else 1):
+    if len(text_and_id) != (2 if image is None else 1):
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
     from boc.explain.score import LABELLED, explain
     from boc.outputs import begins, check_output
@@ -54,8 +54,8 @@ def command(
     if html is not None:
         check_output(html, begins(*options.PAGE), image)
     searcher = Searcher.open(name, at, encoder=encoder)
-    text = given[0] if image is None else None
-    explanation = explain(searcher, given[-1], text, image)
+    text = text_and_id[0] if image is None else None
+    explanation = explain(searcher, text_and_id[-1], text, image)
     if html is not None:
         from boc.explain.page import write_page
 

@@ -67,9 +67,9 @@ def command(
               boc extract captions.csv -o regions.h5 --regions grid
               boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:models/flickr8k --set precision=bfloat16
     """
-    if regions is not None and options.given("regions") and not options.given("encoder"):
+    if regions is not None and options.on_command_line("regions") and not options.on_command_line("encoder"):
         encoder = None
-    elif encoder is not None and options.given("encoder") and not options.given("regions"):
+    elif encoder is not None and options.on_command_line("encoder") and not options.on_command_line("regions"):
         regions = None
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")

@@ -51,7 +51,7 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
         from boc.indexes.sizes import planned_sizes, sampled_sizes
 
         sizes = sampled_sizes(files, items) if files else planned_sizes(backend.open(check_name(names[0])), items)
-        click.echo(json.dumps({"items": items, "bytes": sizes}) if as_json else _planned(items, sizes))
+        click.echo(json.dumps({"items": items, "bytes": sizes}) if as_json else _plan(items, sizes))
         return
     facts = index_facts(backend.open(check_name(names[0])))
     if as_json:
@@ -91,7 +91,7 @@ def _bytes(sizes: dict[str, int], items: int) -> str:
     return f"{sum(sizes.values()) / items:.0f} per item ({parts})"
 
 
-def _planned(items: int, sizes: dict[str, int]) -> str:
+def _plan(items: int, sizes: dict[str, int]) -> str:
     rows = [(part, size) for part, size in sizes.items() if size] + [("in all", sum(sizes.values()))]
     return "\n".join(f"{part:9s} {_size(size)}, {size / items:,.0f} bytes per item" for part, size in rows)
 

@@ -61,7 +61,7 @@ def command(
     """
     keywords: dict[str, Any] = {
         "at": at,
-        "encoder": encoder if options.given("encoder") else None,
+        "encoder": encoder if options.on_command_line("encoder") else None,
         "metadata": metadata,
         "images": images,
         "keep_missing": missing == "keep",
@@ -96,7 +96,7 @@ def _print(name: str, report: SyncReport) -> None:
         "changed": report.changed,
         "moved": report.moved,
         "removed": report.removed,
-        "missing and kept": report.kept,
+        "missing and kept": report.missing,
         "read for words": report.read,
     }
     parts = [f"{count:,} {what}" for what, count in counts.items() if count] + [f"{report.same:,} as they were"]

@@ -89,7 +89,7 @@ def command(
     from boc.inputs.sources import joined, open_source, without
 
     trainer = plugins.trainer()
-    with trainer.join_processes() as processes, ExitStack() as held:
+    with trainer.join_processes() as processes, ExitStack() as stack:
         training = None
         with processes.first_alone():
             if processes.first:
@@ -107,13 +107,13 @@ def command(
             trainer.check_size(recipe, pictures, None if validated is None else len(validated))
             run = trainer.describe(recipe, data.digest, region_source, validated)
             if processes.first:
-                held.enter_context(sole_writer(output))
+                stack.enter_context(sole_writer(output))
             if not trainer.is_finished(output, run):
-                file = data.file or _regions_file(data, output, region_source, told=processes.first)
-                kept = {item.id for item in data.items if item.modality == "image"}
+                file = data.file or _regions_file(data, output, region_source, quiet=not processes.first)
+                picture_ids = {item.id for item in data.items if item.modality == "image"}
                 training = trainer.Training(
                     output, file, region_source, recipe, run,
-                    ids=kept, device=device, validate=validated, processes=processes,
+                    ids=picture_ids, device=device, validate=validated, processes=processes,
                 )  # fmt: skip
                 if processes.first:
                     options.show("reading captions", training.captions, training.prepare())
@@ -127,9 +127,11 @@ def command(
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 
-def _regions_file(data: Source, output: Path, source: RegionSource, *, told: bool) -> Path:
-    """Regions of all pictures, beside the run that reads them; pictures that cannot be used are left out, and named if
-    ``told``."""
+def _regions_file(data: Source, output: Path, source: RegionSource, *, quiet: bool) -> Path:
+    """Write the regions of all pictures beside the run that reads them, and return the path.
+
+    Pictures that cannot be used are left out, and named unless ``quiet``.
+    """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile
 
@@ -138,13 +140,13 @@ def _regions_file(data: Source, output: Path, source: RegionSource, *, told: boo
         extraction = Extraction(data, path, regions=source, workers=None)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
-        for _, reason in file.failed if told else ():
+        for _, reason in () if quiet else file.failed:
             click.echo(f"left out: {reason}", err=True)
     return path
 
 
 def _show(steps: Iterator[Progress], *, hidden: bool) -> None:
-    """A progress bar over the steps, unless it is ``hidden``; each validation is a line above it."""
+    """Draw a progress bar over the steps, unless it is ``hidden``; each validation is a line above it."""
     bar = None
     for now in steps:
         if hidden:

@@ -61,8 +61,8 @@ def command(
 
     searcher = Searcher.open(name, at)
     index = searcher.index
-    given = _queries(queries, index.manifest.identity) if queries is not None else None
-    sample = draw(index, searcher.target(None), given)
+    typical = _queries(queries, index.manifest.identity) if queries is not None else None
+    sample = draw(index, searcher.target(None), typical)
     candidates = grid(index.manifest.identity.dim)
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
         best = tune(sample, targets, k=k, candidates=candidates, tick=bar.update)
@@ -92,7 +92,7 @@ def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
 
 
 def _queries(path: Path, identity: Identity) -> Embeddings:
-    """All queries of one modality of a feature file: the sentences, if it has any."""
+    """Return all queries of one modality of a feature file: the sentences, if it has any."""
     import numpy as np
 
     from boc.inputs.query_files import read_queries
@@ -108,9 +108,9 @@ def _json(trial: Trial) -> dict[str, Any]:
 
 
 def _sentence(name: str, aim: float, trial: Trial) -> str:
-    judged = trial.judged
+    recall = trial.judged
     return (
         f'{aim:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
-        f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
+        f"      recall {recall.mean:.3f} ({recall.low:.3f} to {recall.high:.3f}) on held-out queries, "
         f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

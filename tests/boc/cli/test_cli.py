@@ -17,13 +17,13 @@ from click.testing import CliRunner, Result
 
 from boc.cli import main
 from boc.errors import BocWarning
+from boc.evaluate.verify import verify
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS
 from boc.rerank.storage import store
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES
-from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc, draw_pictures
 
 TRAIN = ("--set=epochs=2", "--set=batch_size=8", "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
@@ -74,9 +74,7 @@ QUERIES = {
 
 @pytest.mark.parametrize(("options", "queries"), QUERIES.values(), ids=QUERIES.keys())
 @pytest.mark.parametrize("find", MODALITIES)
-def test_search_prints_hits_for_people_and_for_machines(
-    library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str
-) -> None:
+def test_search_output(library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str) -> None:
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
     given = [places.get(option, option.format(home=library)) for option in options]
@@ -105,7 +103,7 @@ def test_search_prints_hits_for_people_and_for_machines(
     assert not lines
 
 
-def test_each_vector_of_a_feature_file_is_a_query(library: Path) -> None:
+def test_search_by_feature_file(library: Path) -> None:
     """An item of the index asks as its vector does, but is not its own hit."""
     records = answers("photos", "--queries", library / "photos.h5", "--find", "image", at(library))
     with FeatureFile(library / "photos.h5") as file:
@@ -141,7 +139,7 @@ def test_queries_may_come_from_a_pipe(library: Path) -> None:
         assert [hit["score"] for hit in answer["hits"]] == pytest.approx(scores, abs=1e-5)
 
 
-def test_pictures_are_found_unless_told_otherwise_and_never_more_than_there_are(library: Path) -> None:
+def test_search_finds_pictures_by_default(library: Path) -> None:
     hits = answers("photos", "a red box", at(library))[0]["hits"]
     assert len(hits) == 10
     assert {hit["modality"] for hit in hits} == {"image"}
@@ -188,7 +186,7 @@ def test_indexing_again_does_nothing(home: Path) -> None:
     assert files(home / "index") == before
 
 
-def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
+def test_another_code_needs_replace(home: Path) -> None:
     before = files(home / "index")
     again = ("index", "photos", home / "photos.h5", "--code", "scalar:3", at(home))
     assert boc(*again).exit_code == 1
@@ -201,7 +199,7 @@ def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
-def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_path: Path, source: str) -> None:
+def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: str) -> None:
     place = f"--at=file:{tmp_path / 'index'}"
     ok("extract", library / source, "-o", tmp_path / "f.h5", encoder(library))
     ok("index", "two", tmp_path / "f.h5", place)
@@ -244,7 +242,7 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
 
 
 @pytest.mark.slow
-def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
+def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
     ok("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--set=dtype=float32")
@@ -257,7 +255,7 @@ def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, 
         assert np.array_equal(one.vectors("text"), other.vectors("text"))
 
 
-def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path) -> None:
+def test_extract_settings(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     ok("extract", library / "regions.h5", "-o", path, encoder(library), "--set=dtype=float32", "--set=concepts=false")
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
@@ -269,20 +267,7 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
         assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
-@pytest.mark.slow
-def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
-    (tmp_path / "ids.txt").write_text("007.png\n002.png\n")
-    narrowed = (library / "captions.csv", "--ids", tmp_path / "ids.txt")
-    ok("extract", *narrowed, "-o", tmp_path / "f.h5", encoder(library))
-    with FeatureFile(tmp_path / "f.h5") as file, FeatureFile(library / "photos.h5") as full:
-        assert [item.id for item in file.items("image")] == ["002.png", "007.png"]
-        assert [item.id for item in file.items("text")] == ["002.png#0", "002.png#1", "007.png#0", "007.png#1"]
-        assert np.allclose(file.vectors("image"), full.vectors("image")[[2, 7]], atol=1e-3)
-    ok("index", "few", tmp_path / "f.h5", f"--at=file:{tmp_path}")
-    assert len(answers("few", "a box", f"--at=file:{tmp_path}")[0]["hits"]) == 2
-
-
-def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(home: Path) -> None:
+def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
     before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
     result = ok("train", home / "regions.h5", "-o", home / "model", *TRAIN)
     assert result.stderr == ""
@@ -295,7 +280,7 @@ def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(ho
 
 
 @pytest.mark.slow
-def test_training_from_a_table_equals_training_from_its_regions(library: Path, tmp_path: Path) -> None:
+def test_train_from_a_table_equals_from_regions(library: Path, tmp_path: Path) -> None:
     result = ok("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
         "sentence to picture",
@@ -308,7 +293,7 @@ def test_training_from_a_table_equals_training_from_its_regions(library: Path, t
 
 
 @pytest.mark.slow
-def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Path) -> None:
+def test_moved_model(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
     ok("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'model'}", place)
@@ -320,32 +305,6 @@ def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Pat
     assert answers("photos", "a red box", place, "--encoder", f"tern:{tmp_path / 'moved'}") == before
     again = ok("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'moved'}", place, "--replace")
     assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
-
-
-@pytest.mark.slow
-def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
-    library: Path, tmp_path: Path
-) -> None:
-    # Pictures 20 to 39 have the captions of 0 to 19 again; without them no two scores are equal.
-    (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(20)))
-    ok("extract", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "f.h5", encoder(library))
-    place = f"--at=file:{tmp_path / 'index'}"
-    ok("index", "all", tmp_path / "f.h5", "--code", "scalar:32/32", place)
-    dense = json.loads(ok("evaluate", tmp_path / "f.h5", "--json").stdout)
-    index = json.loads(ok("evaluate", tmp_path / "f.h5", "--json", "--name", "all", "--rm", 40, place).stdout)
-    assert list(dense) == ["all 20 pictures"]
-    for side in ("text_to_image", "image_to_text"):
-        for measure in ("r1", "r5", "r10"):
-            assert index["index"][side][measure] == dense["all 20 pictures"][side][measure]
-    folds = ok("evaluate", tmp_path / "f.h5", "--fold", 10)
-    assert folds.stderr == ""
-    lines = folds.stdout.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == [
-        "all 20 pictures",
-        "mean over folds of 10 pictures",
-    ]
-    told = dense["all 20 pictures"]["text_to_image"]
-    assert f"R@10 {told['r10']:5.1f}  median rank {told['median_rank']:g}" in lines[1]
 
 
 METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
@@ -387,16 +346,6 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert told.count("tag:keyword, taken:date, title:text, width:integer, year:integer") == 1
 
 
-@pytest.mark.slow
-def test_other_metadata_is_another_index(described: Path) -> None:
-    again = ("index", "described", described / "photos.h5", "--metadata", described / "metadata.csv", at(described))
-    assert ok(*again).stdout.startswith("described is up to date")
-    (described / "metadata.csv").write_text(METADATA.replace("2019", "2018"))
-    assert boc(*again).exit_code == 1
-    assert ok(*again, "--replace").stdout.startswith("described: 40 pictures")
-    assert answers("described", "a box", "--filter=year=2018", at(described))[0]["hits"][0]["id"] == "000.png"
-
-
 def test_lines_of_no_item_are_noted(home: Path) -> None:
     (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
     result = ok("index", "other", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
@@ -405,10 +354,10 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=soft"], ["--concepts=int8"]])
-def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
+def test_add_equals_one_load(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
     ids = [f"{i:03d}.png" for i in range(40)]
-    for part, chosen in (("first", ids[:20]), ("second", ids[15:])):
+    for part, chosen in (("first", ids[:20]), ("second", ids[15:]), ("rest", ids[:15])):
         (home / f"{part}.txt").write_text("\n".join(chosen))
         ok("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
     if code == ["--code=soft"]:
@@ -421,28 +370,16 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source
-    seen: set[str] = set()
-    for part in ("second", "first"):
-        for modality in MODALITIES:
-            with FeatureFile(home / f"{part}.h5") as file:
-                rows = file.batch(modality, 0, 80)
-            keys = [item.id for item in rows.items]
-            new = [i for i, key in enumerate(keys) if key not in seen]
-            assert grown.find(keys) == rows.items
-            expected = before.codec.encode_documents(rows.embeddings)
-            assert np.array_equal(grown.terms(keys).toarray()[new], expected.toarray()[new])
-            assert np.array_equal(grown.vectors(keys)[new], rows.embeddings.vectors[new])
-            if "--concepts=int8" in code:
-                sets = store(rows.embeddings.concepts, "int8")
-                for i in new:
-                    stored = sets.values[sets.offsets[i] : sets.offsets[i + 1]]
-                    assert np.array_equal(grown.concepts([keys[i]]).values, stored)
-            seen.update(keys)
-    assert len(seen) == 120
+    assert verify(grown, files=[home / "second.h5", home / "rest.h5"]).right
+    if "--concepts=int8" in code:
+        with FeatureFile(home / "second.h5") as file:
+            batch = file.batch("image", 0, 25)
+        sets = store(batch.embeddings.concepts, "int8")
+        assert np.array_equal(grown.concepts([item.id for item in batch.items]).values, sets.values)
 
 
 @pytest.mark.slow
-def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
+def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():
         path.rename(path.with_name(f"new-{path.name}"))
@@ -455,12 +392,6 @@ def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(descri
     assert ok("info", "described", at(described)).stdout.splitlines()[0].endswith("43 pictures, 80 captions")
     ok(*appended)
     assert {hit["id"] for hit in answers("described", "a box", "--filter=year>2020", at(described))[0]["hits"]} == set()
-
-
-def test_what_an_earlier_load_has_left_is_not_added_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EmbeddedWriter, "has", lambda self, ids: "#" in ids[0])
-    ok("index", "rest", home / "photos.h5", at(home))
-    assert ok("info", "rest", at(home)).stdout.splitlines()[0].endswith("40 pictures, 0 captions")
 
 
 def test_deleting_takes_items_away(home: Path) -> None:
@@ -480,7 +411,7 @@ def test_deleting_takes_items_away(home: Path) -> None:
     assert ok("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
 
 
-def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
+def test_compact(home: Path) -> None:
     search = ("search", "photos", "--queries", home / "photos.h5", "--json", at(home))
     ok("delete", "photos", "000.png", "001.png", at(home))
     before = ok(*search).stdout
@@ -506,7 +437,7 @@ def test_info_tells_what_a_place_is(library: Path) -> None:
     assert [line.split()[0] for line in lines] == list(told)
 
 
-def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn() -> None:
         warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
         with pytest.warns(UserWarning, match="stranger"):
@@ -517,7 +448,7 @@ def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.M
         assert ok("warn").stderr == "note: cut short\n"
 
 
-def test_threads_that_wait_sleep_unless_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, kept in ((None, "passive"), ("active", "active")):
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if given:

@@ -102,7 +102,7 @@ def test_no_arguments_show_the_commands() -> None:
      ("codebook", "build-codebook"), ("docter", "doctor"), ("server", "serve"),
      ("code", "build-codebook"), ("duplicate", "duplicates")],
 )  # fmt: skip
-def test_a_typing_error_is_answered_with_what_is_meant(typed: str, meant: str) -> None:
+def test_command_suggestions(typed: str, meant: str) -> None:
     result = boc(typed)
     assert result.exit_code == 2
     assert f"Did you mean {meant}?" in result.stderr
@@ -134,9 +134,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> 
     return re.findall(r"^(?:plain,)?(\S+)$", values.replace("plain\n", "plain,"), re.MULTILINE)
 
 
-def test_tab_completes_commands_options_values_and_names_of_indexes(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in ("boc-data/photos", "boc-data/places", "boc-data/videos", "other/scenes"):
         (here / index).mkdir(parents=True)
         (here / index / "CURRENT").write_text("commit-0.json")

@@ -19,14 +19,14 @@ ODD = "a\x1b[2J\x1b]0;title\x07\nb\r\x9b31m\u202egpj\u2028c"
 
 
 @given(text=st.text())
-def test_no_control_character_is_left_and_printable_text_stays(text: str) -> None:
+def test_plain_text_is_printable(text: str) -> None:
     shown = plain(text)
     assert all(char.isprintable() or char in "\u200c\u200d" for char in shown)
     if text.isprintable():
         assert shown == text
 
 
-def test_ids_and_captions_of_any_kind_are_lines_of_plain_text(tmp_path: Path) -> None:
+def test_output_is_printable(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with FeatureWriter(tmp_path / "f.h5", Header("embeddings", f"own:{ODD}", "ab" * 32, 16, "float32", "cd")) as writer:
         for modality in MODALITIES:
@@ -60,9 +60,7 @@ def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])
-def test_too_few_pictures_to_train_on_are_told_before_regions_are_cut(
-    library: Path, tmp_path: Path, count: int
-) -> None:
+def test_too_few_pictures_to_train_on_are_refused(library: Path, tmp_path: Path, count: int) -> None:
     (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(count)))
     result = boc("train", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "model")
     assert result.exit_code == 1
@@ -71,7 +69,7 @@ def test_too_few_pictures_to_train_on_are_told_before_regions_are_cut(
     assert not (tmp_path / "model" / "training").exists()
 
 
-def test_a_cell_that_is_too_long_is_told_as_such(library: Path, tmp_path: Path) -> None:
+def test_too_long_cell_is_refused(library: Path, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"image,caption\n000.png,{'long ' * 30_000}\n")
     told = boc("extract", tmp_path / "t.csv", "-o", tmp_path / "f.h5", "--regions", "grid").stderr
     assert "more than 131,072 characters" in told

@@ -69,7 +69,7 @@ def sample(parameter: click.Option) -> Any:
 
 
 @pytest.mark.parametrize(("command", "key", "option"), OPTIONS, ids=[f"{name}-{key}" for name, key, _ in OPTIONS])
-def test_file_and_environment_say_the_same_as_the_flag(
+def test_file_and_environment_equal_the_flag(
     command: str, key: str, option: click.Option, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def effective(arguments: list[str]) -> Any:
@@ -97,7 +97,7 @@ def test_what_is_done_once_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> Non
     assert parameters("tune", "photos")["applied"] is False
 
 
-def test_an_index_knows_its_encoder_and_is_not_searched_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     write('encoder = "tern:shared"')
     monkeypatch.setenv("BOC_ENCODER", "tern:variable")
     assert parameters("search", "photos", "a dog")["encoder"] is None
@@ -106,7 +106,7 @@ def test_an_index_knows_its_encoder_and_is_not_searched_with_another(monkeypatch
     assert parameters("search", "photos", "a dog")["encoder"] == "tern:own"
 
 
-def test_regions_that_are_asked_for_are_stronger_than_an_encoder_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOC_ENCODER", "tern:set")
     alone = boc("extract", "none", "-o", "x.h5", "--regions", "grid")
     assert "no such file or folder" in alone.stderr
@@ -200,19 +200,19 @@ def test_a_wrong_file_does_not_stop_help() -> None:
     password=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12),
     user=st.sampled_from(["", "me"]),
 )
-def test_a_password_in_an_address_is_recognised_whatever_it_is_made_of(password: str, user: str) -> None:
+def test_password_in_an_address_is_recognised(password: str, user: str) -> None:
     assert settings.PASSWORD.search(f"elastic+https://{user}:{password}@host:9200?shards=2")
     for address in ("file:a:b@c", "elastic+https://host:9200", "elastic+https://me@host:9200,other:9200/x?ca_certs=a"):
         assert not settings.PASSWORD.search(address)
 
 
-def test_a_variable_that_nobody_reads_is_listed_with_the_one_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BOC_SERCH_K", "BOC_PASSWRD", "BOC_PASSWORD", "BOC_SEARCH_K", "BOC_SOMETHING_ELSE_ENTIRELY"):
         monkeypatch.setenv(name, "1")
     assert settings.misspelt(main) == {"BOC_PASSWRD": "BOC_PASSWORD", "BOC_SERCH_K": "BOC_SEARCH_K"}
 
 
-def test_the_documentation_names_keys_and_variables_that_are_read() -> None:
+def test_documented_settings_exist() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     files = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert files

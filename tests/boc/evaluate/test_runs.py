@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import ScalarQuantizer, ShiftedCReLU, SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.evaluate.metrics import evaluate, evaluate_ndcg
+from boc.evaluate.metrics import evaluate_ndcg
 from boc.evaluate.runs import Gallery
 from boc.indexes.build import build_index
 from boc.inputs.feature_writer import FeatureWriter
@@ -81,7 +81,7 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_scores_are_those_of_the_pairs_across_blocks(models: list[Path], metric: str) -> None:
+def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
     done: list[int] = []
     scores = Gallery.of(models[0]).scores(metric, block=4, tick=done.append)
     assert (scores.shape, scores.dtype) == ((TEXTS, IMAGES), np.float32)
@@ -91,22 +91,9 @@ def test_scores_are_those_of_the_pairs_across_blocks(models: list[Path], metric:
         scores[0, 0] = 1
 
 
-def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> None:
-    gallery = Gallery.of(library / "photos.h5")
-    with FeatureFile(library / "photos.h5") as file:
-        images, texts = file.vectors("image"), file.vectors("text")
-    scores = gallery.scores()
-    np.testing.assert_array_equal(scores, texts @ images.T)
-    relevance = gallery.relevance()
-    tables = json.loads(boc("evaluate", library / "photos.h5", "--ndcg", "rouge-l", "--json", "--fold", 40).stdout)
-    table = tables["all 40 pictures"]["text_to_image"]
-    assert table.pop("ndcg") == pytest.approx(evaluate_ndcg(scores, gallery.owners, relevance).text_to_image)
-    assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["dot", "mrsw"])
-def test_an_index_that_cuts_nothing_off_is_measured_as_its_features(tmp_path: Path, metric: Metric) -> None:
+def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric) -> None:
     items = items_of(12, 60)
     path, at = write(tmp_path / "f.h5", items, dim=8, least=1), f"file:{tmp_path / 'index'}"
     code = SurrogateCodec([ShiftedCReLU(), ScalarQuantizer(10_000)])  # all items share a term with a query
@@ -148,7 +135,7 @@ def test_an_ensemble_of_one_model_is_the_model(models: list[Path], metric: str, 
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_an_ensemble_averages_the_scores_in_any_order(models: list[Path], metric: str) -> None:
+def test_ensemble_averages_scores(models: list[Path], metric: str) -> None:
     one, other = (Gallery.of(path).scores(metric).astype(np.float64) for path in models)
     together = Gallery.of(*models).scores(metric)
     np.testing.assert_allclose(together, (one + other) / 2, rtol=1e-5, atol=1e-6)
@@ -156,7 +143,7 @@ def test_an_ensemble_averages_the_scores_in_any_order(models: list[Path], metric
 
 
 @pytest.mark.parametrize("metric", ["dot", "symm"])
-def test_the_command_measures_one_model_and_several(models: list[Path], metric: str) -> None:
+def test_evaluate_command(models: list[Path], metric: str) -> None:
     options = ("--score", metric, "--ndcg", "rouge-l", "--json")
     alone = boc("evaluate", models[0], *options).stdout
     assert boc("evaluate", models[0], models[0], *options).stdout == alone
@@ -183,7 +170,7 @@ def changed(which: int, row: int, **changes: str) -> tuple[list[Item], list[Item
         (changed(1, 4, content="a dog"), "'p4#4' is another sentence than in .*1.h5"),
     ],
 )
-def test_files_of_other_items_are_refused_with_what_differs(
+def test_files_of_other_items_are_refused(
     models: list[Path], items: tuple[list[Item], list[Item]], message: str, tmp_path: Path
 ) -> None:
     other = write(tmp_path / "other.h5", items)
@@ -195,7 +182,7 @@ def test_files_of_other_items_are_refused_with_what_differs(
     assert not refused.stdout
 
 
-def test_where_the_pictures_lie_and_who_encoded_them_may_differ(models: list[Path], tmp_path: Path) -> None:
+def test_ensemble_of_moved_pictures(models: list[Path], tmp_path: Path) -> None:
     elsewhere = write(tmp_path / "moved.h5", changed(0, 1, content="/elsewhere/1.jpg"), 3, 2, dtype="float16")
     assert Gallery.of(models[0], elsewhere).images == IMAGES
 
@@ -213,9 +200,7 @@ def test_what_cannot_be_scored_is_refused(models: list[Path], library: Path, tmp
         Gallery.of(write(tmp_path / "empty.h5", ([], [])))
 
 
-def test_a_relevance_file_of_other_pictures_is_refused_before_anything_is_scored(
-    models: list[Path], tmp_path: Path
-) -> None:
+def test_relevance_of_other_pictures_is_refused(models: list[Path], tmp_path: Path) -> None:
     gallery = Gallery.of(models[0])
     gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
     with pytest.raises(BocError, match="for 11 captions and 4 pictures, there are 11 and 5"):

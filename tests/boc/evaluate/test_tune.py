@@ -38,7 +38,7 @@ def test_ranks_are_those_of_a_sorted_list(
 
 @given(ranks=st.lists(st.lists(st.integers(0, 150), min_size=2, max_size=2), min_size=1, max_size=6),
        target=st.floats(0.01, 0.99))  # fmt: skip
-def test_the_fewest_candidates_that_reach_the_target_are_taken(ranks: list[list[int]], target: float) -> None:
+def test_cheapest_takes_the_fewest_candidates(ranks: list[list[int]], target: float) -> None:
     k = 2
     chosen = np.array(ranks)
     nothing = sparse.csr_array((1, 1), dtype=np.int32)
@@ -53,7 +53,7 @@ def test_the_fewest_candidates_that_reach_the_target_are_taken(ranks: list[list[
         assert best is None
 
 
-def test_an_interval_is_the_mean_and_two_standard_errors() -> None:
+def test_interval() -> None:
     values = np.array([0.0, 0.5, 1.0, 0.5])
     half = 1.96 * math.sqrt(sum((v - 0.5) ** 2 for v in values) / 3 / 4)
     assert Interval.of(values) == Interval(0.5, pytest.approx(0.5 - half), pytest.approx(0.5 + half))
@@ -78,7 +78,7 @@ SCALAR = [Candidate(Code("scalar"), (4, 8, 16), (8, 16, 32))]
 
 
 @pytest.mark.slow
-def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sample) -> None:
+def test_targets_are_met_on_held_out_queries(sample: Sample) -> None:
     tried: list[int] = []
     targets = (0.8, 0.9, 0.95, 0.99)
     best = tune(sample, targets, candidates=SCALAR, tick=tried.append)
@@ -91,7 +91,7 @@ def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sampl
 
 
 @pytest.mark.slow
-def test_the_choice_is_the_cheapest_of_all_trials_that_reach_the_target(sample: Sample) -> None:
+def test_choice_is_the_cheapest_trial(sample: Sample) -> None:
     reached = [
         chosen
         for setting in tune_settings(sample, SCALAR, 10)
@@ -108,21 +108,16 @@ def test_what_no_setting_reaches_is_left_out(sample: Sample) -> None:
     assert tune(sample, (0.99,), candidates=poor) == {}
 
 
-@pytest.mark.parametrize("target", [0.0, 1.0, 95.0, -0.5, math.nan])
-def test_targets_out_of_range_are_refused(sample: Sample, target: float) -> None:
-    with pytest.raises(BocError, match="the target recall must lie between 0 and 1, got"):
-        tune(sample, (target,))
+@pytest.mark.parametrize(("target", "k"), [*((t, 10) for t in (0.0, 1.0, 95.0, -0.5, math.nan)), (0.9, 0), (0.9, 1501)])
+def test_values_out_of_range_are_refused(sample: Sample, target: float, k: int) -> None:
+    rule = "the target recall must lie between 0 and 1, got" if k == 10 else "k must be between 1 and the 1500 items of"
+    with pytest.raises(BocError, match=rule):
+        tune(sample, (target,), k=k)
 
 
-@pytest.mark.parametrize("k", [0, 1501])
-def test_k_out_of_range_is_refused(sample: Sample, k: int) -> None:
-    with pytest.raises(BocError, match=f"k must be between 1 and the 1500 items of the sample, got {k}"):
-        tune(sample, (0.9,), k=k)
-
-
-def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
+def test_drawn_queries_are_held_out(library: Path) -> None:
     index = plugins.backend(f"file:{library / 'index'}").open("photos")
-    one, again, other = (draw(index, "text", None, size=50, asked=10, seed=seed) for seed in (3, 3, 4))
+    one, again, other = (draw(index, "text", None, size=50, n_queries=10, seed=seed) for seed in (3, 3, 4))
     assert np.array_equal(one.choose.vectors, again.choose.vectors)
     assert not np.array_equal(one.choose.vectors, other.choose.vectors)
     assert [len(part) for part in (one.items, one.choose, one.judge)] == [50, 5, 5]
@@ -131,12 +126,12 @@ def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
     asked = {row.tobytes() for part in (one.choose, one.judge) for row in part.vectors}
     kept = {row.tobytes() for row in next(part for part in one.fit if part.modality == "image").vectors}
     assert not asked & kept
-    greedy = draw(index, "text", None, size=50, asked=4000, seed=3)
+    greedy = draw(index, "text", None, size=50, n_queries=4000, seed=3)
     assert [len(greedy.choose), len(greedy.judge)] == [16, 16]
     assert {part.modality: len(part) for part in greedy.fit} == {"image": 8, "text": 50}
 
 
-def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) -> None:
+def test_tune_command(library: Path) -> None:
     at = f"file:{library / 'index'}"
     done = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--json")
     assert done.exit_code == 0, done.output

@@ -78,6 +78,11 @@ def place(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
+@pytest.fixture
+def index(place: str) -> Index:
+    return build(plugins.backend(place), "photos", fitted())
+
+
 def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
@@ -88,19 +93,18 @@ def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch
 @pytest.mark.parametrize("code", GLOBAL_CODES)
 @pytest.mark.parametrize("pairs", [1, 70, 1000, 100_000])
 def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None:
-    found = verify(build(plugins.backend(place), "photos", fitted(code)), pairs=pairs)
-    assert found.right
-    assert found.mismatches == []
-    assert found.rounded == []
-    assert found.against == "vectors"
-    assert min(pairs, N * module.PER_QUERY) <= found.pairs < pairs + module.PER_QUERY
-    assert found.counts["image"] == (40, 40)
-    assert found.counts["text"] == (20, 20)
-    assert found.counts["postings"][0] == found.counts["postings"][1] > 0
+    report = verify(build(plugins.backend(place), "photos", fitted(code)), pairs=pairs)
+    assert report.right
+    assert report.mismatches == []
+    assert report.rounded == []
+    assert report.against == "vectors"
+    assert min(pairs, N * module.PER_QUERY) <= report.pairs < pairs + module.PER_QUERY
+    assert report.counts["image"] == (40, 40)
+    assert report.counts["text"] == (20, 20)
+    assert report.counts["postings"][0] == report.counts["postings"][1] > 0
 
 
-def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_verify_depends_on_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[NDArray[Any]] = []
     search = index.search
     monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
@@ -114,39 +118,48 @@ def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_wrong_scores_are_reported_by_query_and_item(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
-    wrong = {"004.jpg", "006#0"}
+def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]:
+    def change(terms: sparse.csr_array) -> sparse.csr_array:
+        changed = terms.copy()
+        changed.data[changed.indptr[item]] += by
+        return changed
+
+    return change
+
+
+@pytest.mark.parametrize(("by", "rounded"), [(0, []), (1, ["007.jpg"])])
+def test_wrong_scores(place: str, monkeypatch: pytest.MonkeyPatch, by: int, rounded: list[str]) -> None:
+    """Also of an item whose frequencies are one rounding away from its code."""
+    index = build(plugins.backend(place), "photos", fitted(), raised(7, by))
+    wrong = {"004.jpg", "006#0", "007.jpg"}
 
     def add(hits: list[Hit]) -> list[Hit]:
-        return [Hit(hit.item, hit.score + 1) if hit.item.id in wrong else hit for hit in hits]
+        return [Hit(hit.item, hit.score + 5) if hit.item.id in wrong else hit for hit in hits]
 
-    found = verify(tampered(index, add, monkeypatch), pairs=N * N)
-    assert not found.right
-    assert {mismatch.item for mismatch in found.mismatches} == wrong
-    assert all(mismatch.found == mismatch.expected + 1 for mismatch in found.mismatches)
-    assert all(a == b for a, b in found.counts.values())
+    report = verify(tampered(index, add, monkeypatch), pairs=N * N)
+    assert not report.right
+    assert report.rounded == rounded
+    assert {mismatch.item for mismatch in report.mismatches} == wrong
+    assert all(mismatch.found == mismatch.expected + 5 for mismatch in report.mismatches)
+    assert all(a == b for a, b in report.counts.values())
 
 
 @pytest.mark.parametrize("limit", [10_000, 20])
-def test_lost_hits_are_reported(place: str, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_lost_hits_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """With all hits there, and where only the first 10 of them are."""
     monkeypatch.setattr(module, "ALL_HITS", limit)
     monkeypatch.setattr(module, "SOME_HITS", 10)
-    index = build(plugins.backend(place), "photos", fitted())
     assert verify(index, pairs=N * N).right
-    found = verify(tampered(index, lambda hits: hits[1:], monkeypatch), pairs=N * N)
-    assert len(found.mismatches) > 20
-    assert all(mismatch.found == 0 < mismatch.expected for mismatch in found.mismatches)
+    report = verify(tampered(index, lambda hits: hits[1:], monkeypatch), pairs=N * N)
+    assert len(report.mismatches) > 20
+    assert all(mismatch.found == 0 < mismatch.expected for mismatch in report.mismatches)
 
 
 @given(
     scores=st.lists(st.integers(0, 4), min_size=1, max_size=8), k=st.integers(1, 9), asked=st.integers(0, 7),
     claimed=st.integers(0, 5),
 )  # fmt: skip
-def test_an_item_agrees_if_its_score_would_leave_the_list_as_it_is(
-    scores: list[int], k: int, asked: int, claimed: int
-) -> None:
+def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> None:
     def ranked(scores: list[int]) -> list[Hit]:
         order = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))
         return [Hit(picture(f"{i}"), float(scores[i])) for i in order[:k]]
@@ -158,89 +171,62 @@ def test_an_item_agrees_if_its_score_would_leave_the_list_as_it_is(
     assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
 
 
-def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]:
-    def change(terms: sparse.csr_array) -> sparse.csr_array:
-        changed = terms.copy()
-        changed.data[changed.indptr[item]] += by
-        return changed
-
-    return change
-
-
-def test_other_frequencies_are_reported_and_roundings_told(place: str) -> None:
+def test_changed_frequencies_are_reported(place: str) -> None:
     backend = plugins.backend(place)
-    found = verify(build(backend, "tampered", fitted(), raised(7, 3)), pairs=N * N)
-    assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
-    assert found.rounded == []
+    report = verify(build(backend, "tampered", fitted(), raised(7, 3)), pairs=N * N)
+    assert {mismatch.item for mismatch in report.mismatches} == {"007.jpg"}
+    assert report.rounded == []
     near = verify(build(backend, "rounded", fitted(), raised(7, 1)), pairs=N * N)
     assert near.right
     assert near.rounded == ["007.jpg"]
 
 
-def test_wrong_scores_of_a_rounded_item_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted(), raised(7, 1))
-
-    def add(hits: list[Hit]) -> list[Hit]:
-        return [Hit(hit.item, hit.score + 5) if hit.item.id == "007.jpg" else hit for hit in hits]
-
-    found = verify(tampered(index, add, monkeypatch), pairs=N * N)
-    assert found.rounded == ["007.jpg"]
-    assert {(mismatch.item, mismatch.found - mismatch.expected) for mismatch in found.mismatches} == {("007.jpg", 5)}
-
-
-def test_a_changed_file_of_the_embedded_index_is_found(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_changed_file_is_reported(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40
     rows = np.load(next(tmp_path.rglob("rows.npy")))
     file.write_bytes(data)  # of what is mapped already: an index that is opened now would be refused
-    found = verify(index, pairs=N * N)
-    assert (found.right, found.damaged, found.pairs) == (False, [str(file)], 0)
+    report = verify(index, pairs=N * N)
+    assert (report.right, report.damaged, report.pairs) == (False, [str(file)], 0)
     monkeypatch.setattr(index, "damaged", list)
-    found = verify(index, pairs=N * N)
-    assert {mismatch.item for mismatch in found.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
+    report = verify(index, pairs=N * N)
+    assert {mismatch.item for mismatch in report.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
 
 
-def test_other_counts_than_the_manifest_says_are_reported(place: str) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_wrong_counts_are_reported(index: Index) -> None:
     postings = index.manifest.postings
     index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
-    found = verify(index)
-    assert not found.right
-    assert found.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
+    report = verify(index)
+    assert not report.right
+    assert report.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
 
 
-def test_an_item_that_goes_away_meanwhile_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_deleted_item_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
     with pytest.raises(BocError, match=r"item 'gone\.jpg' went away meanwhile"):
         verify(index, pairs=N * N)
 
 
-def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_ids_that_occur_twice_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     items = sorted([*ITEMS, ITEMS[3]], key=lambda item: item.id)
     monkeypatch.setattr(index, "items", lambda: iter(items))
-    found = verify(index)
-    assert found.repeated == [ITEMS[3].id]
-    assert not found.right
+    report = verify(index)
+    assert report.repeated == [ITEMS[3].id]
+    assert not report.right
 
 
 @pytest.mark.slow
-def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_an_outside_witness(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
-    index = build(plugins.backend(place), "photos", fitted())
     file = write(tmp_path / "photos.h5", ITEMS, unit())
-    found = verify(index, files=[file], pairs=N * N)
-    assert found.right
-    assert found.against == "features"
+    report = verify(index, files=[file], pairs=N * N)
+    assert report.right
+    assert report.against == "features"
     other = unit()
     other[7] = -other[7]
-    found = verify(index, files=[write(tmp_path / "other.h5", ITEMS, other)], pairs=N * N)
-    assert {mismatch.item for mismatch in found.mismatches if mismatch.query != "007.jpg"} == {"007.jpg"}
+    report = verify(index, files=[write(tmp_path / "other.h5", ITEMS, other)], pairs=N * N)
+    assert {mismatch.item for mismatch in report.mismatches if mismatch.query != "007.jpg"} == {"007.jpg"}
 
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
@@ -253,8 +239,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], diges
     return path
 
 
-def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> None:
-    index = build(plugins.backend(place), "photos", fitted())
+def test_other_features_are_refused(index: Index, tmp_path: Path) -> None:
     with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
         verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
     with pytest.raises(EncoderError, match="use the same encoder"):
@@ -262,20 +247,20 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
+def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
     assert boc("index", "photos", library / "photos.h5", "--at", at, *code).exit_code == 0
     index = plugins.backend(at).open("photos")
     for files, against in (([], "terms"), ([library / "photos.h5"], "features")):
-        found = verify(index, files=files)
-        assert found.right, found
-        assert found.against == against
+        report = verify(index, files=files)
+        assert report.right, report
+        assert report.against == against
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
+def test_verify_command(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
     result = boc("verify", "right", "--at", place)
@@ -315,7 +300,7 @@ def name(backend: Backend) -> Iterator[str]:
         backend.remove(found)
 
 
-def test_what_was_changed_behind_our_back_is_found(backend: Any, name: str) -> None:
+def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     index: Any = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
     path, request = index.generation.physical, backend.transport.request
@@ -330,21 +315,21 @@ def test_what_was_changed_behind_our_back_is_found(backend: Any, name: str) -> N
         request("PUT", f"/{path}/_doc/{key}", {**document, "item": packed(item)}, refresh="true")
 
     put("007.jpg", other)
-    found = verify(backend.open(name), pairs=N * N)
-    assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
-    assert all(a == b for a, b in found.counts.values())
+    report = verify(backend.open(name), pairs=N * N)
+    assert {mismatch.item for mismatch in report.mismatches} == {"007.jpg"}
+    assert all(a == b for a, b in report.counts.values())
 
     put("007.jpg", before)
     assert verify(backend.open(name), pairs=N * N).right
     request("DELETE", f"/{path}/_doc/006%230", refresh="true")
-    found = verify(backend.open(name), pairs=N * N)
-    assert found.counts["text"] == (19, 20)
-    assert found.counts["postings"][0] < found.counts["postings"][1]
-    assert found.mismatches == []
+    report = verify(backend.open(name), pairs=N * N)
+    assert report.counts["text"] == (19, 20)
+    assert report.counts["postings"][0] < report.counts["postings"][1]
+    assert report.mismatches == []
 
     put("added", before, id="added")
     put("again", before)
-    found = verify(backend.open(name), pairs=N * N)
-    assert found.counts["image"] == (42, 40)
-    assert found.repeated == ["007.jpg"]
-    assert not found.right
+    report = verify(backend.open(name), pairs=N * N)
+    assert report.counts["image"] == (42, 40)
+    assert report.repeated == ["007.jpg"]
+    assert not report.right

@@ -1,18 +1,21 @@
-"""Copies: another code on the way, the place of the source, kills and lost connections, faults that are found."""
+"""Copies to indexes and to files: the same index, or none; kills, changes meanwhile, what is there already, damage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from boc import Searcher, build_index, copy_index, plugins
-from boc.errors import BocError, UnreachableError
+from boc.errors import BocError, FeatureFileError, UnreachableError
 from boc.evaluate.verify import verify
-from boc.indexes.build import delete
+from boc.indexes.build import add_items, delete
+from boc.inputs.feature_writer import FeatureWriter
+from boc.types import Batch
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc
@@ -26,8 +29,66 @@ def at(library: Path, tmp_path: Path) -> str:
     return place
 
 
+def assert_same(at: str, one: str, to: str, other: str) -> None:
+    """Two indexes hold the same and answer alike."""
+    ours, theirs = Searcher.open(one, at), Searcher.open(other, to)
+    assert ours.index.manifest.same_contents(theirs.index.manifest)
+    items = list(ours.index.items())
+    assert items == list(theirs.index.items())
+    ids = [item.id for item in items]
+    vectors = ours.index.vectors(ids)
+    assert np.array_equal(vectors, theirs.index.vectors(ids))
+    assert (ours.index.terms(ids) != theirs.index.terms(ids)).nnz == 0
+    for key in ids[::11]:
+        query = ours.stored(key)
+        assert ours.search_vectors(query, k=20) == theirs.search_vectors(query, k=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7}, {"concepts": "int8"}, {"rerank": "mrsw"}, {"vectors": "int8"}],
+)
+def test_a_copy_in_a_file_round_trips(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("boc.indexes.load.BATCH", 13)
+    at, to = f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
+    (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
+    build_index("photos", library / "photos.h5", at=at, metadata=tmp_path / "table.csv", **options)
+    report = copy_index("photos", at=at, to=tmp_path / "photos.h5")
+    assert (report.images, report.texts, report.compared) == (40, 80, 120)
+    build_index("again", tmp_path / "photos.h5", at=to)
+    assert_same(at, "photos", to, "again")
+    assert verify(plugins.backend(to).open("again")).right
+    assert build_index("photos", tmp_path / "photos.h5", at=at).up_to_date
+
+
+@pytest.mark.slow
+def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path) -> None:
+    copy_index("photos", at=at, to=tmp_path / "photos.h5")
+    build_index("coded", tmp_path / "photos.h5", at=at, code="bits:8", rm=3)
+    coded = plugins.backend(at).open("coded")
+    assert verify(coded).right
+    assert (coded.manifest.rm, coded.manifest.items) == (3, {"image": 40, "text": 80})
+    build_index("deeper", tmp_path / "photos.h5", at=at, rm=50)
+    deeper, photos = plugins.backend(at).open("deeper").manifest, plugins.backend(at).open("photos").manifest
+    assert (deeper.rm, deeper.codec, deeper.arrays) == (50, photos.codec, photos.arrays)
+    (tmp_path / "table.csv").write_text("id,year:integer,width:keyword\n000.png,2019,wide\n")
+    build_index("described", tmp_path / "photos.h5", at=at, metadata=tmp_path / "table.csv")
+    described = plugins.backend(at).open("described")
+    assert described.manifest.fields == photos.fields | {"year": "integer", "width": "keyword"}
+    first, second = described.find(["000.png", "001.png"])
+    assert (first.fields["year"], first.fields["width"]) == (2019, "wide")
+    assert "width" not in second.fields
+    delete("photos", ["003.png"], at=at)
+    assert add_items("photos", tmp_path / "photos.h5", at=at).replaced == 119
+    with pytest.raises(BocError, match="holds no concept sets"):
+        build_index("other", tmp_path / "photos.h5", at=at, rerank="mrsw")
+
+
 @pytest.mark.parametrize("code", ["dictionary:1/4(terms=8)", "bits:8", "permutation:6"])
-def test_another_code_on_the_way_is_what_indexing_with_it_gives(library: Path, at: str, code: str) -> None:
+def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, code: str) -> None:
     copy_index("photos", "coded", at=at, code=code, rm=7)
     build_index("indexed", library / "photos.h5", at=at, code=code, rm=7)
     ours, theirs = Searcher.open("coded", at), Searcher.open("indexed", at)
@@ -40,7 +101,7 @@ def test_another_code_on_the_way_is_what_indexing_with_it_gives(library: Path, a
     assert code.startswith("dictionary") or apart.nnz <= 2
 
 
-def test_an_index_is_copied_onto_itself_under_another_code(at: str) -> None:
+def test_copy_onto_itself_replaces_the_code(at: str) -> None:
     before = Searcher.open("photos", at)
     ids = [item.id for item in before.index.items()]
     vectors = before.index.vectors(ids)
@@ -61,69 +122,70 @@ def test_deleted_items_are_not_copied(at: str) -> None:
         index.find(["003.png"])
 
 
-def failing_after(calls: int, error: BaseException, method: Callable[..., Any]) -> Callable[..., Any]:
-    left = [calls]
-
-    def called(*arguments: Any, **keywords: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise error
-        return method(*arguments, **keywords)
-
-    return called
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UnreachableError("the source is away")])
-def test_it_goes_on_after_a_kill_and_after_the_source_was_away(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+@pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.h5"])
+def test_copy_continues_after_an_error(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, error: BaseException
 ) -> None:
     monkeypatch.setattr("boc.indexes.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
-    to = f"file:{tmp_path / 'other'}"
-    with monkeypatch.context() as patched:
-        patched.setattr(EmbeddedIndex, "vectors", failing_after(7, error, EmbeddedIndex.vectors))
-        with pytest.raises(type(error)):
-            copy_index("photos", at=at, to=to)
-    added: list[int] = []
-    add = EmbeddedWriter.add
+    to = to.format(folder=tmp_path)
+    vectors, calls = EmbeddedIndex.vectors, [0]
 
-    def counted(self: EmbeddedWriter, items: Sequence[Any], *rest: Any) -> None:
-        added.append(len(items))
-        add(self, items, *rest)
+    def count(self: EmbeddedIndex, ids: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 8:
+            raise error
+        return vectors(self, ids)
 
-    monkeypatch.setattr(EmbeddedWriter, "add", counted)
+    monkeypatch.setattr(EmbeddedIndex, "vectors", count)
+    with pytest.raises(type(error)):
+        copy_index("photos", at=at, to=to)
+    assert not Path(to).exists()
+    calls[0] = 10
     ticks: list[tuple[str, int, int]] = []
     report = copy_index("photos", at=at, to=to, progress=lambda *tick: ticks.append(tick))
     assert (report.images, report.texts, report.compared) == (40, 80, 120)
-    assert 0 < sum(added) < 120
+    assert calls[0] - 10 < 12  # batches, the comparison included
     assert ticks[-1] == ("copying", 120, 120)
-    assert verify(plugins.backend(to).open("photos")).right
+    if to.endswith(".h5"):
+        build_index("again", to, at=at)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.h5"]
+    other = (at, "again") if to.endswith(".h5") else (to, "photos")
+    assert_same(at, "photos", *other)
+    assert verify(plugins.backend(other[0]).open(other[1])).right
 
 
-def test_a_source_that_changes_meanwhile_is_refused_and_leaves_nothing(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to = f"file:{tmp_path / 'other'}"
-    done: list[int] = []
-
-    def interfere(label: str, count: int, total: int) -> None:
-        if not done:
-            done.append(delete("photos", ["003.png"], at=at)[0])
-
+@pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.h5"])
+def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> None:
+    to = to.format(folder=tmp_path)
     with pytest.raises(BocError, match="photos changed while it was copied"):
-        copy_index("photos", at=at, to=to, progress=interfere)
-    assert not plugins.backend(to).exists("photos")
+        copy_index("photos", at=at, to=to, progress=lambda *tick: delete("photos", ["003.png"], at=at))
+    if to.startswith("file:"):
+        assert not plugins.backend(to).exists("photos")
+        return
+    assert not Path(to).exists()
+    with pytest.raises(FeatureFileError, match="unfinished run with another index and source"):
+        copy_index("photos", at=at, to=to)
 
 
-def test_a_copy_with_other_rows_is_told(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = EmbeddedWriter.add
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_copy_with_other_rows_is_refused(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool
+) -> None:
+    add, append = EmbeddedWriter.add, FeatureWriter.append
 
-    def damaging(self: EmbeddedWriter, items: Any, terms: Any, vectors: Any, *rest: Any) -> None:
+    def add_wrong(self: EmbeddedWriter, items: Any, terms: Any, vectors: Any, *rest: Any) -> None:
         add(self, items, terms, -vectors, *rest)
 
-    monkeypatch.setattr(EmbeddedWriter, "add", damaging)
+    def append_wrong(self: FeatureWriter, consumed: int, batches: list[Batch], *rest: Any) -> None:
+        wrong = [replace(b, embeddings=replace(b.embeddings, vectors=-b.embeddings.vectors)) for b in batches]
+        append(self, consumed, wrong, *rest)
+
+    monkeypatch.setattr(EmbeddedWriter, "add", add_wrong)
+    monkeypatch.setattr(FeatureWriter, "append", append_wrong)
     with pytest.raises(BocError, match=r"the copy differs from its source: other rows of '000\.png"):
-        copy_index("photos", "bad", at=at)
+        copy_index("photos", "bad", at=at, to=tmp_path / "photos.h5" if to_file else at)
 
 
 def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
@@ -134,7 +196,45 @@ def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
     assert plugins.backend(at).names() == ["photos"]
 
 
-def test_the_commands_say_what_they_did(at: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("image/terms/columns", 10**6, "none of the"),
+        ("image/terms/columns", -1, "none of the"),
+        ("image/terms/values", 0, "none of the"),
+        ("image/terms/starts", 3, "rising from 0"),
+        ("code/0.mean_", 7, "damaged"),
+    ],
+)
+def test_a_damaged_export_is_refused(at: str, tmp_path: Path, name: str, value: int, words: str) -> None:
+    path = tmp_path / "photos.h5"
+    copy_index("photos", at=at, to=path)
+    with h5py.File(path, "a") as file:
+        found = name if name in file else f"code/{sorted(file['code'])[0]}"
+        file[found][-1 if found.startswith("code") else 0] = value
+    with pytest.raises(BocError, match=words):
+        build_index("again", path, at=at)
+    assert "again" not in plugins.backend(at).names()
+
+
+def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
+    path = tmp_path / "photos.h5"
+    copy = ("copy", "photos", "--at", at, "--to")
+    done = boc(*copy, path)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{path}: 40 pictures and 80 captions, 120 items compared without a difference\n"
+    assert "copying" in done.stderr
+    assert "is there already; add --replace" in boc(*copy, path).stderr
+    assert boc(*copy, path, "--replace").exit_code == 0
+    (tmp_path / "mine.h5").write_text("my own notes")
+    assert "not of the kind to be written" in boc(*copy, tmp_path / "mine.h5", "--replace").stderr
+    assert (tmp_path / "mine.h5").read_text() == "my own notes"
+    assert boc(*copy, tmp_path / "photos.zip").exit_code == 1
+    assert "no index 'nosuch'" in boc("copy", "nosuch", "--to", tmp_path / "new.h5", "--at", at).stderr
+    assert not (tmp_path / "new.h5").exists()
+
+
+def test_copy_command_reports(at: str, tmp_path: Path) -> None:
     to = f"file:{tmp_path / 'there'}"
     done = boc("copy", "photos", "--from", at, "--to", to)
     assert done.exit_code == 0, done.output
@@ -146,7 +246,7 @@ def test_the_commands_say_what_they_did(at: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_advice_of_tune_is_applied_in_place(at: str) -> None:
+def test_tune_applies_its_choice_in_place(at: str) -> None:
     tune = ("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5)
     assert boc(*tune, "--target-recall", 0.6, "--apply").exit_code == 2
     done = boc(*tune, "--apply")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc import Searcher, plugins
 from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError
-from boc.indexes.duplicates import DEPTH, Group, find_duplicates, grouped
+from boc.indexes.duplicates import DEPTH, Group, find_duplicates, group_near
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item
 from tests.helpers import boc
@@ -60,11 +60,11 @@ def slow_near(items: list[Item], vectors: NDArray[np.float32], least: float) -> 
 
 
 def members(groups: list[Group]) -> dict[str, set[str]]:
-    return {group.kept.id: {one.item.id for one in group.duplicates} for group in groups}
+    return {group.item.id: {one.item.id for one in group.duplicates} for group in groups}
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_they_are_those_of_a_loop_over_all_pairs(tmp_path: Path, seed: int) -> None:
+def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
     n = 4 * DEPTH * 3
     items, vectors = [picture(f"{i:03d}.jpg") for i in range(n)], crowded(n, seed)
     for i in (3, 77, 140):
@@ -74,26 +74,26 @@ def test_they_are_those_of_a_loop_over_all_pairs(tmp_path: Path, seed: int) -> N
     least = float(cosines[cosines > 0.8][gap : gap + 2].mean())
     groups = find_duplicates(build(tmp_path, items, vectors), least)
     near = slow_near(items, vectors, least)
-    wanted = grouped({key: dict.fromkeys(others, 1.0) for key, others in near.items()})
+    wanted = group_near({key: dict.fromkeys(others, 1.0) for key, others in near.items()})
     assert members(groups) == {key: set(others) for key, others in wanted.items()}
     assert groups
     place = {item.id: row for row, item in enumerate(items)}
     for group in groups:
         for one in group.duplicates:
-            ours, theirs = vectors[place[group.kept.id]], vectors[place[one.item.id]]
-            hashed = bool(group.kept.fields) and bool(one.item.fields)
+            ours, theirs = vectors[place[group.item.id]], vectors[place[one.item.id]]
+            hashed = bool(group.item.fields) and bool(one.item.fields)
             assert one.exact == (hashed or np.array_equal(ours, theirs))
             assert one.exact or one.score == pytest.approx(float(ours @ theirs), abs=1e-5)
 
 
 @settings(max_examples=50)
 @given(pairs=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25))
-def test_every_member_is_near_the_kept_item_and_in_one_group(pairs: set[tuple[int, int]]) -> None:
+def test_groups_are_near_and_disjoint(pairs: set[tuple[int, int]]) -> None:
     near: dict[str, dict[str, float]] = {}
     for i, j in pairs:
         if i != j:
             near.setdefault(str(i), {})[str(j)] = near.setdefault(str(j), {})[str(i)] = 0.9
-    groups = grouped(near)
+    groups = group_near(near)
     seen = [key for kept, others in groups.items() for key in (kept, *others)]
     assert len(seen) == len(set(seen))
     assert all(set(others) <= set(near[kept]) for kept, others in groups.items())
@@ -112,12 +112,7 @@ def test_equal_pictures_are_searched_by_once(tmp_path: Path, monkeypatch: pytest
     assert sum(asked) < 20
 
 
-def test_a_chain_is_not_one_group() -> None:
-    chain = {str(i): {str(j): 0.9 for j in (i - 1, i + 1) if 0 <= j < 7} for i in range(7)}
-    assert all(len(others) <= 2 for others in grouped(chain).values())
-
-
-def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
+def test_default_threshold(tmp_path: Path) -> None:
     vectors = crowded(60, 0)
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
     assert 0.6 < searcher.background("image").near < 1

@@ -1,4 +1,4 @@
-"""Bytes of planned indexes: a larger index takes what was computed from a smaller one."""
+"""Codes learned from feature files, and bytes of planned indexes: a larger one takes what a smaller one predicts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from boc import plugins
+from boc.codecs import SurrogateCodec, global_code
 from boc.indexes import sizes
 from boc.indexes.build import build_index
+from boc.indexes.learn import fit_code
+from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Identity, Item, Modality
@@ -38,7 +41,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("code", ["scalar:8", "dictionary(terms=64)"])
-def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, tmp_path: Path, code: str) -> None:
+def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path}"
     few = write(tmp_path / "few.h5", {"image": 1200, "text": 2800})
     for name, path in (("few", few), ("many", many)):
@@ -50,7 +53,7 @@ def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, t
     assert planned["code"] > 0
 
 
-def test_the_command_computes_from_an_index_and_from_a_sample_of_files(many: Path, tmp_path: Path) -> None:
+def test_info_items_command(many: Path, tmp_path: Path) -> None:
     at = f"--at=file:{tmp_path}"
     assert boc("index", "many", many, at).exit_code == 0
     whole = json.loads(boc("info", "many", "--items", 20_000, at, "--json").stdout)
@@ -76,3 +79,26 @@ def test_regions_are_refused(library: Path) -> None:
     refused = boc("info", library / "regions.h5", "--items", 10)
     assert refused.exit_code == 1
     assert "boc extract --encoder" in refused.stderr
+
+
+def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the blocks it is read in; and memory is reported before, if it is much."""
+    ticks: list[tuple[str, int, int]] = []
+
+    def fit(file: FeatureFiles) -> SurrogateCodec:
+        return fit_code(file, global_code("dictionary", terms=64), lambda *tick: ticks.append(tick), sample=100)
+
+    with FeatureFiles([many]) as file:
+        samples = [
+            Embeddings(m, next(iter(file.sample(m, np.arange(size) * file.count(m) // size))))
+            for m, size in (("image", 231), ("text", 538))
+        ]
+        fit(file)
+        assert not ticks
+        monkeypatch.setattr("boc.indexes.learn.MUCH", 0)
+        monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
+        codec = fit(file)
+    assert ticks == [("learning from 769 items, 0.0 GB of memory", done, 769) for done in (0, 769)]
+    expected = global_code("dictionary", terms=64).fit(*samples, n_items=10_000)
+    for name, array in expected.arrays().items():
+        assert np.array_equal(codec.arrays()[name], array)

@@ -97,9 +97,7 @@ STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
 @pytest.mark.slow
 @settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
 @given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
-def test_after_any_operations_the_index_is_as_if_made_again(
-    steps: list[list[tuple[str, ...]]], breaks: list[int]
-) -> None:
+def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         encoder = Counting()
         patch.setattr(plugins, "encoder", lambda *spec: encoder)
@@ -132,7 +130,7 @@ def test_so_it_is_on_servers(server: Any) -> None:
                 plugins.backend(address).remove(each)
 
 
-def test_it_says_what_it_did_and_encodes_only_what_is_new(encoder: Counting, files: Files, at: str) -> None:
+def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
     new("x", files.folder, at)
     encoder.seen.clear()
     for operation in (
@@ -168,7 +166,7 @@ def test_a_moved_collection_keeps_its_vectors(encoder: Counting, files: Files, a
     assert held("x", at) == held("fresh", at)
 
 
-def test_a_disk_that_is_not_there_removes_nothing(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_missing_disk_removes_nothing(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
     new("x", files.folder, at)
     before = held("x", at)
     mounted = files.folder.rename(tmp_path / "elsewhere")
@@ -183,11 +181,11 @@ def test_a_disk_that_is_not_there_removes_nothing(encoder: Counting, files: File
     assert sync_index("x", files.folder, at=at).up_to_date
 
 
-def test_more_than_half_goes_only_if_that_is_wanted(encoder: Counting, files: Files, at: str) -> None:
+def test_remove_many(encoder: Counting, files: Files, at: str) -> None:
     new("x", files.folder, at)
     for i in range(3):
         (files.folder / f"{i}.png").unlink()
-    assert sync_index("x", files.folder, at=at, keep_missing=True).kept == 3
+    assert sync_index("x", files.folder, at=at, keep_missing=True).missing == 3
     assert len(held("x", at)) == 6
     (files.folder / "3.png").unlink()
     with pytest.raises(BocError, match="4 of the 6 items of x are missing"):
@@ -220,7 +218,7 @@ def test_captions_follow_their_table(encoder: Counting, files: Files, at: str, t
     assert held("x", at) == held("fresh", at)
 
 
-def test_metadata_of_a_table_stays_or_is_given_anew(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_metadata_is_kept_or_replaced(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
     for name, place in (("old", "here"), ("other", "there")):
         rows = "".join(f"{i}.png,{place} {i}\n" for i in range(6))
         (tmp_path / f"{name}.csv").write_text(f"id,where\n{rows}")
@@ -249,7 +247,7 @@ def _taken(at: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_facts_that_a_table_gave_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
+def test_table_facts_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
     folder, table = tmp_path / "pictures", tmp_path / "table.csv"
     folder.mkdir()
     for i in range(4):
@@ -273,7 +271,7 @@ def test_facts_that_a_table_gave_outlive_a_changed_picture(encoder: Counting, at
     assert plugins.backend(at).open("x").manifest == before  # nothing was written again
 
 
-def test_a_table_that_repeats_its_camera_is_a_table_all_the_same(encoder: Counting, at: str, tmp_path: Path) -> None:
+def test_table_with_the_fact_of_the_camera(encoder: Counting, at: str, tmp_path: Path) -> None:
     folder, table = tmp_path / "pictures", tmp_path / "table.csv"
     folder.mkdir()
     _photograph(folder / "0.jpg", "red", "2020:01:01 00:00:00", 10**18)
@@ -286,7 +284,7 @@ def test_a_table_that_repeats_its_camera_is_a_table_all_the_same(encoder: Counti
 
 
 @pytest.mark.slow
-def test_what_could_not_be_read_is_not_tried_again(
+def test_unreadable_pictures_are_skipped(
     encoder: Counting, files: Files, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.do(("write", "bad.png", "bad"))
@@ -317,7 +315,7 @@ def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: 
             sync_index("x", folders, at=at)
         with pytest.warns(BocWarning, match="two"):
             report = sync_index("x", folders, at=at, keep_missing=True)
-        assert report.kept == 3
+        assert report.missing == 3
     assert held("x", at).keys() == {f"one/{n}.png" for n in ("1", "2", "new", "moved")} | {
         f"two/{i}.png" for i in range(3)
     }
@@ -351,9 +349,7 @@ def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: st
     assert held("x", at) == held("fresh", at)
 
 
-def test_an_edit_by_somebody_else_in_between_is_told(
-    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_edit_is_refused(encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     new("x", files.folder, at)
     files.write(files.folder / "new.png", "new")
     encode = encoder.encode_images

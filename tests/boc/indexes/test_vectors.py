@@ -33,9 +33,7 @@ def assert_holds(index: Index, features: Path, dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["dictionary:2/8(terms=16)", "bits:4/8"])
 @pytest.mark.parametrize("dtype", VECTOR_DTYPES)
-def test_whatever_is_done_with_an_index_keeps_its_rounding(
-    library: Path, tmp_path: Path, dtype: str, code: str
-) -> None:
+def test_rounding_survives_every_operation(library: Path, tmp_path: Path, dtype: str, code: str) -> None:
     features, at, to = library / "photos.h5", f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
     backend = plugins.backend(at)
     build_index("photos", features, at=at, code=code, vectors=dtype)
@@ -54,7 +52,7 @@ def test_whatever_is_done_with_an_index_keeps_its_rounding(
     assert build_index("photos", tmp_path / "exported.h5", at=at).up_to_date
 
 
-def test_8_bits_are_chosen_and_told_by_commands(library: Path, tmp_path: Path) -> None:
+def test_int8_vectors_by_command(library: Path, tmp_path: Path) -> None:
     at, features = f"file:{tmp_path}", library / "photos.h5"
     made = boc("index", "photos", features, "--at", at, "--vectors", "int8")
     assert made.exit_code == 0, made.output

@@ -50,7 +50,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 @pytest.mark.slow
-def test_changes_are_taken_in_and_a_disk_that_goes_removes_nothing(encoder: Counting, tmp_path: Path) -> None:
+def test_watch_syncs_changes(encoder: Counting, tmp_path: Path) -> None:
     files, at = Files(tmp_path / "pictures"), f"file:{tmp_path / 'at'}"
     for i in range(5):
         files.write(files.folder / f"{i}.png", f"picture {i}")
@@ -85,7 +85,7 @@ def test_changes_are_taken_in_and_a_disk_that_goes_removes_nothing(encoder: Coun
 
 
 @pytest.mark.parametrize("some", [False, True])
-def test_a_place_that_is_away_does_not_keep_the_others_busy(tmp_path: Path, some: bool) -> None:
+def test_moments_of_a_missing_place(tmp_path: Path, some: bool) -> None:
     (tmp_path / "there").mkdir()
     looks = iter(range(6))
     places = [tmp_path / "there", tmp_path / "away"]

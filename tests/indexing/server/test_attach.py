@@ -170,12 +170,12 @@ def test_a_code_is_attached_while_their_program_writes_and_is_taken_away_clean(
     program.start()
     shown: list[Any] = []
 
-    def agreed(change: dict[str, Any]) -> bool:
+    def confirm(change: dict[str, Any]) -> bool:
         shown.append(change)
         return True
 
     try:
-        report = attach(shop.name, [file], at=at, code="scalar", key="sku" if by_key else None, agreed=agreed)
+        report = attach(shop.name, [file], at=at, code="scalar", key="sku" if by_key else None, confirm=confirm)
     finally:
         stop.set()
         program.join()
@@ -202,7 +202,7 @@ def test_a_code_is_attached_while_their_program_writes_and_is_taken_away_clean(
     assert verify(index, pairs=200).right
     assert index.manifest.items == {"image": N, "text": 0}
 
-    again = attach(shop.name, [file], at=at, key="sku" if by_key else None, agreed=lambda c: False)
+    again = attach(shop.name, [file], at=at, key="sku" if by_key else None, confirm=lambda c: False)
     assert again is not None
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
     assert detach(shop.name, at=at) == N
