@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from boc.errors import ImageError
-from boc.inputs.images import opened, orientation, upright_size
+from boc.inputs.images import open_image, orientation, upright_size
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
@@ -81,7 +81,7 @@ def exif_facts(file: BinaryIO) -> dict[str, Any]:
 def _header_facts(path: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         try:
-            image = stack.enter_context(opened(path))
+            image = stack.enter_context(open_image(path))
             width, height = upright_size(image)
             seen = {"width": width, "height": height, "orientation": orientation(image)}
             if image.format == "TIFF":  # the file itself is the structure

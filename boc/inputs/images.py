@@ -65,7 +65,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     """
     from PIL.Image import Transpose
 
-    with opened(path) as image:
+    with open_image(path) as image:
         _check_size(image, path, max_pixels)
         if least is not None:
             image.draft(None, (least, least))
@@ -76,7 +76,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
-    with opened(path) as image:
+    with open_image(path) as image:
         return upright_size(image)
 
 
@@ -90,7 +90,7 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
+def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.inputs.images import formats, opened
+from boc.inputs.images import formats, open_image
 from boc.web.http.responses import ProblemError
 
 
@@ -49,7 +49,7 @@ def _suffix(data: bytes, pixels: int) -> str:
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
     try:
-        with opened(io.BytesIO(data), "the picture") as image:
+        with open_image(io.BytesIO(data), "the picture") as image:
             (width, height), kind = image.size, str(image.format).lower()
     except ImageError as error:
         raise _refusal(error, pixels) from None
