@@ -157,7 +157,7 @@ def build_index(
                 concepts=concepts,
                 metadata=table,
             )
-            unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
+            unreadable = {key: list(states[key]) for key, _ in file.failures if states.get(key)}
             manifest = replace_in(manifest, unreadable=unreadable)
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         held = existed and (not replace or shard is not None)
@@ -170,7 +170,9 @@ def build_index(
             for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
-        report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)
+        report = LoadReport(
+            file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published
+        )
     if made is not None:
         made.unlink()
     return report
@@ -214,7 +216,7 @@ def append(
         for done in append_items(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
-        report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
+        report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
     if made is not None:
         made.unlink()
     return report

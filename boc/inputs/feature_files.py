@@ -50,9 +50,9 @@ class FeatureFiles:
         return replace(first, source=hashlib.sha256(sources.encode()).hexdigest(), shard="")
 
     @property
-    def failed(self) -> list[tuple[str, str]]:
+    def failures(self) -> list[tuple[str, str]]:
         """(id, reason) of the items that could not be used."""
-        return [pair for file in self.files for pair in file.failed]
+        return [pair for file in self.files for pair in file.failures]
 
     @property
     def exported(self) -> FeatureFile | None:

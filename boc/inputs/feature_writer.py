@@ -72,7 +72,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 if file.header != self.header:
                     raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
-                failed += file.failed
+                failed += file.failures
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_batches(parts), failed, self._arrays)
         # What a kill has left goes, too; what somebody else has put there stays.

@@ -162,7 +162,7 @@ class FeatureFile:
         return len(self._file[modality]["ids"]) if modality in self._file else 0
 
     @property
-    def failed(self) -> list[tuple[str, str]]:
+    def failures(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
         with _damage(self.path):
             return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]

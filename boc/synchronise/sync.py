@@ -226,10 +226,10 @@ class _Sync:
                 if path is not None:
                     with FeatureFile(path) as file:
                         done += [key for modality in MODALITIES for key in file.ids(modality)]
-                        failed += file.failed
-                        leaving += [key for key, _ in file.failed if key in self._stored]
+                        failed += file.failures
+                        leaving += [key for key, _ in file.failures if key in self._stored]
                         self._unreadable |= {
-                            key: list(self._states[key]) for key, _ in file.failed if key in self._states
+                            key: list(self._states[key]) for key, _ in file.failures if key in self._states
                         }
                         deque(put_items(editor, file, self._searcher.codec, self._index.manifest, self._table), 0)
                 for start in range(0, len(leaving), DELETED):
@@ -281,7 +281,7 @@ class _Sync:
         with FeatureFile(path) as file:
             wanted = {item.id: item.content for item in chunk}
             held = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
-            held |= {key: wanted.get(key, "") for key, _ in file.failed}
+            held |= {key: wanted.get(key, "") for key, _ in file.failures}
             if file.header.digest != network.identity.digest or held != wanted:
                 raise BocError(
                     f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"

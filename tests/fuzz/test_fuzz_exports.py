@@ -90,7 +90,7 @@ def outcome(path: Path, at: str) -> str:
     """What comes of a forged export: refused, an index that answers, or the error that is none of ours."""
     try:
         with FeatureFile(path) as file:
-            file.failed  # noqa: B018 - it reads
+            file.failures  # noqa: B018 - it reads
         build_index("forged", path, at=at, replace=True)
         searcher = Searcher.open("forged", at)
         assert sum(searcher.index.manifest.items.values()) > 0

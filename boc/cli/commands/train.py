@@ -138,7 +138,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource, *, told: boo
         extraction = Extraction(data, path, regions=source, workers=None)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
-        for _, reason in file.failed if told else ():
+        for _, reason in file.failures if told else ():
             click.echo(f"left out: {reason}", err=True)
     return path
 

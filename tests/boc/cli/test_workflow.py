@@ -270,7 +270,7 @@ def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_n
     assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [0, 36]
     at = f"file:{tmp_path / 'index'}"
     with FeatureFile(tmp_path / "f.h5") as file:
-        assert file.failed == []
+        assert file.failures == []
         assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [0, 1, 2, 3, 0]
         codec = fit_code(file, global_code(z=16))
         assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]

@@ -146,7 +146,7 @@ def test_a_folder_of_damaged_files_gives_all_good_ones_and_names_each_bad_one_on
         assert bad[name].words in line
     with FeatureFile(output) as file:
         assert [item.id for item in file.items("image")] == sorted(good)
-        assert [key for key, _ in file.failed] == sorted(bad)
+        assert [key for key, _ in file.failures] == sorted(bad)
 
 
 # What follows is given to worker processes, which import this file for it.

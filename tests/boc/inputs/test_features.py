@@ -105,7 +105,7 @@ def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> N
         path = write(Path(folder) / "f.h5", HEADER, [[batch]], [("é", "日本")])
         with FeatureFile(path) as file:
             assert file.items("text") == items
-            assert file.failed == [("é", "日本")]
+            assert file.failures == [("é", "日本")]
 
 
 def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_failures_are_kept_in_order_across_parts(tmp_path: Path) -> None:
         writer.append(1, [], [("c", "gone")])
         writer.finish()
     with FeatureFile(path) as file:
-        assert file.failed == [("b", "torn"), ("a", "empty"), ("c", "gone")]
+        assert file.failures == [("b", "torn"), ("a", "empty"), ("c", "gone")]
         assert file.count("image") == 3
 
 
 def test_a_file_may_hold_failures_only(tmp_path: Path) -> None:
     with FeatureFile(write(tmp_path / "f.h5", HEADER, [[]], [("a", "torn")])) as file:
-        assert file.failed == [("a", "torn")]
+        assert file.failures == [("a", "torn")]
         assert [file.count(modality) for modality in MODALITIES] == [0, 0]
 
 
@@ -308,7 +308,7 @@ def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, 
         ]
         given_in = order.sample(paths, len(paths))
         with FeatureFiles(given_in) as files:
-            assert files.failed == [(f"bad {i}", "torn") for i in range(len(parts))]
+            assert files.failures == [(f"bad {i}", "torn") for i in range(len(parts))]
             assert files.header.identity == HEADER.identity
             assert (files.header.shard == "") == (len(parts) > 1)
             for position, modality in enumerate(MODALITIES):

@@ -39,7 +39,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drain(path: Path) -> None:
     """Read all that there is."""
     with FeatureFile(path) as file:
-        assert isinstance(file.failed, list)
+        assert isinstance(file.failures, list)
         for modality in MODALITIES:
             file.ids(modality)
             for rows in file.batches(modality, 7):
