@@ -139,7 +139,7 @@ def build_index(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
     )
     with FeatureFiles(paths) as file:
-        exported = file.exported if (code, vectors, concepts) == (None, None, None) else None
+        exported = file.index_file if (code, vectors, concepts) == (None, None, None) else None
         if exported is not None:
             manifest, codec = stored_manifest(exported, rm, rerank, table)
         else:

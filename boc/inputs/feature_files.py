@@ -55,7 +55,7 @@ class FeatureFiles:
         return [pair for file in self.files for pair in file.failures]
 
     @property
-    def exported(self) -> FeatureFile | None:
+    def index_file(self) -> FeatureFile | None:
         """The file, if it is a single one and an exported index."""
         return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
 
