@@ -190,8 +190,8 @@ class _StoredRegions:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}
         if self._places:
             self._offsets = file.offsets("image")
-            self._features = file.mapped("image", "ragged/features")
-            self._boxes = file.mapped("image", "ragged/boxes")
+            self._features = file.memory_map("image", "ragged/features")
+            self._boxes = file.memory_map("image", "ragged/boxes")
 
     def __call__(self, image: ImageRef) -> Regions:
         place = self._places[image.id]

@@ -248,7 +248,7 @@ class FeatureFile:
             flat = group["words"].asstr()[low:high].tolist()
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
-    def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
+    def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
         """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
@@ -287,7 +287,7 @@ class FeatureFile:
                     arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
                 for name in arrays:
                     for start in range(0, len(self._file[modality][name]), BLOCK):
-                        array = self._file[modality][name] if name == "offsets" else self.mapped(modality, name)
+                        array = self._file[modality][name] if name == "offsets" else self.memory_map(modality, name)
                         digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
                         del array  # unmapped, so that the pages that were read do not count as memory of the process
         return digest.hexdigest()
@@ -295,7 +295,9 @@ class FeatureFile:
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
-            chosen = self.mapped(modality, "dense/vectors")[rows[start : start + SAMPLED]]  # mapped for one block only
+            chosen = self.memory_map(modality, "dense/vectors")[
+                rows[start : start + SAMPLED]
+            ]  # mapped for one block only
             found: NDArray[np.float32] = chosen.astype(np.float32)
             check_values(self.path, found)
             yield found

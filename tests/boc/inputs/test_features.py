@@ -87,7 +87,7 @@ def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtyp
                 assert np.array_equal(file.vectors(modality), whole.embeddings.vectors)
                 for name, values in (("dense/vectors", whole.embeddings.vectors),
                                      ("ragged/concepts", whole.embeddings.concepts.values)):  # fmt: skip
-                    mapped = file.mapped(modality, name)
+                    mapped = file.memory_map(modality, name)
                     assert mapped.dtype == dtype
                     assert np.array_equal(mapped.astype(np.float32), values)
                     assert not mapped.flags.writeable or mapped.size == 0

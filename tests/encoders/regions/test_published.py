@@ -121,7 +121,7 @@ def test_an_array_of_scan_is_extracted_like_any_source(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     with FeatureFile(tmp_path / "test.h5") as file:
         assert (file.count("image"), file.count("text")) == (3, 15)
-        assert np.unique(file.mapped("image", "ragged/features")).tolist() == [0, 1, 2]
+        assert np.unique(file.memory_map("image", "ragged/features")).tolist() == [0, 1, 2]
 
 
 def test_wrong_arrays_are_refused_with_the_next_step(tmp_path: Path) -> None:
