@@ -187,7 +187,7 @@ def _is(value: Any, kind: FieldType) -> bool:
     return kind == "float" and isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
+def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
     """The name of a field that an item has but ``types`` do not declare, or None."""
     return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocError, SourceError
-from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared
+from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared_field
 from boc.types import FieldType, Filter, Item
 from tests.oracles import picture, sentence
 
@@ -254,5 +254,5 @@ def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -
 
 def test_fields_beyond_the_declared_are_named() -> None:
     items = [picture("a"), Item("b", "image", "", fields={"year": 1})]
-    assert undeclared(items, {"year": "integer"}) is None
-    assert undeclared(items, {"tag": "keyword"}) == "year"
+    assert undeclared_field(items, {"year": "integer"}) is None
+    assert undeclared_field(items, {"tag": "keyword"}) == "year"
