@@ -16,7 +16,7 @@ from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, facts_of
-from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.prepare_pool import worker_count, preparing
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
@@ -71,7 +71,9 @@ class Extraction:
         self.source = source
         self.encoder = encoder
         self.concepts = concepts
-        self.workers = workers if workers is not None else advised(sum(i.modality == "image" for i in source.items))
+        self.workers = (
+            workers if workers is not None else worker_count(sum(i.modality == "image" for i in source.items))
+        )
         self.total = len(source.items)
         self.speed = Speed()
         kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"

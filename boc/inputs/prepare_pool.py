@@ -30,7 +30,7 @@ FEW = 256  # up to this number workers do not pay: preparing takes less time tha
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def advised(pictures: int) -> int:
+def worker_count(pictures: int) -> int:
     """Number of worker processes for so many pictures: one per core that this process may use, 0 for few pictures."""
     if pictures < FEW:
         return 0

@@ -24,7 +24,7 @@ from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
-from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.prepare_pool import worker_count, preparing
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
@@ -257,7 +257,7 @@ class _Sync:
         """Read the words inside pictures that are in the index without them, in commits of ``READ``."""
         items = self._index.find(self._unread)
         images = [ImageRef(item.id, Path(item.content)) for item in items]
-        with preparing(words.words_inside, images, advised(len(images))) as found:
+        with preparing(words.words_inside, images, worker_count(len(images))) as found:
             for start in range(0, len(items), READ):
                 batch = items[start : start + READ]
                 told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]

@@ -29,7 +29,7 @@ from boc.errors import BocError, EncoderError, FeatureFileError, ImageError, Sou
 from boc.inputs import prepare_pool
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
-from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.prepare_pool import worker_count, preparing
 from boc.inputs.sources import open_source
 from boc.plugins import encoder as load_encoder
 from boc.plugins import region_source
@@ -320,8 +320,8 @@ def test_a_run_that_is_abandoned_leaves_nobody_behind(workers: Callable[[], int]
 
 
 def test_few_pictures_need_no_workers() -> None:
-    assert advised(0) == advised(prepare_pool.FEW - 1) == 0
-    assert advised(prepare_pool.FEW) == len(os.sched_getaffinity(0))
+    assert worker_count(0) == worker_count(prepare_pool.FEW - 1) == 0
+    assert worker_count(prepare_pool.FEW) == len(os.sched_getaffinity(0))
 
 
 @pytest.fixture(scope="module")
