@@ -123,7 +123,7 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
     return source if ids is None else replace(source, items=_keep(source.items, ids))
 
 
-def joined(one: Source, other: Source) -> Source:
+def join_sources(one: Source, other: Source) -> Source:
     """The items of two parts of one source, pictures first. SourceError for a picture of both."""
     both = {item.id for item in one.items} & {item.id for item in other.items if item.modality == "image"}
     if both:
