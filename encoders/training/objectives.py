@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from ..networks.alignment import check_pooling, pooled
+from ..networks.alignment import check_pooling, pool_cosines
 from ..networks.base import Encoded, Network
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import Captions, Chunk, in_order
@@ -118,7 +118,7 @@ class Objective(nn.Module):
         with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
             # TERN's sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
-            return pooled(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
+            return pool_cosines(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
 
     @property
     def ranking(self) -> str:

@@ -21,7 +21,7 @@ from boc import plugins
 from boc.types import ImageRef
 from encoders.conversion.checkpoints import read_published
 from encoders.conversion.convert import from_published
-from encoders.networks.alignment import pooled
+from encoders.networks.alignment import pool_cosines
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, boc
 
@@ -66,7 +66,7 @@ def run(network: Any, given: Arrays, dtype: torch.dtype = torch.float32) -> list
     return [*images, *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"]))]
 
 
-def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Pool = pooled) -> Arrays:
+def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Pool = pool_cosines) -> Arrays:
     """All that a file may expect, by name. Spoiled inputs go into the network only."""
     inputs = {**given, **(spoiled or {})}
     images, regions, texts, words = run(network, inputs)
@@ -247,7 +247,7 @@ def test_padding_counts_as_a_cosine_of_zero(file: Path, sign: int) -> None:
     A = torch.einsum("bnd,tld->btnl", regions, words).numpy()
     for mode in ("mrsw", "mwsr", "symm", "mravgw"):
         slow = [[slow_score(A[i, j], n, m, mode) for j, m in enumerate(lengths)] for i, n in enumerate(counts)]
-        found = pooled(regions, masks[0], words, masks[1], mode).numpy()
+        found = pool_cosines(regions, masks[0], words, masks[1], mode).numpy()
         assert np.abs(found - slow).max() <= 1e-12
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from boc.errors import EncoderError
 from boc.types import Item
 from encoders.networks import text_towers
-from encoders.networks.alignment import POOLINGS, pooled
+from encoders.networks.alignment import POOLINGS, pool_cosines
 from encoders.networks.base import Encoded
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
@@ -48,7 +48,7 @@ def test_pooling_is_the_slow_loop(seed: int, n: list[int], m: list[int], pooling
         for c in (n, m)
     )
     masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
-    found = pooled(regions, masks[0], words, masks[1], pooling)
+    found = pool_cosines(regions, masks[0], words, masks[1], pooling)
     for i in range(len(n)):
         for j in range(len(m)):
             A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
@@ -67,8 +67,8 @@ def test_attention_over_words_is_scan() -> None:
     weights = np.exp(A) / np.exp(A).sum(axis=1, keepdims=True)
     attended = weights @ words[0].numpy()
     expected = sum(r @ a / np.linalg.norm(a) for r, a in zip(regions[0].numpy(), attended, strict=True))
-    assert float(pooled(regions, ones[0], words, ones[1], "scan")) == pytest.approx(expected, abs=1e-9)
-    alone = pooled(regions, ones[0], words, torch.zeros(1, 4, dtype=torch.bool), "scan")
+    assert float(pool_cosines(regions, ones[0], words, ones[1], "scan")) == pytest.approx(expected, abs=1e-9)
+    alone = pool_cosines(regions, ones[0], words, torch.zeros(1, 4, dtype=torch.bool), "scan")
     assert float(alone) == 0
 
 
