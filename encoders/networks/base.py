@@ -15,7 +15,7 @@ from boc.types import Regions
 from . import text_towers
 
 
-class Encoded(NamedTuple):
+class Encodings(NamedTuple):
     """Outputs of a network: ``vectors`` (B, dim) with unit rows; contextualised ``sets`` (B, rows, dim), whose rows
     beyond the length of an item are undefined."""
 
@@ -51,15 +51,15 @@ class Network(nn.Module):
         """Width of the common space."""
         raise NotImplementedError
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """features (B, n, region_dim), boxes (B, n, 4) as fractions of width and height, lengths (B,), the true n."""
         raise NotImplementedError
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         """hidden (B, L, h), the output of the text tower, lengths (B,)."""
         raise NotImplementedError
 
-    def texts(self, ids: Tensor, lengths: Tensor) -> Encoded:
+    def texts(self, ids: Tensor, lengths: Tensor) -> Encodings:
         """ids (B, L), special ones included, lengths (B,)."""
         return self.words(self.txt_enc(ids, lengths), lengths)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encoded
+from .base import Encodings
 from .tern import Tern, TernConfig
 
 CLAMP = 20.0  # of the logarithm of a row's weight
@@ -64,12 +64,12 @@ class Teran(Tern):
     def image_joint(self) -> nn.Module:
         return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().images(features, boxes, lengths)
         mask = self.region_mask(lengths, encoded.sets.shape[1])
         return self._pooled(encoded, mask, "image_gather")
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().words(hidden, lengths)
         places = torch.arange(hidden.shape[1], device=hidden.device)[None, :]
         return self._pooled(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
@@ -84,11 +84,11 @@ class Teran(Tern):
         from_here = kept.flip(1).cumsum(dim=1).flip(1)
         return kept & (from_here >= self.word_margins[1])
 
-    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
+    def _encoded(self, joined: Tensor, rows: Tensor) -> Encodings:
         encoded = super()._encoded(joined, rows)
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
-    def _pooled(self, encoded: Encoded, mask: Tensor, gather: str) -> Encoded:
+    def _pooled(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
         """The mean over masked rows in place of the first row, if so configured; the first where there are none."""
         if self.config.vector == "first":
             return encoded

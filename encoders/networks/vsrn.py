@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .base import Encoded, Network, raised
+from .base import Encodings, Network, raised
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
@@ -199,11 +199,11 @@ class Vsrn(Network):
         width: int = self.config.width
         return width
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """A picture without regions is treated as one region with a zero feature."""
         features, boxes, lengths = self._clean(features, boxes, lengths)
         state, regions = self.img_enc(features, boxes, lengths)
-        return Encoded(nn.functional.normalize(state, dim=1), regions)
+        return Encodings(nn.functional.normalize(state, dim=1), regions)
 
     def affinities(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Tensor:
         """R (B, n, n) of the first layer of region reasoning, for inputs as of ``images``; n is at least 1.
@@ -226,14 +226,14 @@ class Vsrn(Network):
         features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
         return raised(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.txt_rnn is None:
             rows = self.txt_fc(hidden)
             pooled = mean_of(rows, ~padding_mask(lengths, hidden.shape[1]))
         else:
             rows, _ = self.txt_rnn(hidden)
             pooled = at_last(rows, lengths)
-        return Encoded(nn.functional.normalize(pooled, dim=1), rows)
+        return Encodings(nn.functional.normalize(pooled, dim=1), rows)
 
 
 def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:

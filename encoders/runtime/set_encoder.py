@@ -17,7 +17,7 @@ from boc.plugins import RegionSource
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 
 from ..networks import text_towers
-from ..networks.base import Encoded, Network, pad_regions
+from ..networks.base import Encodings, Network, pad_regions
 from . import device
 from .batching import in_batches, to_device
 
@@ -109,7 +109,7 @@ class SetEncoder:
         masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
-    def _rows(self, encoded: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+    def _rows(self, encoded: Encodings, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
         """Vectors, and the rows ``kept`` of each set, as slices where possible, which avoid a device
         synchronisation."""
         vectors = encoded.vectors

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from boc.errors import EncoderError
 
 from ..networks.alignment import check_pooling, pool_cosines
-from ..networks.base import Encoded, Network
+from ..networks.base import Encodings, Network
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import Captions, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
@@ -52,7 +52,7 @@ class Objective(nn.Module):
 
     def forward(
         self,
-        images: Encoded,
+        images: Encodings,
         lengths: Tensor,
         region_mask: Tensor,
         chunks: Sequence[Chunk],
@@ -104,7 +104,7 @@ class Objective(nn.Module):
         others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
         return preference(scores[own, places], others, self.config.alignment_temperature)
 
-    def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    def scores(self, part: str, images: Encodings, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
         """Scores (pictures, captions) by ``matching`` or ``alignment``."""
         columns = []
         for chunk in chunks:

@@ -17,7 +17,7 @@ from boc.errors import EncoderError
 from boc.types import Item
 from encoders.networks import text_towers
 from encoders.networks.alignment import POOLINGS, pool_cosines
-from encoders.networks.base import Encoded
+from encoders.networks.base import Encodings
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
 from encoders.training.config import TrainConfig
@@ -82,7 +82,7 @@ def captions(tmp_path: Path) -> tuple[Any, Captions]:
     return network, Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
 
 
-def encode(network: Any, captions: Captions) -> tuple[Encoded, torch.Tensor, torch.Tensor, Any]:
+def encode(network: Any, captions: Captions) -> tuple[Encodings, torch.Tensor, torch.Tensor, Any]:
     lengths = torch.tensor([4, 2, 3])
     images = network.images(torch.randn(3, 4, 6), torch.rand(3, 4, 4), lengths)
     mask = network.region_mask(lengths, images.sets.shape[1])
@@ -153,7 +153,7 @@ def test_generation_reads_every_region_and_nothing_else(kind: str, tmp_path: Pat
     def loss(rows: torch.Tensor) -> float:
         with torch.no_grad():
             mask = network.region_mask(lengths, rows.shape[1])
-            return float(objective(Encoded(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1))
+            return float(objective(Encodings(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1))
 
     plain, mask = loss(sets), network.region_mask(lengths, sets.shape[1])
     for picture, row in np.ndindex(*mask.shape):
