@@ -79,7 +79,7 @@ def _between(start: int, stop: Tensor, size: int) -> Tensor:
     return (places >= start) & (places < stop[:, None])
 
 
-def raised(features: Tensor, power: float) -> Tensor:
+def signed_power(features: Tensor, power: float) -> Tensor:
     """|x| ** power with the sign of x."""
     return features if power == 1 else features.sign() * features.abs().pow(power)
 

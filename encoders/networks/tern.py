@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encodings, Network, raised
+from .base import Encodings, Network, signed_power
 from .layers import padding_mask, transformer
 
 BOX_CODE = 5  # x1, y1, x2, y2, area
@@ -110,7 +110,7 @@ class Tern(Network):
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """An all-zero row goes before the regions: I-CLS, which gathers the picture."""
-        features = raised(features, self.config.region_power)
+        features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .base import Encodings, Network, raised
+from .base import Encodings, Network, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
@@ -224,7 +224,7 @@ class Vsrn(Network):
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
         features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
-        return raised(features, self.config.region_power), boxes, lengths.clamp(min=1)
+        return signed_power(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.txt_rnn is None:
