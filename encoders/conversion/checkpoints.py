@@ -64,7 +64,7 @@ def read_published(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
     try:
-        with _unpacked(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
+        with _unpack(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
             content = torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
@@ -215,7 +215,7 @@ def _plain_types() -> list[Any]:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
+def _unpack(path: Path) -> Iterator[Path]:
     """``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
 
     The suffix does not decide: VSRN's files end in .tar and are no archives.

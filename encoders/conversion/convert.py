@@ -38,7 +38,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Converted:
+class Conversion:
     """The result of a conversion: the kind of network, its settings, its number of parameters, and what the file says
     of its training (epoch, best scores, pooling of alignments)."""
 
@@ -55,7 +55,7 @@ def convert(
     source: RegionSource,
     *,
     stop_list: Path | None = None,
-) -> Converted:
+) -> Conversion:
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
@@ -92,7 +92,7 @@ def convert(
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Converted(kind, asdict(network.config), parameters, _training(kind, published))
+    return Conversion(kind, asdict(network.config), parameters, _training(kind, published))
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
@@ -126,7 +126,7 @@ def _read_pieces(path: Path) -> dict[str, int]:
     """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     try:
         text = path.read_text(encoding="utf-8")
-        vocabulary = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _numbered(text)
+        vocabulary = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _number_lines(text)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -138,7 +138,7 @@ def _read_pieces(path: Path) -> dict[str, int]:
     return pieces
 
 
-def _numbered(text: str) -> dict[str, int]:
+def _number_lines(text: str) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
 
 

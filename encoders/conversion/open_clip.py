@@ -50,8 +50,8 @@ UNUSED = {"attn_mask"}  # made again by either library
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     """The network, the tokenizer and the image processor. ValueError for another architecture."""
-    told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    network, pictures = told["model_cfg"], told.get("preprocess_cfg", {})
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use
     tokenizer = library.CLIPTokenizerFast.from_pretrained(folder, local_files_only=True)

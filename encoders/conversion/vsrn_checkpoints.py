@@ -74,7 +74,7 @@ def read_vocabulary(path: Path) -> list[str]:
     except OSError as error:
         raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickled(data))
+        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
         if isinstance(content, Mapping):
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]
@@ -98,17 +98,17 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
         )
 
 
-def _unpickled(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     class Vocabulary:
         pass
 
-    class Restricted(Unpickler):
+    class VocabularyUnpickler(Unpickler):
         def find_class(self, module: str, name: str) -> type:
             if (module, name) != ("__main__", "Vocabulary"):
                 raise UnpicklingError(f"it asks for {module}.{name}")
             return Vocabulary
 
-    return Restricted(BytesIO(data), encoding="utf-8").load()
+    return VocabularyUnpickler(BytesIO(data), encoding="utf-8").load()
 
 
 def _linear(name: str, tensor: Tensor) -> Tensor:

@@ -66,15 +66,15 @@ class Network(nn.Module):
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
         """Boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
         before, _ = self.region_margins
-        return _between(before, before + lengths, rows)
+        return _row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Boolean (B, L): which rows of the sets of texts are words."""
         before, behind = self.word_margins
-        return _between(before, lengths - behind, ids.shape[1])
+        return _row_mask(before, lengths - behind, ids.shape[1])
 
 
-def _between(start: int, stop: Tensor, size: int) -> Tensor:
+def _row_mask(start: int, stop: Tensor, size: int) -> Tensor:
     places = torch.arange(size, device=stop.device)[None, :]
     return (places >= start) & (places < stop[:, None])
 

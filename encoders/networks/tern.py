@@ -116,12 +116,12 @@ class Tern(Network):
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask), rows)
+        return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         mask = padding_mask(lengths, hidden.shape[1])
         rows = self.cap_proj(hidden)
-        return self._encoded(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
+        return self._encodings(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
 
     @property
     def image_joint(self) -> nn.Module:
@@ -132,7 +132,7 @@ class Tern(Network):
         config = self.config
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 
-    def _encoded(self, joined: Tensor, rows: Tensor) -> Encodings:
+    def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
         """What the last layers made of ``rows``, both (B, n, joint_width)."""
         first = joined[:, 0]
         vectors = first / first.norm(dim=1, keepdim=True)

@@ -240,13 +240,13 @@ def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
     """The ids of words that say where one thing is seen from another, each with the id of its opposite; only pairs that
     the tokenizer knows as whole words."""
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for pair in OPPOSITES:
         rows = tokens.ids(pair)
         if [row[1:-1] for row in tokens.strings(rows)] == [[word] for word in pair]:
             one, other = (row[1] for row in rows)
-            found |= {one: other, other: one}
-    return found
+            pairs |= {one: other, other: one}
+    return pairs
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

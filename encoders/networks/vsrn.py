@@ -138,7 +138,7 @@ class _ImageTower(nn.Module):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all at least 1 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
-        reasoned = rows = self.embedded(features, real)
+        reasoned = rows = self.embed_regions(features, real)
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
@@ -149,7 +149,7 @@ class _ImageTower(nn.Module):
         states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
 
-    def embedded(self, features: Tensor, real: Tensor) -> Tensor:
+    def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
         """The regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
         rows: Tensor = self.fc(features)
         return self._unit(rows, real) if self.first_norm else rows
@@ -216,7 +216,7 @@ class Vsrn(Network):
         real = ~padding_mask(lengths, features.shape[1])
         first = self.img_enc.get_submodule("Rs_GCN_1")
         assert isinstance(first, Reasoning)
-        return first.affinity(self.img_enc.embedded(features, real), real)
+        return first.affinity(self.img_enc.embed_regions(features, real), real)
 
     def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs of ``images`` with at least one region, features raised to their power, zeros as padding."""

@@ -133,11 +133,11 @@ class VsrnPlusPlus(Vsrn):
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.special_words:
-            return self._reasoned(hidden, lengths)
-        encoded = self._reasoned(hidden[:, 1:], (lengths - 2).clamp(min=1))
+            return self._reason(hidden, lengths)
+        encoded = self._reason(hidden[:, 1:], (lengths - 2).clamp(min=1))
         return Encodings(encoded.vectors, nn.functional.pad(encoded.sets, (0, 0, 1, 0)))
 
-    def _reasoned(self, hidden: Tensor, lengths: Tensor) -> Encodings:
+    def _reason(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.word_reasoning:
             hidden = self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1]))
         return super().words(hidden, lengths)

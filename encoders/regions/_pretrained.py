@@ -28,7 +28,7 @@ UNUSED = "pooler"  # part of AutoModel that many published backbones lack; its o
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Backbone:
     """A network for inference with its picture processor.
 
     ``name`` finds it again: the absolute folder, or the name in the cache. ``digest`` (SHA-256) covers its weights and
@@ -53,12 +53,12 @@ class Pretrained:
         return {name: value.to(self.device) for name, value in made.items() if isinstance(value, torch.Tensor)}
 
 
-def load(name: str, auto: Any, kind: str) -> Pretrained:
+def load(name: str, auto: Any, kind: str) -> Backbone:
     """Load the model ``name`` with ``auto`` (AutoModel or a variant) in float32; ``kind`` is for messages.
 
     Raises EncoderError for a model that is missing or damaged, lacks weights, or would execute code or download files.
     """
-    folder, found = _folder(name, kind)
+    folder, place = _folder(name, kind)
     described, weights = _files(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
     try:
@@ -80,7 +80,7 @@ def load(name: str, auto: Any, kind: str) -> Pretrained:
         raise EncoderError(f"{name}: {len(missing)} weights are missing (such as {missing[0]}); fetch the model again")
     digest = hashlib.sha256("\n".join(f"{p.name} {sha256(p)}" for p in described + weights).encode()).hexdigest()
     device = pick("auto")
-    return Pretrained(found, digest, network.float().eval().to(device), processor, device)
+    return Backbone(place, digest, network.float().eval().to(device), processor, device)
 
 
 def _folder(name: str, kind: str) -> tuple[Path, str]:

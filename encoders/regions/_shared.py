@@ -21,22 +21,22 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
     """
     name, mark, query = argument.partition("?")
     defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")
         if not equals or key not in defaults:
-            raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {_known(defaults)}")
-        if key in given:
+            raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {_parameters(defaults)}")
+        if key in values:
             raise EncoderError(f"{argument}: {key} is given twice; give it once")
         expected = type(defaults[key])
         try:
-            given[key] = expected(text)
+            values[key] = expected(text)
         except ValueError:
             raise EncoderError(
-                f"{argument}: {key} must be of type {expected.__name__}, got {text!r}; known: {_known(defaults)}"
+                f"{argument}: {key} must be of type {expected.__name__}, got {text!r}; known: {_parameters(defaults)}"
             ) from None
     try:
-        return name, kind(**given)
+        return name, kind(**values)
     except ValueError as error:
         raise EncoderError(f"{argument}: {error}") from None
 
@@ -51,12 +51,12 @@ def write_spec(kind: str, name: str, options: object) -> str:
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
 
 
-def _known(defaults: dict[str, Any]) -> str:
+def _parameters(defaults: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in defaults.items()) or "none"
 
 
 @dataclass(frozen=True)
-class Kept:
+class BoxOptions:
     """Options for the boxes of a detector that become regions.
 
     At most ``top`` of those whose class confidence reaches ``threshold``, the most confident first (36 and 0.2 are
@@ -74,7 +74,7 @@ class Kept:
 
 
 def select(
-    corners: NDArray[np.float32], confidence: NDArray[np.float32], kept: Kept
+    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: BoxOptions
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
     (n,).
@@ -83,9 +83,9 @@ def select(
     are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
-    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= kept.threshold)
+    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
     order = np.argsort(-confidence, kind="stable")
-    rows = order[usable[order]][: kept.top].astype(np.int64)
+    rows = order[usable[order]][: options.top].astype(np.int64)
     return boxes[rows], rows
 
 

@@ -128,16 +128,16 @@ class EfficientnetRegions:
 
     def __call__(self, image: ImageRef) -> Regions:
         picture = read_image(image.path)
-        cells = self._seen(picture, self._cells)
+        cells = self._describe(picture, self._cells)
         whole = [cells.mean(axis=0, keepdims=True)] * self._options.whole
         sides = np.array([*picture.size] * 2)
-        crops = [self._seen(picture, 1, tuple(box * sides)) for box in self._crops.astype(np.float64)]
+        crops = [self._describe(picture, 1, tuple(box * sides)) for box in self._crops.astype(np.float64)]
         return Regions(np.concatenate([*whole, cells, *crops]), self._boxes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
 
-    def _seen(self, picture: Image.Image, cells: int, box: Any = None) -> NDArray[np.float32]:
+    def _describe(self, picture: Image.Image, cells: int, box: Any = None) -> NDArray[np.float32]:
         """(cells * cells, width) of the whole picture, or of a ``box`` of it in pixels."""
         square = picture.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
         parts = [self._features(square, cells)]

@@ -52,7 +52,7 @@ def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """(side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    edges = _normalised(_of_cells(_histograms(pixels), side))
+    edges = _normalise(_of_cells(_histograms(pixels), side))
     colours = rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
@@ -83,7 +83,7 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
     clipped = np.minimum(rows / _lengths(rows), 0.2)
     scaled: NDArray[np.float64] = clipped / _lengths(clipped)

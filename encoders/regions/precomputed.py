@@ -129,8 +129,8 @@ class FileRegions:
 def _read_array(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as handle:
-            found: Any = np.load(handle, allow_pickle=False)
-            array: NDArray[Any] = found["feat"] if path.suffix == ".npz" else found
+            content: Any = np.load(handle, allow_pickle=False)
+            array: NDArray[Any] = content["feat"] if path.suffix == ".npz" else content
     except FileNotFoundError:
         raise ImageError(
             f"{path}: no region features for this picture; extract them or leave it out with --ids"
@@ -244,13 +244,13 @@ class TsvRegions:
 
     def _row_name(self, image: ImageRef) -> str:
         names = known_as(image.id)
-        found = next((name for name in names if name in self._offsets), None)
-        if found is None:
+        row = next((name for name in names if name in self._offsets), None)
+        if row is None:
             raise ImageError(
                 f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
                 "extract its regions or leave it out with --ids"
             )
-        return found
+        return row
 
 
 def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
@@ -283,14 +283,14 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
 
 def _index(path: Path) -> _Index:
     """The index of the table: the one beside it, or a new one, kept if the folder is writable."""
-    status, kept = path.stat(), path.with_name(f".{path.name}.index.npz")
+    status, cache = path.stat(), path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    index = _read_index(kept, stamp)
+    index = _read_index(cache, stamp)
     if index is None:
         index = _index_table(path)
         arrays: dict[str, Any] = {"stamp": stamp, "ids": np.array(index.ids), "offsets": index.offsets}
         try:
-            with replacing(kept) as temporary, temporary.open("wb") as handle:
+            with replacing(cache) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, digest=np.array(index.digest), dim=np.array(index.dim), **arrays)
         except BocError:
             return index  # read-only folder: the next use scans again

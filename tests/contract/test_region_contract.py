@@ -202,10 +202,10 @@ def test_an_unknown_kind_is_told_all_that_there_are() -> None:
 
     with pytest.raises(EncoderError) as caught:
         plugins.region_source("magic:x")
-    for kind, written in regions.known().items():
+    for kind, written in regions.spec_forms().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
-    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.known())
+    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.spec_forms())
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

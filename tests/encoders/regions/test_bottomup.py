@@ -23,7 +23,7 @@ from boc.inputs.features import FeatureFile
 from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
-from encoders.regions.bottomup import Detector, anchors_of, confidence, moved, prepared, read_network
+from encoders.regions.bottomup import Detector, anchors_of, confidence, move_boxes, prepare_pixels, read_network
 from tests.helpers import boc
 
 PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
@@ -153,7 +153,7 @@ def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> 
     sides = [side * math.exp(min(s, math.log(1000 / 16))) for side, s in zip((width, height), step[2:], strict=True)]
     expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
     boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
-    found = moved(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
+    found = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -184,7 +184,7 @@ def test_pictures_are_resized_as_published() -> None:
     for width, height, expected in ((640, 480, (600, 800)), (2000, 500, (250, 1000)), (300, 300, (600, 600))):
         pixels = torch.zeros(3, height, width, dtype=torch.uint8)
         pixels[0] = 255  # red
-        found, scale = prepared(pixels)
+        found, scale = prepare_pixels(pixels)
         assert found.shape[1:] == expected
         assert scale == pytest.approx(expected[0] / height)
         assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
@@ -197,7 +197,7 @@ def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: 
     assert found.features.shape == (5, source.identity.dim) == (5, 64)
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
-        pixels, _ = prepared(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+        pixels, _ = prepare_pixels(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():

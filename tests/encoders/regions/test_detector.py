@@ -181,9 +181,9 @@ def test_parameters_choose_among_the_same_boxes(tmp_path: Path, picture: ImageRe
 def test_kept_boxes_are_those_a_slow_loop_keeps(
     boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
 ) -> None:
-    from encoders.regions._shared import Kept, select
+    from encoders.regions._shared import BoxOptions, select
 
-    kept, rows = select(boxes, confidence, Kept(top, 0.25))
+    kept, rows = select(boxes, confidence, BoxOptions(top, 0.25))
     expected = []
     for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
         x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])

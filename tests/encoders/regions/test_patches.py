@@ -110,10 +110,10 @@ def test_boxes_are_where_the_cells_looked(
     from transformers import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
-    seen = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
+    visible_window = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
     for i, (x1, y1, x2, y2) in enumerate(found.boxes):
         row, column = divmod(i, side)
-        cell = seen[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
+        cell = visible_window[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
         assert cell[0].mean() == pytest.approx((x1 + x2) / 2, abs=0.02)
         assert cell[1].mean() == pytest.approx((y1 + y2) / 2, abs=0.02)
         step = (cell[0, 0, -1] - cell[0, 0, 0]) * pixels / (pixels - 1)
@@ -150,10 +150,10 @@ def test_copies_are_the_same_and_other_weights_are_not(tmp_path: Path) -> None:
 
 def test_cells_that_saw_only_padding_are_left_out() -> None:
     pytest.importorskip("transformers")
-    from encoders.regions.patches import seen
+    from encoders.regions.patches import visible_window
 
     padded = SimpleNamespace(do_resize=False, do_center_crop=True, crop_size=square(40))
-    assert seen(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]
+    assert visible_window(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]
 
 
 def test_padding_around_a_wide_picture_gives_no_region(tmp_path: Path) -> None:
