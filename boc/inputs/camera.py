@@ -62,20 +62,20 @@ def exif_facts(file: BinaryIO) -> dict[str, Any]:
     """The facts of an EXIF structure, or of a TIFF file, from the current position of ``file`` on. Never raises for
     what it holds."""
     exif = _Exif(file)
-    shown = exif.directory(exif.first)
-    camera = exif.directory(exif.pointer(shown.get(CAMERA_DIRECTORY)))
-    place = exif.directory(exif.pointer(shown.get(GPS_DIRECTORY)))
+    main = exif.directory(exif.first)
+    camera = exif.directory(exif.pointer(main.get(CAMERA_DIRECTORY)))
+    place = exif.directory(exif.pointer(main.get(GPS_DIRECTORY)))
     latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
     if latitude is None or longitude is None or latitude == longitude == 0:  # zeros are written without a position
         latitude = longitude = None
-    found = {
+    facts = {
         "taken": _moment(exif.text(camera.get(TAKEN))) or _moment(exif.text(camera.get(DIGITIZED))),
-        "camera": _camera(exif.text(shown.get(MAKE)), exif.text(shown.get(MODEL))),
+        "camera": _camera(exif.text(main.get(MAKE)), exif.text(main.get(MODEL))),
         "lens": exif.text(camera.get(LENS)) or None,
         "gps_latitude": latitude,
         "gps_longitude": longitude,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _header_facts(path: Path) -> dict[str, Any]:
@@ -83,23 +83,23 @@ def _header_facts(path: Path) -> dict[str, Any]:
         try:
             image = stack.enter_context(open_image(path))
             width, height = upright_size(image)
-            seen = {"width": width, "height": height, "orientation": orientation(image)}
+            size = {"width": width, "height": height, "orientation": orientation(image)}
             if image.format == "TIFF":  # the file itself is the structure
-                found = exif_facts(stack.enter_context(path.open("rb")))
+                facts = exif_facts(stack.enter_context(path.open("rb")))
             else:
                 block = image.info.get("exif")
-                found = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
+                facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
         except (ImageError, OSError):  # the decoder reports the error
             return {}
-    found |= seen
-    return {name: found[name] for name in FIELDS if name in found}
+    facts |= size
+    return {name: facts[name] for name in FIELDS if name in facts}
 
 
 def _name_facts(id: str) -> dict[str, Any]:
     path = PurePosixPath(id)
     name = " ".join(re.split(r"[\W_]+", path.stem)).strip()
-    found = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
-    return {key: value for key, value in found.items() if value}
+    facts = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
+    return {key: value for key, value in facts.items() if value}
 
 
 class _Exif:

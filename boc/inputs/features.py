@@ -219,10 +219,10 @@ class FeatureFile:
     def code_arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the code of an exported index. FeatureFileError if they are not those of its manifest."""
         with _damage(self.path):
-            found = stored_terms.read_arrays(self._file)
-        if self.manifest is None or {name: describe(array) for name, array in found.items()} != self.manifest.arrays:
+            arrays = stored_terms.read_arrays(self._file)
+        if self.manifest is None or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays:
             raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; export the index again")
-        return found
+        return arrays
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
         """Items ``start`` to ``stop`` of a file of regions, float32."""
@@ -257,8 +257,8 @@ class FeatureFile:
 
     def offsets(self, modality: Modality) -> NDArray[np.int64]:
         """Offsets of the ragged rows of each item, int64 (n + 1,)."""
-        found: NDArray[np.int64] = self._file[modality]["offsets"][:]
-        return found
+        offsets: NDArray[np.int64] = self._file[modality]["offsets"][:]
+        return offsets
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """All items of one modality with their embeddings, ``size`` items at a time."""
@@ -298,9 +298,9 @@ class FeatureFile:
             chosen = self.memory_map(modality, "dense/vectors")[
                 rows[start : start + SAMPLED]
             ]  # mapped for one block only
-            found: NDArray[np.float32] = chosen.astype(np.float32)
-            check_values(self.path, found)
-            yield found
+            vectors: NDArray[np.float32] = chosen.astype(np.float32)
+            check_values(self.path, vectors)
+            yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
         """Rows of an array as float32. FeatureFileError if a number is none."""
@@ -343,19 +343,21 @@ def _absent(path: Path) -> str:
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
-    found = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
-    found = {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
-    if not isinstance(found.get("format"), int) or found.get("kind") not in KINDS:
+    entries = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
+    entries = {key: value.item() if isinstance(value, np.generic) else value for key, value in entries.items()}
+    if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
-    if found["format"] > FORMAT:
-        raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
-    if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
+    if entries["format"] > FORMAT:
+        raise FeatureFileError(
+            f"{path}: feature format {entries['format']}, this boc reads up to {FORMAT}; upgrade boc"
+        )
+    if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
-    odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
-    if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
+    odd = [key for key, value in entries.items() if not isinstance(value, int if key in numbers else str)]
+    if odd or entries["dim"] < 1 or entries["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
-    header = Header(**found)
+    header = Header(**entries)
     if header.fields and not are_types(header.fields):
         raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
     return header

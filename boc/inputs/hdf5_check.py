@@ -32,8 +32,8 @@ def check_layout(path: Path, file: h5py.File) -> None:
     for modality in MODALITIES:
         if modality in file:
             begin = f"{modality}/"
-            found = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
-            _check_modality(path, modality, found, fields=bool(file.attrs.get("fields")))
+            own = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
+            _check_modality(path, modality, own, fields=bool(file.attrs.get("fields")))
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
@@ -95,11 +95,14 @@ def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], cou
     """FeatureFileError unless the terms of an exported index are an array per item."""
     starts = arrays["terms/starts"]
     _expect(path, starts.shape == (count + 1,) and starts.dtype == np.int64, f"{modality}/terms/starts", "integers")
-    found = starts[:]
-    _expect(path, found[0] == 0 and bool((np.diff(found) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
-    wanted: dict[str, tuple[Any, int]] = {"columns": (np.int32, int(found[-1])), "values": (np.int32, int(found[-1]))}
-    wanted |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
-    for name, (dtype, length) in wanted.items():
+    offsets = starts[:]
+    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
+    expected: dict[str, tuple[Any, int]] = {
+        "columns": (np.int32, int(offsets[-1])),
+        "values": (np.int32, int(offsets[-1])),
+    }
+    expected |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
+    for name, (dtype, length) in expected.items():
         data = arrays.get(f"terms/{name}")
         good = data is not None and data.shape == (length,) and data.dtype == dtype
         _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
@@ -121,9 +124,9 @@ def _is_text(data: h5py.Dataset) -> bool:
     return kind is not None and kind.length is None
 
 
-def _expect(path: Path, good: bool, name: str, wanted: str) -> None:
+def _expect(path: Path, good: bool, name: str, rule: str) -> None:
     if not good:
-        raise FeatureFileError(f"{path}: {name} is missing or not {wanted}; {REMAKE} again")
+        raise FeatureFileError(f"{path}: {name} is missing or not {rule}; {REMAKE} again")
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
@@ -133,7 +136,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
     attribute is read. What numbers take up of the file is not looked through.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        starts = np.array([p for span in _between(_numbers(file), len(data)) for p in _heaps(data, *span)], np.int64)
+        starts = np.array([p for span in _gaps(_numbers(file), len(data)) for p in _heaps(data, *span)], np.int64)
         view = np.frombuffer(data, np.uint8)
         try:
             good = _whole(view, starts)
@@ -154,7 +157,7 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
                 yield entry.id.get_offset(), entry.id.get_offset() + entry.id.get_storage_size()
 
 
-def _between(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
     """What is left of ``size`` bytes."""
     begin = 0
     for start, stop in sorted(taken):
@@ -194,5 +197,5 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
 
 def _word(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The 64-bit numbers that stand at some places."""
-    found: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
-    return found
+    words: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
+    return words

@@ -123,10 +123,10 @@ def decoding(name: str) -> Iterator[None]:
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture") from None
     except Exception as error:
-        raise _told(name, error) from error
+        raise _error_for(name, error) from error
 
 
-def _told(name: str, error: Exception) -> BocError:
+def _error_for(name: str, error: Exception) -> BocError:
     """The BocError for an error that was raised while a picture was opened or decoded."""
     if isinstance(error, OSError) and error.errno in ADVICE:
         kind = BocError if error.errno in SHORT else ImageError
@@ -139,8 +139,8 @@ def _told(name: str, error: Exception) -> BocError:
 def orientation(image: Image) -> int:
     """The EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is valid."""
     with suppress(ImageError), decoding("EXIF"):
-        found = image.getexif().get(ORIENTATION, 1)
-        return found if found in range(1, 9) else 1
+        value = image.getexif().get(ORIENTATION, 1)
+        return value if value in range(1, 9) else 1
     return 1
 
 

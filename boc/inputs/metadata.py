@@ -84,8 +84,8 @@ class Metadata:
 
     def of(self, item: Item) -> Mapping[str, Any]:
         """The values of ``item`` itself, else of the picture that it belongs to."""
-        found = self.rows.get(item.id)
-        return found if found is not None else self.rows.get(item.group, {})
+        row = self.rows.get(item.id)
+        return row if row is not None else self.rows.get(item.group, {})
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
         """The ids of the table that match none of ``items`` and none of their pictures, sorted."""
@@ -121,9 +121,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     try:
         if kind == "date":
             first, last = _period(value)
-            wanted = Filter(name, op, last if op in ("<=", ">") else first)
-            return replace(wanted, last=last) if op in ("=", "!=") and first != last else wanted
-        return check_filter(Filter(name, op, _parsed(value, kind)), types)
+            condition = Filter(name, op, last if op in ("<=", ">") else first)
+            return replace(condition, last=last) if op in ("=", "!=") and first != last else condition
+        return check_filter(Filter(name, op, _parse_value(value, kind)), types)
     except ValueError:
         rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
         raise BocError(f"--filter {text}: {value!r} is not {rule}, as {name} is of type {kind}") from None
@@ -132,8 +132,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     """Return ``condition`` if it is valid for fields of ``types``. BocError names the known fields, or the rule."""
     kind = _filterable(condition.field, types)
-    wanted = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
-    if not isinstance(condition.value, wanted) or (kind != "boolean" and isinstance(condition.value, bool)):
+    classes = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
+    if not isinstance(condition.value, classes) or (kind != "boolean" and isinstance(condition.value, bool)):
         raise BocError(f"{condition.field} is of type {kind}, {condition.value!r} is not; give {_RULES[kind]}")
     if condition.op not in ("=", "!=") and (kind == "boolean" or condition.op not in _COMPARE):
         raise BocError(f"{condition.field} of type {kind} does not compare by {condition.op!r}; take = or !=")
@@ -144,8 +144,8 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     """Whether ``condition`` holds for an item with these ``fields``."""
-    found = fields.get(condition.field, [])
-    values = found if isinstance(found, (list, tuple)) else [found]
+    own = fields.get(condition.field, [])
+    values = own if isinstance(own, (list, tuple)) else [own]
     if condition.op == "!=":
         return not holds(replace(condition, op="="), fields)
     if condition.last is not None:
@@ -157,10 +157,10 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 def are_types(text: str) -> bool:
     """Whether ``text`` is JSON of fields with their types."""
     try:
-        found = json.loads(text)
+        types = json.loads(text)
     except ValueError:
         return False
-    return isinstance(found, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in found.items())
+    return isinstance(types, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in types.items())
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
@@ -174,10 +174,10 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Whether ``value`` is what ``_parsed`` makes of a value of this type."""
+    """Whether ``value`` is what ``_parse_value`` makes of a value of this type."""
     if isinstance(value, str):
         try:
-            return kind in ("keyword", "date", "text") and _parsed(value, kind) == value
+            return kind in ("keyword", "date", "text") and _parse_value(value, kind) == value
         except ValueError:
             return False
     if isinstance(value, bool) or kind == "boolean":
@@ -230,7 +230,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     fields: dict[str, Any] = {}
     for (name, kind), cell in zip(types.items(), cells[1:], strict=True):
         try:
-            values = [_parsed(part, kind) for part in map(str.strip, cell.split("|")) if part]
+            values = [_parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
         except ValueError:
             shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
             raise SourceError(f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}") from None
@@ -239,7 +239,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     return cells[0], fields
 
 
-def _parsed(text: str, kind: FieldType) -> Value:
+def _parse_value(text: str, kind: FieldType) -> Value:
     """Parse a value of this type. ValueError if ``text`` is none."""
     if kind == "integer":
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:

@@ -40,11 +40,11 @@ def words_inside(image: ImageRef) -> dict[str, str]:
     """
     try:
         with decoding(str(image.path)):
-            found = _engine()(_pixels(image.path)).txts or ()
+            lines = _engine()(_pixels(image.path)).txts or ()
     except ImageError as error:
         warnings.warn(BocWarning(f"its words are not read: {error}"), stacklevel=2)
-        found = ()
-    text = "".join(char if char.isprintable() else " " for char in " ".join(found))
+        lines = ()
+    text = "".join(char if char.isprintable() else " " for char in " ".join(lines))
     return {"ocr": " ".join(text.split())}
 
 

@@ -29,12 +29,12 @@ def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[t
             raise FeatureFileError(
                 f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
             )
-        found = False
+        any_item = False
         for modality in MODALITIES:
             for batch in file.batches(modality, BATCH):
                 chosen = [i for i, row in enumerate(batch.items) if item is None or row.id == item]
                 if chosen:
-                    found = True
+                    any_item = True
                     yield [batch.items[i] for i in chosen], batch.embeddings.take(chosen)
-        if not found:
+        if not any_item:
             raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")

@@ -64,8 +64,8 @@ def rows_of(path: Path) -> int:
 
 def _ids(path: Path, count: int) -> list[str]:
     lines = [line.strip() for line in _lines(path)] if path.is_file() else []
-    found = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
-    return found if len(set(found)) == count else [str(row) for row in range(count)]
+    names = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
+    return names if len(set(names)) == count else [str(row) for row in range(count)]
 
 
 def _lines(path: Path) -> list[str]:

@@ -28,10 +28,10 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
     come last.
     """
     name, falling = sort.removeprefix("-"), sort.startswith("-")
-    found = [(_values(hit, name), hit) for hit in hits]
+    pairs = [(_values(hit, name), hit) for hit in hits]
     pick = max if falling else min
-    keyed = sorted(((pick(values), hit) for values, hit in found if values), key=lambda pair: pair[0], reverse=falling)
-    return [*(hit for _, hit in keyed), *(hit for values, hit in found if not values)]
+    keyed = sorted(((pick(values), hit) for values, hit in pairs if values), key=lambda pair: pair[0], reverse=falling)
+    return [*(hit for _, hit in keyed), *(hit for values, hit in pairs if not values)]
 
 
 def _values(hit: Hit, name: str) -> Sequence[Any]:

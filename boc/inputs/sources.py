@@ -71,8 +71,8 @@ class Source:
         number, parts = shard_of(shard)
         if parts == 1:
             return self
-        kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
-        return replace(self, items=kept, shard=f"{number}/{parts}")
+        items = [item for item in self.items if _hash(item.group or item.id) % parts == number - 1]
+        return replace(self, items=items, shard=f"{number}/{parts}")
 
 
 def shard_of(shard: str) -> tuple[int, int]:
@@ -86,13 +86,13 @@ def shard_of(shard: str) -> tuple[int, int]:
 
 def _size_and_time(path: Path) -> list[int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # the reader of the picture reports the error
         return []
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]
 
 
-def _hashed(name: str) -> int:
+def _hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
@@ -148,12 +148,12 @@ def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable
     """
     for folder in folders:
         if not detachable or folder.is_file():
-            _checked(folder)
-    found: list[Source] = []
+            _check_folder(folder)
+    parts: list[Source] = []
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_checked(folder), begin)
+            one = _folder(_check_folder(folder), begin)
             if not one.items:
                 raise no_pictures(folder)
         except SourceError as error:
@@ -161,16 +161,16 @@ def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable
                 raise
             gone.append(error)
             one = Source([], closed=(f"{str(folder.resolve()).rstrip('/')}/",))
-        found.append(one)
+        parts.append(one)
     if len(gone) == len(folders):
         raise gone[0]
     for missing in gone:
         warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
-    items = [item for one in found for item in one.items]
-    return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in found for c in one.closed))
+    items = [item for one in parts for item in one.items]
+    return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in parts for c in one.closed))
 
 
-def _checked(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "no such folder"
         raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
@@ -196,7 +196,7 @@ class Listing:
 
 def listing(folder: Path) -> Listing:
     """List ``folder``. SourceError if it cannot be listed itself."""
-    found, waiting = Listing(), [""]
+    result, waiting = Listing(), [""]
     while waiting:
         below = waiting.pop()
         try:
@@ -206,17 +206,17 @@ def listing(folder: Path) -> Listing:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{name}/")
                     elif entry.is_symlink() and Path(entry.path).is_dir():
-                        found.links.append(name)
+                        result.links.append(name)
                     else:
-                        found.files.append(name)
+                        result.files.append(name)
         except OSError as error:
             if not below:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
-            found.closed.append(below)
-    found.files.sort(key=lambda name: name.split("/"))
-    found.links.sort()
-    found.closed.sort()
-    return found
+            result.closed.append(below)
+    result.files.sort(key=lambda name: name.split("/"))
+    result.links.sort()
+    result.closed.sort()
+    return result
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
@@ -265,17 +265,19 @@ def _suffix(name: str) -> str:
 
 def _tell_left_out(folder: Path, inside: Listing) -> None:
     """Warn about pictures in the folder that are left out: other formats, and folders that are not looked through."""
-    found = Counter(_suffix(name) for name in inside.files)
+    suffix_counts = Counter(_suffix(name) for name in inside.files)
     for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
-        counts = ", ".join(f"{found[suffix]} {suffix}" for suffix in sorted(unread & found.keys()))
+        counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
         if counts:
             warnings.warn(BocWarning(f"{folder}: left out {counts}; {step}"), stacklevel=2)
     if inside.links:
-        told = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
-        warnings.warn(BocWarning(f"{told}; give the folder a link leads to as a source of its own"), stacklevel=2)
+        message = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
+        warnings.warn(BocWarning(f"{message}; give the folder a link leads to as a source of its own"), stacklevel=2)
     if inside.closed:
-        told = f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
-        warnings.warn(BocWarning(f"{told}; check their permissions"), stacklevel=2)
+        message = (
+            f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
+        )
+        warnings.warn(BocWarning(f"{message}; check their permissions"), stacklevel=2)
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:
@@ -330,12 +332,12 @@ def _picture_root(table: Path, first: str, images: Path | None) -> Path:
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    wanted = set(read_ids(ids))
-    kept = [item for item in items if (item.group or item.id) in wanted]
-    missing = wanted - {item.group or item.id for item in kept}
+    names = set(read_ids(ids))
+    chosen = [item for item in items if (item.group or item.id) in names]
+    missing = names - {item.group or item.id for item in chosen}
     if missing:
         some = ", ".join(sorted(missing)[:3])
         raise SourceError(
-            f"{ids}: {len(missing)} of {len(wanted)} ids are not in the source (such as {some}); list ids of it"
+            f"{ids}: {len(missing)} of {len(names)} ids are not in the source (such as {some}); list ids of it"
         )
-    return kept
+    return chosen

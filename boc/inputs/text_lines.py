@@ -29,15 +29,15 @@ def text_lines(data: bytes, name: str) -> list[str]:
     SourceError names ``name`` and the line that is not UTF-8.
     """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = []
+    decoded = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(line.removesuffix(b"\r").decode())
+            decoded.append(line.removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{name}, line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1}); save the file as UTF-8"
             ) from error
-    return found
+    return decoded
 
 
 def csv_fault(error: csv.Error) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
-from boc.inputs.file_facts import shown
+from boc.inputs.file_facts import visible_fields
 from boc.names import Modality
 from boc.plugins import Encoder
 from boc.search.queries import Part
@@ -97,7 +97,7 @@ class Opened:
     def fields(self) -> dict[str, FieldType]:
         """The fields that a page offers: those of text, and those of which an item has a value."""
         used = self.searcher.index.used_fields()
-        fields = shown(self.searcher.index.manifest.fields)
+        fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
 
     @cached_property

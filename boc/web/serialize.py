@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.explain.score import Explanation, Match, Parts
-from boc.inputs.file_facts import shown
+from boc.inputs.file_facts import visible_fields
 from boc.labels import Example
 from boc.types import Item, TermMatrix
 
@@ -34,7 +34,7 @@ def item(found: Item) -> Json:
         "modality": found.modality,
         "content": Path(found.content).name if picture else found.content,
         "group": found.group,
-        "fields": shown(found.fields),
+        "fields": visible_fields(found.fields),
         "width": width,
         "height": height,
         "thumb": thumb(pictured) if pictured else None,
