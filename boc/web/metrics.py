@@ -72,7 +72,7 @@ class Metrics:
     def cache(self, name: str) -> Callable[[bool], None]:
         """A function to call for each value asked of the cache ``name``, with whether the cache had it."""
         hit, miss = (self._cache.labels(name, result) for result in ("hit", "miss"))
-        return lambda found: (hit if found else miss).inc()
+        return lambda known: (hit if known else miss).inc()
 
     def text(self, libraries: Mapping[str, Library]) -> bytes:
         """All values, and the state of the indexes by name, in the text format of Prometheus."""
@@ -104,7 +104,7 @@ def add_operations(app: FastAPI, libraries: Mapping[str, Library], metrics: Metr
         return PlainTextResponse(text, 503 if away else 200, FRESH)
 
     @app.get("/metrics", include_in_schema=False)
-    def measured() -> Response:
+    def metrics_text() -> Response:
         return Response(metrics.text(libraries), 200, FRESH, CONTENT_TYPE_LATEST)
 
 

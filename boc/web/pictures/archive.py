@@ -17,7 +17,7 @@ CHUNK = 1 << 18  # bytes read at a time
 
 def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
     """The files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too large."""
-    found, names, total = [], set(), 0
+    entries, names, total = [], set(), 0
     for item in items:
         path = Path(item.content)
         try:
@@ -28,10 +28,10 @@ def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
         while name.lower() in names:
             name = f"{Path(name).parent / Path(name).stem}_{Path(name).suffix}"
         names.add(name.lower())
-        found.append((path, name))
+        entries.append((path, name))
     if total > BYTES:
         raise ProblemError(413, f"the pictures have {total:,} bytes, the limit is {BYTES:,}; choose fewer")
-    return found
+    return entries
 
 
 def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
@@ -42,8 +42,8 @@ def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
             with path.open("rb") as source, archive.open(zipfile.ZipInfo.from_file(path, name), "w") as target:
                 while chunk := source.read(CHUNK):
                     target.write(chunk)
-                    yield sink.taken()
-    yield sink.taken()
+                    yield sink.take()
+    yield sink.take()
 
 
 def _name(item: Item) -> str:
@@ -66,6 +66,6 @@ class _Sink:
     def flush(self) -> None:
         pass
 
-    def taken(self) -> bytes:
-        found, self._parts = b"".join(self._parts), []
-        return found
+    def take(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        return data

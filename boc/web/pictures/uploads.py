@@ -25,7 +25,7 @@ class Upload:
 
 
 @contextmanager
-def kept(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
+def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
     """Keep an uploaded picture in a temporary file.
 
     ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for more than ``most``
