@@ -123,8 +123,8 @@ def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int
 
 
 def words(text: str, encoding: Encoding) -> list[str]:
-    """The pieces of ``text``, one per token that is not special, as written in the text. A piece that continues the
-    word of the previous one starts with "##", whatever marks the tokenizer uses."""
+    """Return the pieces of ``text``, one per token that is not special, as written in the text. A piece that continues
+    the word of the previous one starts with "##", whatever marks the tokenizer uses."""
     pieces: list[str] = []
     end, last = 0, None
     for token, (start, stop), word, special in zip(
@@ -203,7 +203,7 @@ class ClipEncoder:
         return Embeddings("text", vectors, sets, words=[words(*pair) for pair in zip(texts, encodings, strict=True)])
 
     def tokenize(self, texts: Sequence[str]) -> list[Encoding]:
-        """The ids of each text, special ones included, with their positions in the text."""
+        """Return the ids of each text, special ones included, with their positions in the text."""
         if not texts:
             return []
         batch = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
@@ -229,7 +229,7 @@ class ClipEncoder:
         return {name: to_device(tensor, self.device) for name, tensor in stacked.items()}
 
     def _pad(self, batch: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tensor]:
-        """The padded inputs of the tower, and a mask (B, L) of the tokens that are not special."""
+        """Return the padded inputs of the tower, and a mask (B, L) of the tokens that are not special."""
         width = self._limit if self._full else max(1, *(len(each) for each in batch))
         ids = np.full((len(batch), width), self.tokenizer.pad_token_id or 0, np.int64)
         attended, masks = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)
@@ -270,7 +270,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def _transformers(name: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:
-    """The network, the tokenizer and the image processor of a folder of the transformers library."""
+    """Return the network, the tokenizer and the image processor of a folder of the transformers library."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     kind: Any = MODEL_MAPPING.get(type(config), None)
     if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
@@ -292,7 +292,7 @@ def _open_clip(_: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]
 
 
 def _find(argument: str) -> tuple[str, Path]:
-    """The name of the model, and its folder."""
+    """Return the name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
         if not any((folder / name).is_file() for name in CONFIGS):
@@ -318,7 +318,8 @@ def _find(argument: str) -> tuple[str, Path]:
 
 
 def _contents(name: str, folder: Path) -> tuple[list[str], str]:
-    """The files that hold the weights, and the digest of the model. EncoderError if it is not what was downloaded."""
+    """Return the files that hold the weights, and the digest of the model. EncoderError if it is not what was
+    downloaded."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(f"{name}: no weights in {folder} (model.safetensors); copy all of the model there")
@@ -333,7 +334,7 @@ def _contents(name: str, folder: Path) -> tuple[list[str], str]:
 
 
 def _limit(tokenizer: Any, tower: nn.Module) -> int:
-    """The largest number of ids per text for the text tower."""
+    """Return the largest number of ids per text for the text tower."""
     limits: list[int] = [LONGEST, tokenizer.model_max_length]
     for name, table in tower.named_modules():
         if isinstance(table, nn.Embedding) and name.endswith(("position_embedding", "position_embeddings")):
@@ -343,7 +344,7 @@ def _limit(tokenizer: Any, tower: nn.Module) -> int:
 
 
 def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
-    """Rows and columns of patches among the tokens of a picture, None without a grid."""
+    """Return the rows and columns of patches among the tokens of a picture, None without a grid."""
     if "spatial_shapes" in inputs:
         rows, columns = inputs["spatial_shapes"].tolist()
         return rows, columns

@@ -61,7 +61,7 @@ class Ensemble:
 
 
 def load(argument: str, runtime: Runtime) -> Ensemble:
-    """The encoders ``KIND:ARGUMENT,KIND:ARGUMENT...``. EncoderError for fewer than two or an unknown kind."""
+    """Return the encoders ``KIND:ARGUMENT,KIND:ARGUMENT...``. EncoderError for fewer than two or an unknown kind."""
     specs = argument.split(",")
     if len(specs) < 2 or not all(":" in spec for spec in specs):
         raise EncoderError(f"{argument!r} is no ensemble; write ensemble:KIND:FOLDER,KIND:FOLDER with two or more")

@@ -118,7 +118,7 @@ class Extraction:
             writer.finish()
 
     def _region_file(self, path: Path) -> _StoredRegions:
-        """The regions file at ``path`` as a region source."""
+        """Return the regions file at ``path`` as a region source."""
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(

@@ -65,24 +65,24 @@ class FeatureFiles:
         return self.header.dim
 
     def count(self, modality: Modality) -> int:
-        """Number of items of one modality."""
+        """Return the number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
-        """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
+        """Return all items of one modality with their embeddings, at most ``size`` items of one file at a time."""
         return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """The same, still to be read."""
+        """Yield the batches of ``batches``, still to be read."""
         for file in self.files:
             yield from file.lazy_batches(modality, size, sets=sets)
 
     def contents(self, *, sets: bool) -> str:
-        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
         return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
         before = 0
         for file in self.files:
             first, last = np.searchsorted(rows, (before, before + file.count(modality)))

@@ -87,7 +87,7 @@ class FeatureWriter:
         return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
 
     def _read_note(self, note: Path) -> str:
-        """The JSON object that an earlier run wrote to ``note``."""
+        """Return the JSON object that an earlier run wrote to ``note``."""
         try:
             text = note.read_text(encoding="utf-8")
             if isinstance(json.loads(text), dict):

@@ -101,7 +101,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """The entries to write: all without those that have their defaults."""
+        """Return the entries to write: all without those that have their defaults."""
         return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
 
@@ -158,7 +158,7 @@ class FeatureFile:
         return self.header.dim
 
     def count(self, modality: Modality) -> int:
-        """Number of items of one modality."""
+        """Return the number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
 
     @property
@@ -168,12 +168,12 @@ class FeatureFile:
             return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
 
     def ids(self, modality: Modality) -> list[str]:
-        """Ids of all items of one modality."""
+        """Return the ids of all items of one modality."""
         with _damage(self.path):
             return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
-        """Items ``start`` to ``stop`` in the order of the source."""
+        """Return items ``start`` to ``stop`` in the order of the source."""
         if modality not in self._file:
             return []
         group = self._file[modality]
@@ -187,7 +187,7 @@ class FeatureFile:
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
-        """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
+        """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
 
         FeatureFileError for a file of regions.
         """
@@ -205,7 +205,7 @@ class FeatureFile:
         return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words), stored)
 
     def _stored_rows(self, modality: Modality, start: int, end: int) -> StoredRows | None:
-        """The terms of items, if the file is an exported index."""
+        """Return the terms of items, if the file is an exported index."""
         if self.manifest is None:
             return None
         with _damage(self.path):
@@ -217,7 +217,8 @@ class FeatureFile:
         return Manifest.from_json(self.header.index, where=str(self.path)) if self.header.index else None
 
     def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the code of an exported index. FeatureFileError if they are not those of its manifest."""
+        """Return the arrays of the code of an exported index. FeatureFileError if they are not those of its
+        manifest."""
         with _damage(self.path):
             arrays = stored_terms.read_arrays(self._file)
         if self.manifest is None or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays:
@@ -225,17 +226,17 @@ class FeatureFile:
         return arrays
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
-        """Items ``start`` to ``stop`` of a file of regions, float32."""
+        """Return items ``start`` to ``stop`` of a file of regions, float32."""
         items = self.items(modality, start, stop)
         ragged = self._sets(modality, start, start + len(items))[0] if items else {}
         return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
 
     def ragged_arrays(self, modality: Modality) -> set[str]:
-        """Names of the arrays with several rows per item: concepts, features, boxes."""
+        """Return the names of the arrays with several rows per item: concepts, features, boxes."""
         return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
 
     def _sets(self, modality: Modality, start: int, end: int) -> tuple[dict[str, Ragged], list[list[str]] | None]:
-        """The arrays of items with several rows per item, by name, and the word of each row."""
+        """Return the arrays of items with several rows per item, by name, and the word of each row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
@@ -249,35 +250,35 @@ class FeatureFile:
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
-        """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
+        """Return the array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
         return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
 
     def offsets(self, modality: Modality) -> NDArray[np.int64]:
-        """Offsets of the ragged rows of each item, int64 (n + 1,)."""
+        """Return the offsets of the ragged rows of each item, int64 (n + 1,)."""
         offsets: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return offsets
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
-        """All items of one modality with their embeddings, ``size`` items at a time."""
+        """Return all items of one modality with their embeddings, ``size`` items at a time."""
         return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """The same, still to be read."""
+        """Yield the batches of ``batches``, still to be read."""
         count = self.count(modality)
         for start in range(0, count, size):
             yield min(size, count - start), partial(self.batch, modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
+        """Return all global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def contents(self, *, sets: bool) -> str:
-        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             if self.count(modality):
@@ -293,7 +294,7 @@ class FeatureFile:
         return digest.hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
             chosen = self.memory_map(modality, "dense/vectors")[
                 rows[start : start + SAMPLED]
@@ -303,7 +304,7 @@ class FeatureFile:
             yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
-        """Rows of an array as float32. FeatureFileError if a number is none."""
+        """Return rows of an array as float32. FeatureFileError if a number is none."""
         with _damage(self.path):
             values: NDArray[np.float32] = data[start:stop].astype(np.float32)
         check_values(self.path, values)
@@ -311,7 +312,7 @@ class FeatureFile:
 
 
 def is_feature_file(path: Path) -> bool:
-    """Whether ``path`` is a readable feature file."""
+    """Return whether ``path`` is a readable feature file."""
     try:
         FeatureFile(path).close()
     except FeatureFileError:
@@ -320,7 +321,7 @@ def is_feature_file(path: Path) -> bool:
 
 
 def is_embeddings(path: Path) -> bool:
-    """Whether a feature file holds embeddings, not regions."""
+    """Return whether a feature file holds embeddings, not regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
 

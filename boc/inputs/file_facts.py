@@ -40,12 +40,13 @@ HASH = 32  # hexadecimal digits
 
 
 def facts_of(image: ImageRef, known_hash: str | None = None) -> dict[str, Any]:
-    """All facts of a picture and its file, to be read before the picture is; see ``file_facts`` for ``known_hash``."""
+    """Return all facts of a picture and its file, to be read before the picture is; see ``file_facts`` for
+    ``known_hash``."""
     return {**file_facts(image.path, known_hash), **camera.camera_facts(image)}
 
 
 def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
-    """The facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
+    """Return the facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
 
     To be read before the picture is: if the file changes between the two, the next comparison sees it. ``known_hash``
     is its ``content_hash`` if that is known, which saves reading the file.
@@ -64,7 +65,7 @@ def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
 
 
 def state_of(path: str) -> State:
-    """The state of a file. SourceError if it cannot be read, for example from a failing disk."""
+    """Return the state of a file. SourceError if it cannot be read, for example from a failing disk."""
     try:
         status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -75,12 +76,12 @@ def state_of(path: str) -> State:
 
 
 def content_hash(path: Path) -> str:
-    """The ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
+    """Return the ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
     return sha256(path)[:HASH]
 
 
 def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:
-    """The ``fields`` that a page shows."""
+    """Return the ``fields`` that a page shows."""
     return {name: value for name, value in fields.items() if name not in HIDDEN}
 
 

@@ -1,4 +1,4 @@
-"""Whether an HDF5 file is laid out as a feature file, before anything in it is used.
+"""Checks that an HDF5 file is laid out as a feature file, before anything in it is used.
 
 HDF5 follows links to other files, reads arrays that stand elsewhere, and never comes back from a damaged heap of
 strings. None of that is in a file that boc wrote.
@@ -43,7 +43,7 @@ def check_values(path: Path, values: NDArray[Any]) -> None:
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """All arrays by their names; only such as lie in one piece in this file."""
+    """Yield all arrays by their names; only such as lie in one piece in this file."""
     for name in group:
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -109,7 +109,7 @@ def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], cou
 
 
 def _rows(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int) -> int:
-    """How many ragged rows all items have together."""
+    """Return the number of ragged rows of all items."""
     data = arrays.get("offsets")
     good = data is not None and data.shape == (count + 1,) and data.dtype == np.int64
     _expect(path, good, f"{modality}/offsets", f"{count + 1} integers")
@@ -158,7 +158,7 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
 
 
 def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """What is left of ``size`` bytes."""
+    """Yield the spans of ``size`` bytes that are not taken."""
     begin = 0
     for start, stop in sorted(taken):
         yield begin, start
@@ -174,7 +174,7 @@ def _heaps(data: mmap.mmap, start: int, stop: int) -> Iterator[int]:
 
 
 def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
-    """Whether the entries of all heaps lead to their ends; one step of all heaps at a time."""
+    """Return whether the entries of all heaps lead to their ends; one step of all heaps at a time."""
     starts = starts[starts + 2 * HEADER <= len(data)]
     ends = starts + _word(data, starts + 8).astype(np.int64)
     if (ends > len(data)).any() or (ends < starts + HEADER).any():
@@ -196,6 +196,6 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
 
 
 def _word(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The 64-bit numbers that stand at some places."""
+    """Return the 64-bit numbers that stand at some places."""
     words: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
     return words

@@ -49,7 +49,7 @@ def formats() -> tuple[str, ...]:
 
 
 def suffixes() -> frozenset[str]:
-    """The suffixes of pictures that can be read here, in small letters."""
+    """Return the suffixes of pictures that can be read here, in small letters."""
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
@@ -75,13 +75,13 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
+    """Return the width and height of the upright picture, without decoding it. Raises as ``read_image``."""
     with open_image(path) as image:
         return upright_size(image)
 
 
 def upright_size(image: Image) -> tuple[int, int]:
-    """Width and height of an open picture when it is upright."""
+    """Return the width and height of an open picture when it is upright."""
     width, height = image.size
     if image.format == "TIFF":  # newer versions of Pillow return the upright size already
         tags = cast(Any, image).tag_v2
@@ -127,7 +127,7 @@ def decoding(name: str) -> Iterator[None]:
 
 
 def _error_for(name: str, error: Exception) -> BocError:
-    """The BocError for an error that was raised while a picture was opened or decoded."""
+    """Return the BocError for an error that was raised while a picture was opened or decoded."""
     if isinstance(error, OSError) and error.errno in ADVICE:
         kind = BocError if error.errno in SHORT else ImageError
         return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
@@ -137,7 +137,8 @@ def _error_for(name: str, error: Exception) -> BocError:
 
 
 def orientation(image: Image) -> int:
-    """The EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is valid."""
+    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is
+    valid."""
     with suppress(ImageError), decoding("EXIF"):
         value = image.getexif().get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -179,7 +180,8 @@ def _on_white(image: Image) -> Image:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """The picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
+    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
+    pages."""
     image = read_image(path)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

@@ -60,7 +60,7 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """The table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
+        """Return the table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
         rows: dict[str, dict[str, Any]] = {}
         try:
             with path.open(newline="", encoding="utf-8-sig") as handle:
@@ -83,12 +83,12 @@ class Metadata:
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:
-        """The values of ``item`` itself, else of the picture that it belongs to."""
+        """Return the values of ``item`` itself, else of the picture that it belongs to."""
         row = self.rows.get(item.id)
         return row if row is not None else self.rows.get(item.group, {})
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """The ids of the table that match none of ``items`` and none of their pictures, sorted."""
+        """Return the ids of the table that match none of ``items`` and none of their pictures, sorted."""
         left = set(self.rows)
         for item in items:
             left.discard(item.id)
@@ -143,7 +143,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
-    """Whether ``condition`` holds for an item with these ``fields``."""
+    """Return whether ``condition`` holds for an item with these ``fields``."""
     own = fields.get(condition.field, [])
     values = own if isinstance(own, (list, tuple)) else [own]
     if condition.op == "!=":
@@ -155,7 +155,7 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def are_types(text: str) -> bool:
-    """Whether ``text`` is JSON of fields with their types."""
+    """Return whether ``text`` is JSON of fields with their types."""
     try:
         types = json.loads(text)
     except ValueError:
@@ -164,7 +164,7 @@ def are_types(text: str) -> bool:
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
+    """Return whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
     return isinstance(fields, dict) and all(
         name in types
         and value != []
@@ -174,7 +174,7 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Whether ``value`` is what ``_parse_value`` makes of a value of this type."""
+    """Return whether ``value`` is what ``_parse_value`` makes of a value of this type."""
     if isinstance(value, str):
         try:
             return kind in ("keyword", "date", "text") and _parse_value(value, kind) == value
@@ -188,7 +188,7 @@ def _is(value: Any, kind: FieldType) -> bool:
 
 
 def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
-    """The name of a field that an item has but ``types`` do not declare, or None."""
+    """Return the name of a field that an item has but ``types`` do not declare, or None."""
     return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)
 
 
@@ -222,7 +222,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
 
 
 def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tuple[str, dict[str, Any]]:
-    """The id and the values of one line; ``where`` is its file and number."""
+    """Return the id and the values of one line; ``where`` is its file and number."""
     if len(cells) != len(types) + 1:
         raise SourceError(f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes")
     if not cells[0]:
@@ -261,7 +261,8 @@ def _parse_value(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """The first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no date."""
+    """Return the first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no
+    date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)

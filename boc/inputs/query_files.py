@@ -18,7 +18,7 @@ BATCH = 256  # items read at a time, with their concept sets
 
 
 def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:
-    """All items of an embeddings file as queries, in batches, or the single item with id ``item``.
+    """Yield all items of an embeddings file as queries, in batches, or the single item with id ``item``.
 
     FeatureFileError if the vectors are by another encoder than ``identity``, or there is no such item.
     """

@@ -22,7 +22,7 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
 
 
 def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
-    """Hits by the values of a field, ascending; after a minus, descending.
+    """Return hits by the values of a field, ascending; after a minus, descending.
 
     Of several values of a hit the first in that order counts. Equal ones stay in the order given, hits without a value
     come last.

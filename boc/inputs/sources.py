@@ -76,7 +76,7 @@ class Source:
 
 
 def shard_of(shard: str) -> tuple[int, int]:
-    """Number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
+    """Return the number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     number, count = (int(group) for group in match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
@@ -124,7 +124,7 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
 
 
 def join_sources(one: Source, other: Source) -> Source:
-    """The items of two parts of one source, pictures first. SourceError for a picture of both."""
+    """Return the items of two parts of one source, pictures first. SourceError for a picture of both."""
     both = {item.id for item in one.items} & {item.id for item in other.items if item.modality == "image"}
     if both:
         raise SourceError(
@@ -135,13 +135,13 @@ def join_sources(one: Source, other: Source) -> Source:
 
 
 def without(whole: Source, part: Source) -> Source:
-    """The items of ``whole`` that ``part`` does not have."""
+    """Return the items of ``whole`` that ``part`` does not have."""
     gone = {item.id for item in part.items}
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
 def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable: bool = False) -> Source:
-    """The pictures of several folders, whose ids begin with the name of their folder.
+    """Return the pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
     or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise.
@@ -178,7 +178,7 @@ def _check_folder(folder: Path) -> Path:
 
 
 def no_pictures(folder: Path) -> SourceError:
-    """The error for a folder without pictures."""
+    """Return the error for a folder without pictures."""
     return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
 
 
@@ -220,7 +220,7 @@ def listing(folder: Path) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """What the ids of the pictures of each folder begin with: nothing for a single folder, else its name and /.
+    """Return the beginning of the ids of the pictures of each folder: nothing for a single folder, else its name and /.
 
     So files of the same name in two folders stay two. SourceError if two folders have one name, or if one lies in
     another.
@@ -243,7 +243,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(folder: Path, begin: str = "") -> Source:
-    """The pictures below ``folder``; their ids are ``begin`` and the path from there."""
+    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there."""
     inside = listing(folder)
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
@@ -315,7 +315,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
 
 
 def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """The lines unchanged; SourceError at a NUL character, which feature files cannot store."""
+    """Yield the lines unchanged; SourceError at a NUL character, which feature files cannot store."""
     for number, line in enumerate(lines, 1):
         if "\0" in line:
             raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")

@@ -1,4 +1,4 @@
-"""What an exported index adds to a feature file: its manifest and code, and the terms of its items as they were stored.
+"""The parts of an exported index in a feature file: its manifest, its code, and the terms of its items as stored.
 
 ::
 
@@ -48,7 +48,8 @@ def fill(group: h5py.Group, stored: StoredRows, item: int, row: int) -> None:
 
 
 def read(path: Path, group: h5py.Group, start: int, stop: int, n_terms: int) -> StoredRows | None:
-    """The terms of items ``start`` to ``stop``; None if there are none. FeatureFileError if they cannot be terms."""
+    """Return the terms of items ``start`` to ``stop``; None if there are none. FeatureFileError if they cannot be
+    terms."""
     if "terms" not in group:
         return None
     starts = group["terms/starts"][start : stop + 1]
@@ -72,7 +73,7 @@ def write_arrays(file: h5py.File, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(file: h5py.File) -> dict[str, NDArray[Any]]:
-    """The arrays of the code."""
+    """Return the arrays of the code."""
     group = file.get("code", {})
     return {name: np.load(io.BytesIO(group[name][:].tobytes()), allow_pickle=False) for name in group}
 

@@ -72,7 +72,7 @@ async def _warm(_: FastAPI) -> AsyncIterator[None]:
 
 
 def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
-    """A service per index; they share encoders, thumbnails, and the memory for decoding."""
+    """Return a service per index; they share encoders, thumbnails, and the memory for decoding."""
     budget = Budget(settings.decoding)
     batching: dict[str, Batcher] = {}
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))

@@ -20,14 +20,15 @@ KINDS = ("keyword", "boolean", "integer", "date")
 
 
 def facet_fields(snapshot: Snapshot) -> list[str]:
-    """The fields that have facets: those with values, but for numbers of too many values among the first items."""
+    """Return the fields that have facets: those with values, but for numbers of too many values among the first
+    items."""
     return [
         name for name, kind in snapshot.fields.items() if kind in KINDS and not _is_measure(name, kind, snapshot.begin)
     ]
 
 
 def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], options: SearchOptions) -> dict[str, Any]:
-    """A ``FacetsAnswer`` to a question whose parts are ``encoded``."""
+    """Return a ``FacetsAnswer`` to a question whose parts are ``encoded``."""
     confident = None if options.hybrid else 0.0
     whole = replace(options, k=DEPTH, rm=1, min_confidence=confident, mmr=None, collapse=False, sort=None)
     hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
@@ -40,7 +41,7 @@ def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], opti
 
 
 def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item]) -> dict[str, Any] | None:
-    """The facet of a field; None if no item has it, or numbers too many to choose from."""
+    """Return the facet of a field; None if no item has it, or numbers too many to choose from."""
     counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
     if not counts or _is_measure(name, kind, items):
         return None
@@ -54,7 +55,7 @@ def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[I
 
 
 def _is_measure(name: str, kind: FieldType, items: Iterable[Item]) -> bool:
-    """Whether a field of numbers has too many values to choose from, as a measure has."""
+    """Return whether a field of numbers has too many values to choose from, as a measure has."""
     if kind != "integer":
         return False
     seen: set[int] = set()
@@ -71,7 +72,7 @@ def _all(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _values(fields: Mapping[str, Any], name: str, kind: FieldType) -> Iterator[Any]:
-    """The values of an item, years for a date."""
+    """Yield the values of an item, years for a date."""
     for value in _all(fields, name):
         yield int(value[:4]) if kind == "date" else str(value).lower() if kind == "boolean" else value
 

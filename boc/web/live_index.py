@@ -43,7 +43,7 @@ AWAY = (BackendError, ManifestError, OSError)
 
 
 class Counts(Protocol):
-    """What counts the use of caches and the time of encoders: see ``boc.web.metrics``."""
+    """Counters of the use of caches and the time of encoders: see ``boc.web.metrics``."""
 
     def cache(self, name: str) -> Callable[[bool], None]: ...
 
@@ -61,7 +61,7 @@ class Recent(Generic[T]):
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of ``key``, made if it is not in the cache."""
+        """Return the value of ``key``, made if it is not in the cache."""
         with self._lock:
             hit = key in self._values
             self._count(hit)
@@ -107,11 +107,11 @@ class Snapshot:
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     def sample(self, modality: Modality) -> list[Item]:
-        """Items of a modality drawn at random, the same each time."""
+        """Return items of a modality drawn at random, the same each time."""
         return self.searcher.background(modality).items
 
     def postings(self, terms: TermMatrix) -> int:
-        """The total length of the posting lists of ``terms``."""
+        """Return the total length of the posting lists of ``terms``."""
         return int(self.frequencies[terms.indices].sum())
 
 
@@ -164,7 +164,7 @@ class Library:
             raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
 
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
-        """The embedding of a sentence, from the cache if possible."""
+        """Return the embedding of a sentence, from the cache if possible."""
         if not text.strip():
             raise BocError("the sentence is empty; write what the picture shows")
         encoder = snapshot.searcher.encoder
@@ -176,7 +176,8 @@ class Library:
         return self._sentences.get((encoder.identity.digest, text), make)
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
-        """The embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its contents."""
+        """Return the embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its
+        contents."""
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
@@ -194,11 +195,11 @@ class Library:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
 
     def upload(self, snapshot: Snapshot, sent: Upload) -> Embeddings:
-        """The embedding of an uploaded picture, from the cache if possible."""
+        """Return the embedding of an uploaded picture, from the cache if possible."""
         return self.picture(snapshot, sent.path, sent.name, sent.key)
 
     def part(self, snapshot: Snapshot, part: Part, sent: Upload | None = None) -> Embeddings:
-        """The embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
+        """Return the embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
         if part.kind == "text":
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
@@ -210,14 +211,14 @@ class Library:
             raise unknown(str(part.value)) from None
 
     def item(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """An item of the index, encoded again to get the regions or words that the index does not store."""
+        """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
         path = Path(item.content)
         return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """An item as the index stores it; if the code reads regions or words, it is also encoded again."""
+        """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
         embeddings = snapshot.searcher.stored(item.id)
         return (
             replace(self.item(snapshot, item), vectors=embeddings.vectors)
@@ -226,7 +227,7 @@ class Library:
         )
 
     def embeddings_with_parts(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """The stored vector of an item with its regions or words; without these if its picture is missing."""
+        """Return the stored vector of an item with its regions or words; without these if its picture is missing."""
         embeddings = snapshot.searcher.stored(item.id)
         try:
             return replace(self.item(snapshot, item), vectors=embeddings.vectors)
@@ -281,7 +282,7 @@ class Library:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Values that change when a file does; empty for a missing file."""
+    """Return values that change when a file does; empty for a missing file."""
     try:
         status = path.stat()
     except OSError:

@@ -26,7 +26,7 @@ class Batcher:
         self._waiting: list[_Waiting] = []
 
     def alone(self) -> AbstractContextManager[object]:
-        """A lock that gives one thread the encoder, for other work than sentences."""
+        """Return a lock that gives one thread the encoder, for other work than sentences."""
         return self._encoding
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:

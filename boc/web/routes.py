@@ -59,7 +59,7 @@ Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', 
 
 @dataclass(frozen=True)
 class Service:
-    """What the routes of one index use. ``names`` are those of all indexes of the application."""
+    """The parts that the routes of one index use. ``names`` are those of all indexes of the application."""
 
     names: tuple[str, ...]
     library: Library
@@ -94,7 +94,7 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service of the index that the address names, else of the first. ProblemError 404 if there is none."""
+    """Return the service of the index that the address names, else of the first. ProblemError 404 if there is none."""
     services: dict[str, Service] = request.app.state.services
     name = request.path_params.get("index", next(iter(services)))
     if name not in services:
@@ -109,7 +109,7 @@ api = APIRouter(prefix="/api", responses=ERRORS)
 
 @api.get("/info", response_model=schemas.Info)
 async def info(service: Served) -> Response:
-    """What the index holds, and the limits of requests."""
+    """Return the contents of the index, and the limits of requests."""
     return await service.answer(lambda snapshot: _info(snapshot, service))
 
 
@@ -237,7 +237,7 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
 
 
 def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
-    """The thumbnail as JPEG, or 304 if its tag is among those ``known``."""
+    """Return the thumbnail as JPEG, or 304 if its tag is among those ``known``."""
 
     def picture(snapshot: Snapshot) -> Item:
         entry = _item(snapshot, id)
@@ -255,7 +255,7 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
 
 
 def captions(snapshot: Snapshot, item: Item) -> list[str]:
-    """The sentences about the same picture, found by the ids that boc gives to the captions of a table."""
+    """Return the sentences about the same picture, found by the ids that boc gives to the captions of a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
     ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
@@ -306,7 +306,7 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
 
 
 def _most_terms(codec: SurrogateCodec) -> int:
-    """The largest number of terms of a query."""
+    """Return the largest number of terms of a query."""
     steps: list[Any] = list(codec.steps)
     halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
     limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]

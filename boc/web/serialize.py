@@ -42,7 +42,7 @@ def item(entry: Item) -> Json:
 
 
 def thumb(id: str) -> str:
-    """The address of the thumbnail of an item, from that of the page of its index."""
+    """Return the address of the thumbnail of an item, from that of the page of its index."""
     # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
@@ -55,7 +55,7 @@ def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
 
 
 def explanation(result: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
-    """An ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
+    """Return an ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
     cosines = result.alignment
     return {
         "id": result.item.id,
@@ -113,7 +113,7 @@ def _round(values: NDArray[Any]) -> list[Any]:
 
 
 def _text(terms: TermMatrix | None) -> str:
-    """The surrogate text of one row, cut to ``SURROGATE`` characters."""
+    """Return the surrogate text of one row, cut to ``SURROGATE`` characters."""
     if terms is None:
         return ""
     pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)

@@ -108,8 +108,8 @@ def _words(path: Path, network: Network) -> Vocabulary:
 
 
 def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
-    """The tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published networks
-    split words in the same way."""
+    """Return the tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published
+    networks split words in the same way."""
     config = network.txt_enc.bert_model.config
     pieces = _read_pieces(path)
     if len(pieces) != config.vocab_size:

@@ -28,7 +28,7 @@ DAMAGE = (
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """The network of a published VSRN; sizes and variant are read from the tensors.
+    """Return the network of a published VSRN; sizes and variant are read from the tensors.
 
     EncoderError lists missing and unused tensors.
     """
@@ -64,7 +64,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
+    """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
 
     JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
     only that class, which is replaced by an empty one. EncoderError names anything else that a file requires.
@@ -112,7 +112,7 @@ def _unpickle(data: bytes) -> Any:
 
 
 def _linear(name: str, tensor: Tensor) -> Tensor:
-    """A convolution with a kernel of size one as a linear layer."""
+    """Return a convolution with a kernel of size one as a linear layer."""
     return tensor.squeeze(-1) if CONVOLUTION.fullmatch(name) and tensor.ndim == 3 else tensor
 
 

@@ -64,12 +64,12 @@ class Network(nn.Module):
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
-        """Boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
+        """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
         before, _ = self.region_margins
         return _row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Boolean (B, L): which rows of the sets of texts are words."""
+        """Return boolean (B, L): which rows of the sets of texts are words."""
         before, behind = self.word_margins
         return _row_mask(before, lengths - behind, ids.shape[1])
 

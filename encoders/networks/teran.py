@@ -89,7 +89,8 @@ class Teran(Tern):
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
     def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
-        """The mean over masked rows in place of the first row, if so configured; the first where there are none."""
+        """Return the mean over masked rows in place of the first row, if so configured; the first where there are
+        none."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

@@ -133,7 +133,7 @@ class Tern(Network):
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 
     def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
-        """What the last layers made of ``rows``, both (B, n, joint_width)."""
+        """Return the output of the last layers for ``rows``, both (B, n, joint_width)."""
         first = joined[:, 0]
         vectors = first / first.norm(dim=1, keepdim=True)
         if not self.config.residual:

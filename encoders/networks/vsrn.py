@@ -150,7 +150,7 @@ class _ImageTower(nn.Module):
         return self.bn(at_last(states, lengths)), regions
 
     def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
-        """The regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
+        """Return the regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
         rows: Tensor = self.fc(features)
         return self._unit(rows, real) if self.first_norm else rows
 
@@ -219,7 +219,8 @@ class Vsrn(Network):
         return first.affinity(self.img_enc.embed_regions(features, real), real)
 
     def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The inputs of ``images`` with at least one region, features raised to their power, zeros as padding."""
+        """Return the inputs of ``images`` with at least one region, features raised to their power, zeros as
+        padding."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
@@ -241,12 +242,13 @@ def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
 
 
 def mean_of(rows: Tensor, real: Tensor) -> Tensor:
-    """The mean (B, d) of the real rows of each of rows (B, n, d)."""
+    """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
     return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """The last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read there."""
+    """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read
+    there."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 

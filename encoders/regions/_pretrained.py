@@ -42,7 +42,7 @@ class Backbone:
     device: str
 
     def inputs(self, picture: Image.Image) -> dict[str, Any]:
-        """The inputs of the network for one picture, on its device. ImageError if it cannot be resized."""
+        """Return the inputs of the network for one picture, on its device. ImageError if it cannot be resized."""
         try:
             made: Mapping[str, Any] = self.processor(images=picture, return_tensors="pt")
         except ValueError as error:
@@ -84,7 +84,7 @@ def load(name: str, auto: Any, kind: str) -> Backbone:
 
 
 def _folder(name: str, kind: str) -> tuple[Path, str]:
-    """The folder of a model and the name to find it again."""
+    """Return the folder of a model and the name to find it again."""
     if name and Path(name).is_dir():
         folder = Path(name).resolve()
         if not (folder / "config.json").is_file():
@@ -103,7 +103,7 @@ def _folder(name: str, kind: str) -> tuple[Path, str]:
 
 
 def _files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Configuration files and weight files. EncoderError if either is missing."""
+    """Return the configuration files and weight files. EncoderError if either is missing."""
     described = [folder / name for name in ("config.json", "preprocessor_config.json", "processor_config.json")]
     described = [path for path in described if path.is_file()]
     weights = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -114,7 +114,7 @@ def _files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _config(folder: Path) -> Any:
-    """The configuration, without pretrained parts that would be downloaded separately."""
+    """Return the configuration, without pretrained parts that would be downloaded separately."""
     stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
@@ -128,5 +128,5 @@ def _config(folder: Path) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a message."""
+    """Return the first line of a message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

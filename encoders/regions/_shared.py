@@ -42,7 +42,8 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
 
 
 def write_spec(kind: str, name: str, options: object) -> str:
-    """The region source ``kind:name?...``, with the non-default parameters only; the inverse of ``parse_spec``."""
+    """Return the region source ``kind:name?...``, with the non-default parameters only; the inverse of
+    ``parse_spec``."""
     said = [
         f"{field.name}={getattr(options, field.name)}"
         for field in fields(options)  # type: ignore[arg-type]
@@ -76,7 +77,7 @@ class BoxOptions:
 def select(
     corners: NDArray[np.float32], confidence: NDArray[np.float32], options: BoxOptions
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
+    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
     (n,).
 
     The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
@@ -90,7 +91,7 @@ def select(
 
 
 def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:
-    """Boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by row."""
+    """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by row."""
     y, x = (a.ravel() for a in np.mgrid[0:rows, 0:columns])
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
     return edges.astype(np.float32)

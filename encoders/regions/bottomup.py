@@ -60,7 +60,7 @@ class Options(BoxOptions):
 
 
 def load(argument: str) -> BottomUpRegions:
-    """The source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
+    """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
     name, options = parse_spec(argument, Options)
     return BottomUpRegions(Path(name), options)
 
@@ -95,8 +95,8 @@ class BottomUpRegions:
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
-    """A picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the mean;
-    and the factor of its sides."""
+    """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the
+    mean; and the factor of its sides."""
     sides = sorted(picture.shape[1:])
     scale = min(SHORTER / sides[0], LONGER / sides[1])
     size = [max(1, round(side * scale)) for side in picture.shape[1:]]
@@ -208,8 +208,8 @@ def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides (Girshick et
-    al., CVPR 2014, appendix C)."""
+    """Return boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides
+    (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
     halves = sides * steps[:, 2:].clamp(max=LARGEST_STEP).exp() / 2
@@ -217,8 +217,8 @@ def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
 
 
 def read_network(path: Path) -> Detector:
-    """The detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over or of
-    another shape, or the file cannot be read without running code."""
+    """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over
+    or of another shape, or the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
     if path.suffix == ".pkl":
@@ -241,7 +241,7 @@ def read_network(path: Path) -> Detector:
 
 
 def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -> nn.Sequential:
-    """The residual blocks ``name`` with the sizes that their tensors have in ``state``."""
+    """Return the residual blocks ``name`` with the sizes that their tensors have in ``state``."""
     blocks: list[nn.Module] = []
     while f"{name}.{len(blocks)}.conv1.weight" in state:
         block = f"{name}.{len(blocks)}"

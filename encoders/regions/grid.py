@@ -26,7 +26,7 @@ WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
 
 def load(argument: str) -> GridRegions:
-    """The source; it takes no argument."""
+    """Return the source; it takes no argument."""
     if argument:
         raise EncoderError(f"grid takes no argument, got {argument!r}; write --regions grid")
     return GridRegions()
@@ -58,7 +58,7 @@ def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
 
 
 def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
-    """Values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
+    """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
     cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
     return cells.reshape(side * side, -1)
 
@@ -84,7 +84,7 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
+    """Return rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
     clipped = np.minimum(rows / _lengths(rows), 0.2)
     scaled: NDArray[np.float64] = clipped / _lengths(clipped)
     return scaled

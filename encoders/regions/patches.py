@@ -25,7 +25,8 @@ SPARE = 2  # tokens that may precede registers and patches: [CLS], and the disti
 
 
 def load(argument: str) -> PatchRegions:
-    """The source over the model ``NAME_OR_FOLDER``. EncoderError if it is not on this disk or no vision backbone."""
+    """Return the source over the model ``NAME_OR_FOLDER``. EncoderError if it is not on this disk or no vision
+    backbone."""
     return PatchRegions(argument)
 
 
@@ -114,7 +115,7 @@ def visible_window(processor: Any, size: tuple[int, int], shown: tuple[int, int]
 
 
 def _resized_size(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height after resizing, before the crop."""
+    """Return the width and height after resizing, before the crop."""
     if not getattr(processor, "do_resize", False):
         return size
     target = _size(processor, "size")
@@ -131,7 +132,7 @@ def _resized_size(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _crops_itself(processor: Any) -> bool:
-    """Whether the processor is that of ConvNeXt and crops while it resizes."""
+    """Return whether the processor is that of ConvNeXt and crops while it resizes."""
     edge = _size(processor, "size").get("shortest_edge", 0)
     return bool(getattr(processor, "crop_pct", None)) and processor.do_resize and edge < WARPED
 

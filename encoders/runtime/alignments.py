@@ -35,7 +35,7 @@ def alignments(words: Ragged, regions: Ragged, metric: str, device: str) -> NDAr
 
 
 def _pad(sets: Ragged, device: str) -> tuple[Tensor, Tensor]:
-    """Unit rows (n, longest, d) and which of them are there (n, longest)."""
+    """Return unit rows (n, longest, d) and which of them are there (n, longest)."""
     rows = torch.nn.functional.normalize(torch.from_numpy(np.ascontiguousarray(sets.values)).to(device), dim=1)
     counts = np.diff(sets.offsets).tolist()
     padded = pad_sequence(list(rows.split(counts)), batch_first=True)
@@ -44,7 +44,7 @@ def _pad(sets: Ragged, device: str) -> tuple[Tensor, Tensor]:
 
 
 def _pool_cosines(words: Tensor, spoken: Tensor, regions: Tensor, seen: Tensor, metric: str) -> Tensor:
-    """Scores (n_texts, n_images); a maximum over no row is 0."""
+    """Return scores (n_texts, n_images); a maximum over no row is 0."""
     (n, longest, width), (m, count, _) = words.shape, regions.shape
     cosines = (words.reshape(-1, width) @ regions.reshape(-1, width).T).view(n, longest, m, count)
 

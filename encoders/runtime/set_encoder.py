@@ -105,14 +105,14 @@ class SetEncoder:
         return self._in_batches(inputs, [len(row) for row in ids], encode)
 
     def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
-        """Positions of the words among the ids of each text; all positions if ``special`` is set."""
+        """Return the positions of the words among the ids of each text; all positions if ``special`` is set."""
         if self.special or not ids:
             return [range(len(row)) for row in ids]
         masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
     def _rows(self, encoded: Encodings, places: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
-        """Vectors, and the rows ``places`` of each set, as slices where possible, which avoid a device
+        """Return vectors, and the rows ``places`` of each set, as slices where possible, which avoid a device
         synchronisation."""
         vectors = encoded.vectors
         if self._precision != "float32":
@@ -160,7 +160,7 @@ class AloneEncoder:
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
-    """The encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
+    """Return the encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
 
     Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """

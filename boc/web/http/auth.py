@@ -51,7 +51,8 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """None for a request that may pass; the redirect that sets the cookie for one with the token in its address."""
+        """Return None for a request that may pass; the redirect that sets the cookie for one with the token in its
+        address."""
         if path_of(scope) in PROBES:
             return None
         self._check_host(headers)
@@ -119,7 +120,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _ticket(token: str) -> str:
-    """The value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
+    """Return the value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
     return hashlib.sha256(f"boc cookie\0{token}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -132,7 +133,7 @@ def _cookie(header: str) -> str:
 
 
 def _host(header: str) -> str | None:
-    """The name in a Host header, without port and brackets; None if there is none."""
+    """Return the name in a Host header, without port and brackets; None if there is none."""
     try:
         address = urlsplit(f"//{header}")
         address.port  # noqa: B018 - raises for a port that is no number

@@ -48,7 +48,7 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None if the client disconnected."""
+        """Return the body; None if the client disconnected."""
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared[:20]) > self._most:
             raise self._too_long()

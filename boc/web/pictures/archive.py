@@ -16,7 +16,8 @@ CHUNK = 1 << 18  # bytes read at a time
 
 
 def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
-    """The files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too large."""
+    """Return the files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too
+    large."""
     entries, names, total = [], set(), 0
     for item in items:
         path = Path(item.content)
@@ -35,7 +36,7 @@ def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
 
 
 def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
-    """The bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``."""
+    """Yield the bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``."""
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
         for path, name in chosen:
@@ -47,7 +48,7 @@ def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
 
 
 def _name(item: Item) -> str:
-    """The id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
+    """Return the id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
     parts = [re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", part) for part in item.id.split("/") if part not in ("", ".", "..")]
     name, suffix = "/".join(parts) or "picture", Path(item.content).suffix
     return name if Path(name).suffix.lower() == suffix.lower() else name + suffix

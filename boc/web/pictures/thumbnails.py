@@ -46,7 +46,7 @@ class Thumbnails:
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
     def tag(self, path: Path, side: int) -> str:
-        """The name of the thumbnail of a picture. ImageError if the picture is missing."""
+        """Return the name of the thumbnail of a picture. ImageError if the picture is missing."""
         try:
             status = path.stat()
         except OSError as error:
@@ -55,7 +55,7 @@ class Thumbnails:
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, path: Path, side: int) -> Thumbnail:
-        """The thumbnail of a picture. ImageError if the picture cannot be read."""
+        """Return the thumbnail of a picture. ImageError if the picture cannot be read."""
         tag = self.tag(path, side)
         file = self._folder / tag[:2] / f"{tag}.jpg"
         with suppress(OSError):
@@ -102,7 +102,7 @@ class Thumbnails:
         self._total = left
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time, size and path of every cached thumbnail."""
+        """Return time, size and path of every cached thumbnail."""
         files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):

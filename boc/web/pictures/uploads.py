@@ -59,7 +59,7 @@ def _suffix(data: bytes, pixels: int) -> str:
 
 
 def _refusal(error: ImageError, pixels: int) -> ProblemError:
-    """What to answer for a picture whose header cannot be read."""
+    """Return the answer to a picture whose header cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):
