@@ -110,10 +110,10 @@ def test_boxes_are_where_the_cells_looked(
     from transformers import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
-    visible_window = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
+    view = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
     for i, (x1, y1, x2, y2) in enumerate(found.boxes):
         row, column = divmod(i, side)
-        cell = visible_window[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
+        cell = view[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
         assert cell[0].mean() == pytest.approx((x1 + x2) / 2, abs=0.02)
         assert cell[1].mean() == pytest.approx((y1 + y2) / 2, abs=0.02)
         step = (cell[0, 0, -1] - cell[0, 0, 0]) * pixels / (pixels - 1)
