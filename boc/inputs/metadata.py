@@ -1,4 +1,4 @@
-"""Metadata of items: reading its table, and the conditions of a search.
+"""Metadata of items: reading its table, the conditions of a search, and the order of hits by a field.
 
 A table is a CSV whose header declares the types, ``id,year:integer,tag:keyword,taken:date,title:text``. A field without
 a type is a keyword. Several values in a cell are separated by ``|``; an empty cell has no value.
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, check_system
 from boc.inputs.text_lines import csv_fault
-from boc.types import FieldType, Filter, Item
+from boc.types import FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
 
@@ -152,6 +152,36 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
         return any(condition.value <= value <= condition.last for value in values)
     compare = _COMPARE[condition.op]
     return any(compare(value, condition.value) for value in values)
+
+
+def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
+    """Return ``sort`` if it is a field of ``types``, after a minus to begin with the largest value. BocError names the
+    known fields, or the rule."""
+    name = sort.removeprefix("-")
+    if name not in types:
+        there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
+        raise BocError(f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})")
+    if types[name] == "text":
+        raise BocError(f"hits cannot be sorted by {name}, which is of type text; choose a field of another type")
+    return sort
+
+
+def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
+    """Return hits by the values of a field, ascending; after a minus, descending.
+
+    Of several values of a hit the first in that order counts. Equal ones stay in the order given, hits without a value
+    come last.
+    """
+    name, falling = sort.removeprefix("-"), sort.startswith("-")
+    pairs = [(_values(hit, name), hit) for hit in hits]
+    pick = max if falling else min
+    keyed = sorted(((pick(values), hit) for values, hit in pairs if values), key=lambda pair: pair[0], reverse=falling)
+    return [*(hit for _, hit in keyed), *(hit for values, hit in pairs if not values)]
+
+
+def _values(hit: Hit, name: str) -> Sequence[Any]:
+    value = hit.item.fields.get(name, [])
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def are_types(text: str) -> bool:

@@ -17,8 +17,7 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.metadata import check_filter
-from boc.inputs.sorting import by_field, check_sort
+from boc.inputs.metadata import by_field, check_filter, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
 from boc.search.arrays import ArraySearch

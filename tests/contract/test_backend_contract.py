@@ -21,8 +21,7 @@ from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
 from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
-from boc.inputs.metadata import holds, parse_filter
-from boc.inputs.sorting import by_field, check_sort
+from boc.inputs.metadata import by_field, check_sort, holds, parse_filter
 from boc.inputs.stored_terms import concepts_of
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
