@@ -24,8 +24,7 @@ from boc.errors import BackendError, BocError
 from boc.evaluate.search_time import Searching, search_seconds, time_searches
 from boc.indexes.learn import fit_code, sampled
 from boc.indexes.load import load_index
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import FeatureFile, LazyBatch
+from boc.inputs.features import FeatureFile, FeatureFiles, LazyBatch
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import Backend

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFiles
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES
 

@@ -18,7 +18,7 @@ from scipy import sparse
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
 from boc.rerank.storage import kept
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix

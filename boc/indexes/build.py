@@ -22,8 +22,7 @@ from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, append_items, delete_items, load_index, new_manifest, stored_manifest
 from boc.inputs.extraction import Extraction
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import SUFFIXES, is_embeddings
+from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of

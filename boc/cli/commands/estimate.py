@@ -58,7 +58,7 @@ def command(
     from boc.evaluate.capacity import extrapolate, learn, measure, size_of
     from boc.indexes.build import codec_maker
     from boc.indexes.load import new_manifest
-    from boc.inputs.feature_files import FeatureFiles
+    from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
 
     make = codec_maker(coding.code)

@@ -15,8 +15,7 @@ from boc.indexes import learn
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile
-from boc.inputs.query_files import read_queries
+from boc.inputs.features import FeatureFile, read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher

@@ -21,9 +21,8 @@ from boc.evaluate.capacity import GB, Estimate, Learning, Load, SampledFiles, ex
 from boc.evaluate.search_time import SCATTERED, SPARSE, Searching, search_seconds
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
-from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
+from boc.inputs.features import FeatureFiles, Header
 from boc.inputs.metadata import Metadata
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from indexing.embedded.merge import MERGE

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FORMAT, FeatureFile, Header, is_embeddings
+from boc.inputs.features import FORMAT, FeatureFile, FeatureFiles, Header, is_embeddings
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 from tests.oracles import TEXT
 
