@@ -144,8 +144,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     """Return whether ``condition`` holds for an item with these ``fields``."""
-    own = fields.get(condition.field, [])
-    values = own if isinstance(own, (list, tuple)) else [own]
+    values = values_of(fields, condition.field)
     if condition.op == "!=":
         return not holds(replace(condition, op="="), fields)
     if condition.last is not None:
@@ -173,14 +172,15 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
     come last.
     """
     name, falling = sort.removeprefix("-"), sort.startswith("-")
-    pairs = [(_values(hit, name), hit) for hit in hits]
+    pairs = [(values_of(hit.item.fields, name), hit) for hit in hits]
     pick = max if falling else min
     keyed = sorted(((pick(values), hit) for values, hit in pairs if values), key=lambda pair: pair[0], reverse=falling)
     return [*(hit for _, hit in keyed), *(hit for values, hit in pairs if not values)]
 
 
-def _values(hit: Hit, name: str) -> Sequence[Any]:
-    value = hit.item.fields.get(name, [])
+def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Return the values of a field, of which an item may have none, one or several."""
+    value = fields.get(name, [])
     return value if isinstance(value, (list, tuple)) else [value]
 
 

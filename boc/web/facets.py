@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from boc.inputs.metadata import values_of
 from boc.search.options import SearchOptions
 from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
@@ -48,7 +49,7 @@ def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[I
     best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
     if kind in ("date", "integer"):
         best.sort(key=lambda pair: pair[0], reverse=True)
-    dates = [value for item in sample for value in _all(item.fields, name)] if kind == "date" else []
+    dates = [value for item in sample for value in values_of(item.fields, name)] if kind == "date" else []
     values = [{"value": str(value), "filters": _filters(name, kind, value), "count": n} for value, n in best]
     ends = {"least": min(dates, default=None), "most": max(dates, default=None)}
     return {"field": name, "values": values, **ends}
@@ -60,20 +61,15 @@ def _is_measure(name: str, kind: FieldType, items: Iterable[Item]) -> bool:
         return False
     seen: set[int] = set()
     for item in items:
-        seen.update(_all(item.fields, name))
+        seen.update(values_of(item.fields, name))
         if len(seen) > MANY:
             return True
     return False
 
 
-def _all(fields: Mapping[str, Any], name: str) -> list[Any]:
-    value = fields.get(name, [])
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
 def _values(fields: Mapping[str, Any], name: str, kind: FieldType) -> Iterator[Any]:
     """Yield the values of an item, years for a date."""
-    for value in _all(fields, name):
+    for value in values_of(fields, name):
         yield int(value[:4]) if kind == "date" else str(value).lower() if kind == "boolean" else value
 
 
