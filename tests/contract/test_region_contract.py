@@ -128,10 +128,11 @@ def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) ->
 @pytest.mark.slow
 def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
     source, folder = given
-    fresh = plugins.region_source(source.identity.spec)
+    fresh, copy = plugins.region_source(source.identity.spec), pickle.loads(pickle.dumps(source))  # noqa: S301
+    assert fresh.identity == copy.identity == source.identity
     first = [source(ref(folder, name)) for name in PICTURES]
     for name, expected in reversed(list(zip(PICTURES, first, strict=True))):
-        for found in (source(ref(folder, name)), fresh(ref(folder, name))):
+        for found in (each(ref(folder, name)) for each in (source, fresh, copy)):
             assert np.array_equal(found.features, expected.features)
             assert np.array_equal(found.boxes, expected.boxes)
 
@@ -140,17 +141,6 @@ def test_the_identity_finds_the_source_again(given: Given) -> None:
     source, _ = given
     assert plugins.region_source(source.identity.spec).identity == source.identity
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
-
-
-@pytest.mark.slow
-def test_a_pickled_copy_gives_the_same_regions(given: Given) -> None:
-    source, folder = given
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-    assert copy.identity == source.identity
-    for name in PICTURES:
-        found, expected = copy(ref(folder, name)), source(ref(folder, name))
-        assert np.array_equal(found.features, expected.features)
-        assert np.array_equal(found.boxes, expected.boxes)
 
 
 def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> None:

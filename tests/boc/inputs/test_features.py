@@ -113,7 +113,6 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
         assert file.header == HEADER
         assert file.header.identity == Identity("tern:somewhere", "ab" * 32, 3)
         found = file.batch("image", 1, 3).embeddings
-        assert found.concepts is not None
         assert [len(found.concepts[i]) for i in range(2)] == [0, 1]
         assert np.array_equal(found.vectors, rows.embeddings.vectors[1:])
         assert file.count("text") == 0
@@ -215,12 +214,6 @@ def test_failures_are_kept_in_order_across_parts(tmp_path: Path) -> None:
     with FeatureFile(path) as file:
         assert file.failures == [("b", "torn"), ("a", "empty"), ("c", "gone")]
         assert file.count("image") == 3
-
-
-def test_a_file_may_hold_failures_only(tmp_path: Path) -> None:
-    with FeatureFile(write(tmp_path / "f.h5", HEADER, [[]], [("a", "torn")])) as file:
-        assert file.failures == [("a", "torn")]
-        assert [file.count(modality) for modality in MODALITIES] == [0, 0]
 
 
 def test_arrays_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
@@ -349,25 +342,20 @@ def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path
         ({"kind": "regions"}, "their kind is regions and embeddings"),
         ({"digest": "other"}, "their digest is other and "),
         ({"dtype": "float16"}, "their dtype is float16 and float32"),
+        ({"precision": "bfloat16"}, "their precision is bfloat16 and float32"),
         ({}, "both hold 'image-0'"),
+        ({"source": "zz"}, "one of them holds no concept sets"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_naming_both(
     tmp_path: Path, change: dict[str, str], words: str
 ) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    rows: Batch | RegionBatch = make_rows([3])
+    rows: Batch | RegionBatch = make_rows([3], concepts="no concept" not in words)
     if "kind" in change:
         rows = RegionBatch(rows.items, rows.embeddings.concepts, Ragged.from_sets([np.ones((3, 4))], 4))
-    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[rows]])
+    two = write(tmp_path / "2.h5", replace(HEADER, **({"source": "z"} | change)), [[rows]])
     with pytest.raises(FeatureFileError) as caught:
         FeatureFiles([one, two])
     for part in (str(one), str(two), words):
         assert part in str(caught.value)
-
-
-def test_files_with_and_without_concepts_are_not_mixed(tmp_path: Path) -> None:
-    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    two = write(tmp_path / "2.h5", replace(HEADER, source="z"), [[make_rows([3], start=5, concepts=False)]])
-    with pytest.raises(FeatureFileError, match="one of them holds no concept sets"):
-        FeatureFiles([two, one])

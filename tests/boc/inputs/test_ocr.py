@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from boc.inputs import ocr
 from boc.synchronise import sync
 from boc.types import ImageRef
 from tests.boc.synchronise.collections_of_files import Counting
-from tests.helpers import boc
+from tests.helpers import boc, refuse_connections, run
 
 installed = pytest.mark.skipif(
     find_spec("rapidocr") is None or find_spec("onnxruntime") is None, reason="reading words needs the extra ocr"
@@ -72,10 +71,7 @@ def held(at: str) -> dict[str, Any]:
 @installed
 @pytest.mark.slow
 def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> NoReturn:
-        raise AssertionError("a download")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
     assert read(paint(tmp_path / "b.jpg", "EXIT", turn=6)) == "EXIT"
@@ -89,8 +85,7 @@ def test_the_command_reads_signs_and_hybrid_search_finds_them(library: Path, tmp
     for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
         paint(tmp_path / "signs" / name, text)
     at = ("--at", f"file:{tmp_path / 'index'}")
-    made = boc("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
-    assert made.exit_code == 0, made.output
+    run("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
     found = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
     assert "two.png" in found.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -10,17 +11,19 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Item
+from boc.types import Embeddings
+from tests.boc.inputs.test_images import png
 from tests.boc.web.test_api import TEXT, client_of
+from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -70,16 +73,6 @@ def refused(answer: Any, status: int, said: str = "") -> None:
     assert set(found) == {"error"}
     assert "\n" not in found["error"]
     assert re.search(said, found["error"]), found["error"]
-
-
-def png(width: int, height: int, data: bytes = b"") -> bytes:
-    """A PNG whose header tells of this many pixels, whatever it holds."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def picture(**options: Any) -> bytes:
@@ -182,6 +175,10 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
         ({"q": ""}, "empty"),
         ({"q": " \t\n"}, "empty"),
         ({}, "nothing to look for"),
+        ({"q": "-snow"}, "nothing to look for"),
+        ({"q": "x", "weight": "0"}, "^weight: "),
+        ({"q": "x", "unlike": [""]}, "^unlike"),
+        ({"like": ["003.png"] * 65}, "^like: "),
         ({"q": "x" * 1001}, "1000"),
         *[({"q": "x", "k": k}, "^k: ") for k in ("0", "-1", "1001", "1e9", "nan", "", "9" * 400, "0x10", "ten")],
         *[({"q": "x", "rm": rm}, "^rm: ") for rm in ("0", "-1", "nan", "inf", "-inf", "1e309", "0.5", "9999")],
@@ -214,19 +211,19 @@ def test_odd_sentences_are_searched_or_refused_like_any_other(client: TestClient
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u2028&amp;"
 
 
-def test_html_in_captions_and_names_stays_text(searcher: Searcher, tmp_path: Path) -> None:
+def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) -> None:
     """It goes out as JSON, which browsers are told not to sniff, or is no part of an answer."""
-    images = tmp_path / "<b>folder"
+    images, at = tmp_path / "<b>folder", f"file:{tmp_path / 'index'}"
     images.mkdir()
-    path = images / "<img src=x onerror=alert(1)>.png"
-    path.write_bytes(picture())
-    items = {
-        "<i>.png": Item("<i>.png", "image", str(path), "<i>.png", {"tag": NASTY}),
-        "<i>.png#0": Item("<i>.png#0", "text", NASTY, "<i>.png"),
-    }
-    nasty = Nasty(searcher, items)
-    client = client_of(nasty, tmp_path / "cache")  # type: ignore[arg-type]
-    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", "/api/search?q=" + NASTY.replace("&", "%26")):
+    (images / "<i>.png").write_bytes(picture())
+    for name, columns, row in (("t.csv", ["image", "caption"], NASTY), ("fields.csv", ["id", "tag"], NASTY)):
+        with (images / name).open("w", newline="", encoding="utf-8") as handle:
+            csv.writer(handle).writerows([columns, ["<i>.png", row]])
+    run("index", "nasty", images / "t.csv", "--encoder", f"tern:{library / 'model'}", "--at", at, "--metadata",
+        images / "fields.csv")  # fmt: skip
+    client = client_of(Searcher.open("nasty", at, device="cpu"), tmp_path / "cache")
+    query = quote(NASTY)
+    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", f"/api/search?q={query}", "/api/search?q=a"):
         answer = client.get(address)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "application/json"
@@ -234,41 +231,11 @@ def test_html_in_captions_and_names_stays_text(searcher: Searcher, tmp_path: Pat
         assert "<b>folder" not in answer.text
         assert NASTY in json.dumps(answer.json(), ensure_ascii=False).replace('\\"', '"')
     shown = client.get("/api/item/<i>.png").json()
-    assert shown["content"] == path.name
+    assert shown["content"] == "<i>.png"
     assert shown["thumb"] == "api/thumb/%3Ci%3E.png"
     assert client.get(shown["thumb"]).headers["content-type"] == "image/jpeg"
     settings = client.get("/")
     assert "<script>alert" not in settings.text
-
-
-class Nasty:
-    """A searcher that finds a few items whatever is asked."""
-
-    def __init__(self, searcher: Searcher, items: dict[str, Item]) -> None:
-        self.__dict__.update(vars(searcher))
-        self.encoder = searcher.encoder
-        self.index = NastyIndex(searcher.index, items)
-        self._found = items
-        self._search = searcher.search_query
-
-    def target(self, find: Any) -> str:
-        return find or "image"
-
-    def search_query(self, *arguments: Any, **options: Any) -> Any:
-        hits = self._search(*arguments, **options)
-        return [replace(hits[0], item=item) for item in self._found.values()]
-
-
-class NastyIndex:
-    def __init__(self, index: Any, items: dict[str, Item]) -> None:
-        self._index = index
-        self._items = items
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._index, name)
-
-    def find(self, ids: list[str]) -> list[Item]:
-        return [self._items[id] for id in ids]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from boc.search.searcher import Searcher
 from boc.types import Item
-from tests.helpers import boc
+from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -21,12 +21,9 @@ from fastapi.testclient import TestClient
 from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
-from boc.web.app import create_app
 from boc.web.http.responses import ProblemError
 from boc.web.pictures import archive
-from boc.web.settings import Settings
-
-TEXT = "a red box at the left"
+from tests.boc.web.test_api import TEXT, client_of
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +37,13 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     header = "id,camera,year:integer,taken:date,bytes:integer,lens"
     (home / "fields.csv").write_text(f"{header}\n" + "\n".join(lines) + "\n", encoding="utf-8")
     at = f"file:{home / 'index'}"
-    done = boc("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
-    assert done.exit_code == 0, done.output
+    run("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
     return Searcher.open("photos", at, device="cpu")
 
 
 @pytest.fixture
 def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
-    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    return client_of(searcher, tmp_path)
 
 
 def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: TestClient, searcher: Searcher) -> None:

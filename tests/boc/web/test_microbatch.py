@@ -70,7 +70,6 @@ def test_who_waits_is_encoded_together_and_gets_its_own() -> None:
         own = found[text]
         assert isinstance(own, Embeddings)
         assert own.vectors.tolist() == [[len(text)]]
-        assert own.concepts is not None
         assert own.concepts[0].tolist() == [[len(text)] * 2] * len(text)
         assert own.words == [list(text)]
 

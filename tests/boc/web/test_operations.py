@@ -30,6 +30,7 @@ from boc.web.app import create_app
 from boc.web.http.logs import ACCESS, configuration
 from boc.web.http.responses import ProblemError
 from boc.web.settings import Settings
+from tests.boc.web.test_api import client_of
 
 SECRET = "open-sesame"
 
@@ -37,11 +38,6 @@ SECRET = "open-sesame"
 @pytest.fixture(scope="module")
 def searcher(library: Path) -> Searcher:
     return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-def client_of(searcher: Searcher, cache: Path, **options: Any) -> TestClient:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=cache, **options))
-    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -61,8 +57,9 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
 
 
 def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClient, searcher: Searcher) -> None:
-    for _ in range(3):
-        assert client.get("/api/search", params={"q": "a red box"}).status_code == 200
+    for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
+        assert client.get("/api/search", params={"q": "a red box", **options}).status_code == 200
+        assert client.get("/api/thumb/000.png").status_code == 200
     client.get("/api/item/none")
     client.get("/nowhere")
     found, manifest = values(client), searcher.index.manifest
@@ -70,22 +67,15 @@ def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClien
     assert found["boc_requests_total", "GET", "/api/item/{id}", "404"] == 1
     assert found["boc_requests_total", "GET", "none", "404"] == 1
     assert found["boc_request_seconds_count", "/api/search"] == 3
-    assert found["boc_cache_requests_total", "sentences", "miss"] == 1
-    assert found["boc_cache_requests_total", "sentences", "hit"] == 2
+    for cache in ("sentences", "thumbnails"):
+        assert found["boc_cache_requests_total", cache, "miss"] == 1
+        assert found["boc_cache_requests_total", cache, "hit"] == 2
     assert found["boc_encoder_seconds_count", "text"] == 1
     assert {found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")} == {3}
     assert found["boc_index_up", "photos"] == 1
     assert found["boc_index_items", "photos", "image"] == manifest.items["image"]
     assert found["boc_index_encoder", manifest.identity.digest[:12], manifest.identity.spec, "photos"] == 1
     assert found["boc_index_created_timestamp_seconds", "photos"] > 1e9
-
-
-def test_thumbnails_are_counted_as_made_or_kept(client: TestClient) -> None:
-    for _ in range(3):
-        assert client.get("/api/thumb/000.png").status_code == 200
-    found = values(client)
-    assert found["boc_cache_requests_total", "thumbnails", "miss"] == 1
-    assert found["boc_cache_requests_total", "thumbnails", "hit"] == 2
 
 
 def test_strange_addresses_make_no_new_series(client: TestClient) -> None:

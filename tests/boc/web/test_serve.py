@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.processes import start
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
@@ -81,8 +81,7 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         shutil.rmtree(tmp_path / "index" / "photos")
         until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
         assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
-        made = boc("index", "photos", library / "photos.h5", "--at", at)
-        assert made.exit_code == 0, made.output
+        run("index", "photos", library / "photos.h5", "--at", at)
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
         assert get(port, "/api/search?q=a%20red%20box&k=5")[1]["hits"] == found["hits"]
         end(process, signal.SIGINT)
@@ -157,7 +156,6 @@ def test_several_processes_answer_and_count_together(library: Path, tmp_path: Pa
 
 def end(process: BaseProcess, number: int) -> None:
     """Send a signal, and wait."""
-    assert process.pid is not None
     os.kill(process.pid, number)
     process.join(PATIENCE)
 

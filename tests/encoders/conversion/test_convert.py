@@ -25,7 +25,7 @@ from boc import plugins
 from boc.errors import EncoderError
 from encoders.conversion.checkpoints import kind_of, read_published
 from encoders.conversion.convert import from_published
-from tests.helpers import boc
+from tests.helpers import Bomb, boc
 
 REGION, BERT, JOINT, PIECES, WORDS = 8, 24, 8, 40, 30
 
@@ -111,13 +111,11 @@ def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: s
     return done.exit_code, done.output
 
 
-def tokens_of(kind: str) -> str:
-    return "words.json" if kind == "vsrn" else "vocab.txt"
-
-
 @pytest.mark.parametrize("kind", FILES)
 def test_a_published_file_becomes_a_folder_that_encodes(kind: str, home: Path, tmp_path: Path) -> None:
-    status, printed = convert(home, home / f"{kind}.pth", tmp_path / "model", tokens=tokens_of(kind))
+    status, printed = convert(
+        home, home / f"{kind}.pth", tmp_path / "model", tokens="words.json" if kind == "vsrn" else "vocab.txt"
+    )
     assert status == 0, printed
     first, told, last = printed.splitlines()
     parameters = sum(p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters())
@@ -244,24 +242,14 @@ def test_tensors_of_a_vsrn_are_accounted_for() -> None:
         from_published({**file, "model": file["model"][:1]})
 
 
-class Call:
-    """Pickled, it asks for a call when it is read."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: object) -> None:
-        self.call = (function, arguments)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
-        return self.call
-
-
 BOMBS = {
-    "os.system": Call(os.system, "touch exploded"),
-    "eval": Call(eval, "__import__('pathlib').Path('exploded').touch()"),
-    "subprocess": Call(subprocess.call, ["touch", "exploded"]),
-    "pathlib": Call(Path.touch, Path("exploded")),
-    "getattr": Call(getattr, Call(__import__, "os"), "system"),
-    "torch.load": Call(torch.load, "innocent.pth"),
-    "numpy.load": Call(np.load, "innocent.npy"),
+    "os.system": Bomb(os.system, "touch exploded"),
+    "eval": Bomb(eval, "__import__('pathlib').Path('exploded').touch()"),
+    "subprocess": Bomb(subprocess.call, ["touch", "exploded"]),
+    "pathlib": Bomb(Path.touch, Path("exploded")),
+    "getattr": Bomb(getattr, Bomb(__import__, "os"), "system"),
+    "torch.load": Bomb(torch.load, "innocent.pth"),
+    "numpy.load": Bomb(np.load, "innocent.npy"),
 }
 PLACES: dict[str, Callable[[Any], Any]] = {
     "config": lambda bomb: {**tern_file(), "config": {"model": {"name": bomb}}},
@@ -307,6 +295,9 @@ def test_an_archive_is_read_when_it_holds_one_checkpoint(mode: Any, home: Path, 
     def pack(*names: str) -> None:
         with tarfile.open(path, mode) as archive:
             archive.add(home / "vocab.txt", "pretrained_models/README.txt")
+            link = tarfile.TarInfo("model.pth")  # which is not followed
+            link.type, link.linkname = tarfile.SYMTYPE, str(home / "tern.pth")
+            archive.addfile(link)
             for name in names:
                 archive.add(home / "tern.pth", f"pretrained_models/{name}")
 
@@ -318,15 +309,6 @@ def test_an_archive_is_read_when_it_holds_one_checkpoint(mode: Any, home: Path, 
     pack()
     with pytest.raises(EncoderError, match="none"):
         read_published(path)
-
-
-def test_a_link_in_an_archive_is_not_followed(tmp_path: Path, home: Path) -> None:
-    with tarfile.open(tmp_path / "a.tgz", "w:gz") as archive:
-        link = tarfile.TarInfo("model.pth")
-        link.type, link.linkname = tarfile.SYMTYPE, str(home / "tern.pth")
-        archive.addfile(link)
-    with pytest.raises(EncoderError, match="none"):
-        read_published(tmp_path / "a.tgz")
 
 
 def refusal(path: Path) -> str:

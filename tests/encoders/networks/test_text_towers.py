@@ -57,8 +57,6 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
     pytest.importorskip(text_towers.MINILM)
     tower = text_towers.load_tower("minilm-words", 1, [])
     bert = text_towers.load_tower("minilm", 1, [])
-    assert tower.module is not None
-    assert bert.module is not None
     known = bert.module.bert_model.embeddings.word_embeddings.weight
     weight = tower.module.embed.weight
     assert torch.equal(weight[:, : known.shape[1]], known)
@@ -81,7 +79,6 @@ def test_a_bert_with_a_vocabulary_and_no_tokenizer_is_loaded(tmp_path: Path) -> 
     BertModel(config).save_pretrained(tmp_path)
     tower = text_towers.load_tower(str(tmp_path), 1, [])
     assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [["[CLS]", "a", "red", "box", "##es", "[SEP]"]]
-    assert tower.module is not None
     assert tower.module(*text_towers.pad(tower.tokens.ids(["a box"]))).shape == (1, 4, 8)
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(EncoderError, match=r"neither tokenizer.json nor vocab.txt"):

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
 from encoders.networks.word_tokenizer import SPECIALS
+from tests.helpers import Bomb
 
 UNIT, RAW = 1e-6, 1e-5
 
@@ -62,14 +62,6 @@ def test_a_vocabulary_in_json_is_read(tmp_path: Path, form: Any) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(json.dumps(form), encoding="utf-8")
     assert read_vocabulary(path) == WORDS
-
-
-class Bomb:
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.reduced = function, arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.reduced
 
 
 TOUCH = "import pathlib; pathlib.Path('exploded').touch()"

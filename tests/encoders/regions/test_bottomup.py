@@ -19,12 +19,10 @@ from torch import Tensor
 pytest.importorskip("torchvision")
 
 from boc.errors import EncoderError
-from boc.inputs.features import FeatureFile
 from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
 from encoders.regions.bottomup import Detector, anchors_of, confidence, move_boxes, prepare_pixels, read_network
-from tests.helpers import boc
 
 PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
@@ -236,11 +234,6 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
 
 
-def test_a_picture_of_one_pixel_has_regions_or_none(weights: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
-    assert regions.load(f"bottomup:{weights}")(ImageRef("dot.png", tmp_path / "dot.png")).boxes.shape[1] == 4
-
-
 def lacking(state: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor for name, tensor in state.items() if "res4.1.conv2.norm.bias" not in name}
 
@@ -272,16 +265,3 @@ def test_a_wrong_file_gives_one_line_with_the_next_step(weights: Path, damage: A
     weights.with_suffix(".pkl").write_bytes(b"")  # as the files of the Caffe model in Detectron2
     with pytest.raises(EncoderError, match="runs code that it may hold; fetch"):
         regions.load(f"bottomup:{weights.with_suffix('.pkl')}")
-
-
-@pytest.mark.slow
-def test_a_folder_of_pictures_is_extracted(weights: Path, tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    for seed, name in enumerate(("one.png", "two.png")):
-        photo(tmp_path / "photos" / name, seed=seed)
-    told = boc("extract", tmp_path / "photos", "-o", tmp_path / "r.h5", "--regions", f"bottomup:{weights}?top=4")
-    assert told.exit_code == 0, told.output
-    with FeatureFile(tmp_path / "r.h5") as file:
-        assert file.header.dim == 64
-        assert file.count("image") == 2
-        assert np.diff(file.offsets("image")).tolist() == [4, 4]

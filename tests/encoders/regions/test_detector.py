@@ -19,7 +19,7 @@ from PIL import Image
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
-from tests.helpers import refuse_connections
+from tests.helpers import Bomb, refuse_connections
 
 SIZE = 80, 60
 QUERIES = 9
@@ -193,21 +193,12 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     assert kept.tolist() == [box for _, box in expected]
 
 
-class Hostile:
-    """What a pickle would run."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.marker),)
-
-
 def test_weights_that_would_run_code_are_refused_and_run_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     folder = Path(make_yolos(tmp_path / "model"))
     (folder / "model.safetensors").unlink()
-    hostile = [pickle.dumps(content, protocol=2) for content in ({"a": Hostile(marker)}, Hostile(marker))]
+    bomb = Bomb(os.mkdir, str(marker))
+    hostile = [pickle.dumps(content, protocol=2) for content in ({"a": bomb}, bomb)]
     for content in (*hostile, b"", b"rubbish", b"PK\x03\x04rubbish"):
         (folder / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(EncoderError, match="safely"):

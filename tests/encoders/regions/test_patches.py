@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,13 +138,9 @@ def test_features_are_the_last_states_without_special_tokens(name: str, tmp_path
     np.testing.assert_allclose(found.features, states[specials:].numpy(), atol=1e-5)
 
 
-def test_copies_are_the_same_and_other_weights_are_not(tmp_path: Path) -> None:
-    first, second = make_vit(tmp_path / "a"), make_vit(tmp_path / "b")
-    source, image = plugins.region_source(f"patches:{first}"), ramps(tmp_path, 50, 40)
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-    assert copy.identity == source.identity
-    assert np.array_equal(copy(image).features, source(image).features)
-    assert plugins.region_source(f"patches:{second}").identity.digest != source.identity.digest
+def test_other_weights_have_another_digest(tmp_path: Path) -> None:
+    sources = [plugins.region_source(f"patches:{make_vit(tmp_path / name)}") for name in "ab"]
+    assert len({source.identity.digest for source in sources}) == 2
 
 
 def test_cells_that_saw_only_padding_are_left_out() -> None:

@@ -11,10 +11,8 @@ from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError, SourceError
-from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 from boc.types import ImageRef
-from tests.helpers import boc
 
 WIDTH, REGIONS, SIZE = 6, 4, (40, 30)
 COCO_ID = "val2014/COCO_val2014_000000391895.jpg"
@@ -113,15 +111,6 @@ def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, nam
     for number, item in enumerate(items[3:]):
         assert item.group == items[number // 5].id
         assert item.content == f"picture {number // 5} caption {number % 5} ."
-
-
-def test_an_array_of_scan_is_extracted_like_any_source(tmp_path: Path) -> None:
-    array = write_scan(tmp_path, "test", 3)
-    done = boc("extract", array, "-o", tmp_path / "test.h5", "--regions", f"scan:{tmp_path}", "--set=workers=0")
-    assert done.exit_code == 0, done.output
-    with FeatureFile(tmp_path / "test.h5") as file:
-        assert (file.count("image"), file.count("text")) == (3, 15)
-        assert np.unique(file.memory_map("image", "ragged/features")).tolist() == [0, 1, 2]
 
 
 def test_wrong_arrays_are_refused_with_the_next_step(tmp_path: Path) -> None:

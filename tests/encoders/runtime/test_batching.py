@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from boc.errors import EncoderError  # noqa: E402
-from encoders.runtime.batching import in_batches, to_device  # noqa: E402
+from encoders.runtime.batching import in_batches  # noqa: E402
 
 DIM = 3
 
@@ -126,18 +126,3 @@ def test_precision_is_that_of_matrix_products_and_the_results_are_float32(precis
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(EncoderError, match="no precision 'float8'; known: float32, bfloat16, float16"):
         in_batches("cpu", "float8", DIM, [1], [1], encode)
-
-
-def test_to_the_cpu_nothing_is_copied() -> None:
-    tensor = torch.zeros(2)
-    assert to_device(tensor, "cpu") is tensor
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu_the_results_are_the_same() -> None:
-    def there(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        vectors, sets = encode(batch)
-        return to_device(vectors, "cuda"), [to_device(rows, "cuda") for rows in sets]
-
-    lengths = [3, 0, 5, 1, 1, 4]
-    assert_one_by_one(lengths, *in_batches("cuda", "float32", DIM, lengths, lengths, there, 2))
