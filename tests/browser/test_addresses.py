@@ -18,9 +18,7 @@ SENTENCE = "a red box at the left"
 LOADED = "() => [...document.querySelectorAll('li.hit img')].slice(0, 8).every((i) => i.complete && i.naturalWidth)"
 
 
-def test_everything_works_below_the_prefix_of_a_proxy(
-    visit: Callable[..., Any], servers: ExitStack, server: str, library: Path
-) -> None:
+def test_page_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, server: str, library: Path) -> None:
     url = servers.enter_context(below("/my/pictures", server))
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)

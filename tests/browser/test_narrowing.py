@@ -29,9 +29,7 @@ def answered(page: Any, act: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("find", ["image", "text"])
-def test_the_line_is_above_the_first_hit_that_is_probably_wrong(
-    visit: Callable[..., Any], server: str, find: str
-) -> None:
+def test_confidence_line(visit: Callable[..., Any], server: str, find: str) -> None:
     page = visit("about:blank")
 
     def judged(route: Any) -> None:
@@ -60,9 +58,7 @@ def test_the_line_is_above_the_first_hit_that_is_probably_wrong(
     assert quote(ids(page)[8]) in page.evaluate("document.activeElement.href")
 
 
-def test_selected_pictures_are_searched_by_downloaded_and_copied(
-    visit: Callable[..., Any], server: str, library: Path, tmp_path: Path
-) -> None:
+def test_selection_actions(visit: Callable[..., Any], server: str, library: Path, tmp_path: Path) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     shown = settle(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -100,7 +96,7 @@ def test_selected_pictures_are_searched_by_downloaded_and_copied(
     page.wait_for_selector("text=Describe a picture")
 
 
-def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], odd_server: str) -> None:
+def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) -> None:
     page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
     page.fill("#q", "a red box")
     before = settle(page)

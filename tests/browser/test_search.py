@@ -47,7 +47,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     page.wait_for_function("() => /40 pictures in .* milliseconds/.test(document.querySelector('#status').textContent)")
 
 
-def test_an_older_answer_is_never_shown_over_a_newer_one(visit: Callable[..., Any], server: str) -> None:
+def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
     kept: list[Any] = []
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
@@ -63,7 +63,7 @@ def test_an_older_answer_is_never_shown_over_a_newer_one(visit: Callable[..., An
     assert not page.locator("#results.stale").count()
 
 
-def test_last_results_stay_while_a_new_answer_is_under_way(visit: Callable[..., Any], server: str) -> None:
+def test_stale_results_stay(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     before = settle(page)
     page.route("**/api/search?*green*", lambda route: None)

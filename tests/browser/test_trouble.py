@@ -18,7 +18,7 @@ NETWORK = "Failed to load resource"
 BOXES = "all => all.map((e) => e.getBoundingClientRect()).map(({ x, y, width, height }) => [x, y, width, height])"
 
 
-def test_a_server_that_dies_is_told_of_and_waited_for(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
+def test_server_dies(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
     port = free_port()
     with serving("photos", library, tmp_path / "cache", port) as process:
         page = visit(f"{process.url}?q=red", expected=NETWORK)

@@ -84,7 +84,7 @@ def assert_sound(found: Embeddings, count: int, dim: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
-def test_the_output_is_as_long_as_the_input_and_of_unit_norm(encoder: Encoder, pictures: list[Any], count: int) -> None:
+def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: int) -> None:
     images = encoder.encode_images([pictures[i % len(pictures)] for i in range(count)])
     texts = encoder.encode_texts([TEXTS[i % len(TEXTS)] for i in range(count)])
     assert (images.modality, texts.modality) == ("image", "text")
@@ -92,7 +92,7 @@ def test_the_output_is_as_long_as_the_input_and_of_unit_norm(encoder: Encoder, p
         assert_sound(found, count, encoder.identity.dim)
 
 
-def test_what_else_is_in_a_batch_and_its_order_change_nothing(encoder: Encoder, pictures: list[Any]) -> None:
+def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
     for encode, inputs in ((encoder.encode_images, pictures), (encoder.encode_texts, TEXTS)):
         together, backwards = encode(inputs), encode(inputs[::-1])
         for i, each in enumerate(inputs):
@@ -115,7 +115,7 @@ def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(encoder: Encoder
         assert alike(encoder.encode_images([each]).vectors[0], together.vectors[i])
 
 
-def test_there_is_one_concept_a_region_and_a_word_piece(encoder: Any, pictures: list[Any]) -> None:
+def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]) -> None:
     images, texts = encoder.encode_images(pictures), encoder.encode_texts(TEXTS)
     assert [len(images.concepts[i]) for i in range(len(pictures))] == [len(each) for each in pictures]
     assert [len(texts.concepts[i]) for i in range(len(TEXTS))] == [len(words) for words in texts.words]
@@ -137,7 +137,7 @@ def test_capitals_do_not_matter_but_words_do(encoder: Encoder) -> None:
     assert not alike(small, other)
 
 
-def test_a_picture_that_cannot_be_read_is_an_error_of_that_picture(encoder: Encoder, tmp_path: Path) -> None:
+def test_unreadable_picture(encoder: Encoder, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("no picture")
     with pytest.raises(ImageError, match=r"a\.png"):
         encoder.prepare(ImageRef("a.png", tmp_path / "a.png"))

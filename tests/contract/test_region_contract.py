@@ -114,7 +114,7 @@ def ref(folder: Path, name: str) -> ImageRef:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) -> None:
+def test_regions_of_every_mode(given: Given, name: str) -> None:
     source, folder = given
     found = source(ref(folder, name))
     assert found.features.dtype == found.boxes.dtype == np.float32
@@ -126,7 +126,7 @@ def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) ->
 
 
 @pytest.mark.slow
-def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
+def test_source_copies_agree(given: Given) -> None:
     source, folder = given
     fresh, copy = plugins.region_source(source.identity.spec), pickle.loads(pickle.dumps(source))  # noqa: S301
     assert fresh.identity == copy.identity == source.identity
@@ -143,7 +143,7 @@ def test_the_identity_finds_the_source_again(given: Given) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
-def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> None:
+def test_missing_picture(given: Given) -> None:
     source, folder = given
     with pytest.raises(ImageError, match="nowhere"):
         source(ref(folder, "nowhere.png"))
@@ -159,7 +159,7 @@ def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
-def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layout: str, suffix: str) -> None:
+def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
     source = plugins.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
     folder = draw(tmp_path / "pictures")
     for i, name in enumerate(PICTURES):
@@ -172,7 +172,7 @@ def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layo
         assert np.allclose(found.boxes * np.array(SIZE * 2), corners, atol=1e-4)
 
 
-def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
+def test_region_files_in_folders(tmp_path: Path) -> None:
     spec = make_files(tmp_path / "f", ("bu_att", "bu_box"), "npy")
     flat = plugins.region_source(spec)
     picture = draw(tmp_path / "pictures") / "grey.png"
@@ -187,7 +187,7 @@ def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
     assert len(nested(ImageRef("train/grey.png", picture))) == 3
 
 
-def test_an_unknown_kind_is_told_all_that_there_are() -> None:
+def test_unknown_kind() -> None:
     from encoders import regions
 
     with pytest.raises(EncoderError) as caught:

@@ -252,9 +252,7 @@ def test_global_vectors_are_the_librarys_own(
         assert np.abs(np.linalg.norm(each.vectors, axis=1) - 1).max() <= 1e-6
 
 
-def test_siglip_reads_lower_case_and_padding_whatever_its_tokenizer_says(
-    folders: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_siglip_tokenizer_settings(folders: Callable[[str], Path], tmp_path: Path) -> None:
     """Its successor is published with the tokenizer of another network, which does neither."""
     folder = tmp_path / "model"
     shutil.copytree(folders("siglip"), folder)
@@ -272,9 +270,7 @@ def test_siglip_reads_lower_case_and_padding_whatever_its_tokenizer_says(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_is_one_concept_a_patch_and_a_piece_of_a_word(
-    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
+def test_number_of_concepts(kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders(kind))
     prepared = [encoder.prepare(each) for each in pictures]
     found, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
@@ -291,9 +287,7 @@ def test_there_is_one_concept_a_patch_and_a_piece_of_a_word(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_else_is_in_a_batch_and_its_order_change_nothing(
-    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
+def test_batch_invariance(kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders(kind))
     for encode, inputs in (
         (encoder.encode_images, [encoder.prepare(p) for p in pictures]),
@@ -315,9 +309,7 @@ def special(folder: Path, limit: int) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def test_concepts_of_clip_are_its_tokens_normalised_and_projected(
-    folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
+def test_clip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("clip"))
     model, images, texts = library_inputs(folders("clip"), pictures)
     found = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -338,9 +330,7 @@ def test_concepts_of_clip_are_its_tokens_normalised_and_projected(
 
 
 @torch.no_grad()
-def test_concepts_of_siglip_go_through_the_values_of_its_pooling_head(
-    folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
+def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("siglip"))
     model, images, texts = library_inputs(folders("siglip"), pictures)
     found = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -359,9 +349,7 @@ def test_concepts_of_siglip_go_through_the_values_of_its_pooling_head(
 
 
 @torch.no_grad()
-def test_concepts_of_a_vit_and_a_bert_go_through_their_poolers(
-    folders: Callable[[str], Path], pictures: list[ImageRef]
-) -> None:
+def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("vision-text-dual-encoder"))
     model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
     found = encoder.encode_images([encoder.prepare(each) for each in pictures])
@@ -460,7 +448,7 @@ def test_pictures_that_cannot_be_used_are_named(folders: Callable[[str], Path], 
             preparer(ImageRef(name, tmp_path / name))
 
 
-def test_what_decides_the_output_decides_the_digest(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_digest_of_a_model(folders: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(folders("clip"), folder)
     before = open_encoder(folders("clip")).identity
@@ -489,7 +477,7 @@ def change_weights(path: Path, leave_out: str = "") -> None:
     save_file({name: tensor for name, tensor in tensors.items() if name != leave_out}, path, {"format": "pt"})
 
 
-def test_weights_in_several_files_are_the_same_weights(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(folders("clip"), folder)
     transformers.AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
@@ -578,7 +566,7 @@ def test_a_damaged_folder_is_named_in_one_line(
     assert str(tmp_path / "model") in str(caught.value)
 
 
-def test_a_model_that_is_no_dual_encoder_is_refused_by_its_type(tmp_path: Path) -> None:
+def test_other_model_type_is_refused(tmp_path: Path) -> None:
     word_pieces(tmp_path)
     transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(tmp_path)
     with pytest.raises(EncoderError, match=r"type 'bert'.*CLIP, SigLIP"):
@@ -606,7 +594,7 @@ def test_compiling_changes_nothing(
     assert len({id(each) for each in asked}) == 2
 
 
-def test_a_network_whose_tokens_have_no_way_has_vectors_only(
+def test_network_without_concepts(
     folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("encoders.networks.dual_tower.CLOSE", -1.0)

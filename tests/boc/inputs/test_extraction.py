@@ -126,7 +126,7 @@ def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_folder_of_damaged_files_gives_all_good_ones_and_names_each_bad_one_once(tmp_path: Path, count: int) -> None:
+def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     photos, output = tmp_path / "photos", tmp_path / "f.h5"
     good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
     assert len(bad) == DAMAGED
@@ -217,7 +217,7 @@ def workers() -> Iterator[Callable[[], int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("images", [0, 2, 50])
-def test_what_is_prepared_comes_in_order_with_its_errors(count: int, images: int) -> None:
+def test_prepared_order(count: int, images: int) -> None:
     with preparing(Prepare(0.002), refs(images, bad=1), count) as prepared:
         values = list(prepared)
     assert len(values) == images
@@ -233,7 +233,7 @@ def test_what_is_prepared_comes_in_order_with_its_errors(count: int, images: int
 
 
 @pytest.mark.slow
-def test_only_so_many_are_prepared_ahead(tmp_path: Path) -> None:
+def test_prepared_ahead(tmp_path: Path) -> None:
     with preparing(Prepare(marks=tmp_path), refs(60), 2, ahead=5) as prepared:
         for taken in range(1, 41):
             next(prepared)
@@ -268,7 +268,7 @@ def test_a_worker_that_cannot_begin_says_why() -> None:
 
 
 @pytest.mark.slow
-def test_workers_run_on_one_thread_and_leave_interrupts_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in prepare_pool.THREADS:
         monkeypatch.setenv(name, "2")
     with preparing(Threads(), refs(2), 1) as prepared:
@@ -302,7 +302,7 @@ def test_the_first_worker_ignores_interrupts_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_abandoned_leaves_nobody_behind(workers: Callable[[], int]) -> None:
+def test_abandoned_run(workers: Callable[[], int]) -> None:
     with preparing(Prepare(0.01), refs(1000), 2) as prepared:
         next(prepared)
         assert workers() == 2
@@ -343,7 +343,7 @@ def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_precision_of_the_encoder_is_told_and_not_mixed(library: Path, table: Path, tmp_path: Path) -> None:
+def test_precision_in_the_header(library: Path, table: Path, tmp_path: Path) -> None:
     source, encoder = open_source(table), f"--encoder=tern:{library / 'model'}"
     loaded = load_encoder(f"tern:{library / 'model'}", "cpu", Runtime("cpu", "bfloat16"))
     half = tmp_path / "half.h5"
@@ -393,7 +393,7 @@ def assert_same_hits(lines: list[str], others: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [3, 45])
-def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp_path: Path, parts: int) -> None:
+def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
     """Of forty-five parts of forty pictures some hold nothing at all."""
     paths = shards(library / "captions.csv", tmp_path, parts, f"--encoder=tern:{library / 'model'}")
     at = f"--at=file:{tmp_path / 'index'}"
@@ -414,7 +414,7 @@ def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp
 
 
 @pytest.mark.slow
-def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(library: Path, tmp_path: Path) -> None:
+def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     one = library / "photos.h5"
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
@@ -430,7 +430,7 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
 
 
 @pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "1/0", "-1/4", "1/2/3", "1.0/2", "", "²/3"])
-def test_what_is_no_shard_is_refused_before_anything_is_made(library: Path, tmp_path: Path, shard: str) -> None:
+def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
     result = boc("extract", library / "captions.csv", "-o", tmp_path / "f.h5", "--regions=grid", "--shard", shard)
     assert result.exit_code == 1
     assert f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16" in result.stderr
@@ -445,7 +445,7 @@ def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_facts_of_files_become_metadata_of_pictures(library: Path, tmp_path: Path) -> None:
+def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
     from boc import plugins
     from boc.inputs.file_facts import FACTS, facts_of
     from boc.types import ImageRef

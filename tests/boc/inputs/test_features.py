@@ -67,7 +67,7 @@ SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
     dtype=st.sampled_from(["float16", "float32"]),
     batch=st.integers(1, 6),
 )
-def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
+def test_feature_file_round_trip(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
     batches = [[make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)] for i, (a, b) in
                enumerate(parts)]  # fmt: skip
     with TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
     assert is_embeddings(tmp_path / "f.h5")
 
 
-def test_regions_keep_the_last_bits_of_their_boxes(tmp_path: Path) -> None:
+def test_region_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
     ragged = {"features": Ragged.from_sets([f for f, _ in sets], 5), "boxes": Ragged.from_sets([b for _, b in sets], 4)}
@@ -146,7 +146,7 @@ PARTS = [[make_rows([1, 0, 3], start=0)], [make_rows([0, 0], start=3)], [make_ro
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_a_resumed_file_is_the_undisturbed_one_to_the_byte(tmp_path: Path, before: int) -> None:
+def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "resumed.h5"
     with FeatureWriter(path, HEADER) as writer:
@@ -165,7 +165,7 @@ def test_a_resumed_file_is_the_undisturbed_one_to_the_byte(tmp_path: Path, befor
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, lost: int) -> None:
+def test_kill_while_parts_are_removed(tmp_path: Path, lost: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
@@ -193,9 +193,7 @@ def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, l
         ({"spec": "tern:b", "dim": 4}, "spec and dim"),
     ],
 )
-def test_parts_of_another_run_are_refused_naming_what_differs(
-    tmp_path: Path, change: dict[str, str], named: str
-) -> None:
+def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str) -> None:
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
         writer.append(3, PARTS[0])
@@ -241,7 +239,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_no_feature_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_no_feature_file(tmp_path: Path) -> None:
     assert "no such file; make it with boc extract" in refusal(tmp_path / "missing.h5")
     (tmp_path / "notes.h5").write_text("not HDF5")
     (tmp_path / "empty.h5").touch()
@@ -266,7 +264,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     assert "incomplete header; make the file again" in refusal(path)
 
 
-def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_path: Path) -> None:
+def test_header_omits_defaults(tmp_path: Path) -> None:
     with h5py.File(write(tmp_path / "f.h5", HEADER, PARTS)) as file:
         assert set(file.attrs) == {"kind", "spec", "digest", "dim", "dtype", "source", "format"}
     told = replace(HEADER, precision="bfloat16", shard="3/16")
@@ -327,7 +325,7 @@ def files_source(paths: Sequence[Path]) -> str:
         return files.header.source
 
 
-def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path: Path) -> None:
+def test_source_of_several_files(tmp_path: Path) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1])]])
     two = write(tmp_path / "2.h5", replace(HEADER, source="2"), [[make_rows([1], start=1)]])
     three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
@@ -347,9 +345,7 @@ def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path
         ({"source": "zz"}, "one of them holds no concept sets"),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused_naming_both(
-    tmp_path: Path, change: dict[str, str], words: str
-) -> None:
+def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: str) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
     rows: Batch | RegionBatch = make_rows([3], concepts="no concept" not in words)
     if "kind" in change:

@@ -49,13 +49,13 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     assert source.closed == (f"{tmp_path.resolve()}/closed/",)
 
 
-def test_a_folder_that_cannot_be_listed_itself_is_an_error(tmp_path: Path) -> None:
+def test_listing_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="cannot be listed"):
         listing(tmp_path / "file")
 
 
-def test_ids_of_several_folders_begin_with_their_names(tmp_path: Path) -> None:
+def test_ids_of_several_folders(tmp_path: Path) -> None:
     touch(tmp_path, "2023/1.png", "2024/1.png", "2024/sub/2.png")
     items = open_folders([tmp_path / "2023", tmp_path / "2024"]).items
     assert [item.id for item in items] == ["2023/1.png", "2024/1.png", "2024/sub/2.png"]
@@ -77,7 +77,7 @@ def test_ids_of_several_folders_begin_with_their_names(tmp_path: Path) -> None:
         (("a/x", "empty"), "no pictures in this folder"),
     ],
 )
-def test_folders_that_do_not_go_together_are_refused(tmp_path: Path, names: tuple[str, str], told: str) -> None:
+def test_folders_that_overlap(tmp_path: Path, names: tuple[str, str], told: str) -> None:
     touch(tmp_path, "a/x/1.png", "b/x/1.png", "a/x/sub/2.png")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match=told):

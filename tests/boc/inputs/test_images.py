@@ -115,7 +115,7 @@ def test_printing_colours_are_converted(tmp_path: Path) -> None:
     assert np.abs(pixels(tmp_path / "a.jpg").astype(int) - RED).max() <= 6
 
 
-def test_the_first_picture_of_an_animation_is_taken(tmp_path: Path) -> None:
+def test_animation(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (5, 4), colour) for colour in (RED, WHITE, BLACK)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=50, loop=0)
     found = pixels(tmp_path / "a.gif")
@@ -150,7 +150,7 @@ def test_a_truncated_picture_is_refused(tmp_path: Path, suffix: str) -> None:
     assert "fetch it again or delete it" in refusal(path) or "not a picture" in refusal(path)
 
 
-def test_what_is_no_picture_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_no_picture(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("this is no picture")
     assert "empty file (0 bytes); delete it or fetch it again" in refusal(tmp_path / "empty.jpg")
@@ -169,7 +169,7 @@ def png(width: int, height: int, packed: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
-def test_too_many_pixels_are_refused_by_the_header_alone(tmp_path: Path) -> None:
+def test_pixel_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 50))
     assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(path, max_pixels=2999)
@@ -227,9 +227,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["load", "convert"])
-def test_whatever_a_decoder_raises_is_told_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str
-) -> None:
+def test_decoder_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image if at == "convert" else ImageFile.ImageFile, at, Raising(error))
     with pytest.raises(ImageError, match=r"a\.png"):
@@ -237,9 +235,7 @@ def test_whatever_a_decoder_raises_is_told_of_the_picture(
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-def test_exif_that_cannot_be_read_costs_no_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image, "getexif", Raising(error))
     assert np.array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
@@ -247,9 +243,7 @@ def test_exif_that_cannot_be_read_costs_no_picture(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_what_the_system_lacks_is_no_fault_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "open", Raising(OSError(number, os.strerror(number))))
     with pytest.raises(BocError, match=re.escape(ADVICE[number])) as caught:
@@ -258,7 +252,7 @@ def test_what_the_system_lacks_is_no_fault_of_the_picture(
 
 
 @pytest.mark.parametrize("format", ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"])
-def test_no_other_format_is_opened_whatever_the_file_is_called(tmp_path: Path, format: str) -> None:
+def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
     corners().save(tmp_path / "a.jpg", format)
     for read in (read_image, image_size):
         with pytest.raises(ImageError, match="not a picture in a known format"):
@@ -267,7 +261,7 @@ def test_no_other_format_is_opened_whatever_the_file_is_called(tmp_path: Path, f
 
 @settings(max_examples=20)
 @given(width=st.integers(1, 30), height=st.integers(1, 700), mode=st.sampled_from(["RGBA", "LA", "P"]))
-def test_transparency_is_laid_on_white_as_in_one_piece(width: int, height: int, mode: str) -> None:
+def test_transparency(width: int, height: int, mode: str) -> None:
     values = np.random.default_rng(width * height).integers(0, 256, (height, width, 4), dtype=np.uint8)
     image = Image.fromarray(values).convert(mode)
     with TemporaryDirectory() as folder:

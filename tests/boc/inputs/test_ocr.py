@@ -70,7 +70,7 @@ def held(at: str) -> dict[str, Any]:
 
 @installed
 @pytest.mark.slow
-def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
@@ -81,7 +81,7 @@ def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch:
 
 @installed
 @pytest.mark.slow
-def test_the_command_reads_signs_and_hybrid_search_finds_them(library: Path, tmp_path: Path) -> None:
+def test_ocr_in_hybrid_search(library: Path, tmp_path: Path) -> None:
     for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
         paint(tmp_path / "signs" / name, text)
     at = ("--at", f"file:{tmp_path / 'index'}")
@@ -91,9 +91,7 @@ def test_the_command_reads_signs_and_hybrid_search_finds_them(library: Path, tmp
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
-) -> None:
+def test_ocr_of_an_unreadable_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     class Engine:
         def __call__(self, pixels: Any) -> NoReturn:
             raise RuntimeError("a tensor of no size")
@@ -106,7 +104,7 @@ def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
         assert read(path) == ""
 
 
-def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
     made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
@@ -115,7 +113,7 @@ def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkey
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_words_are_read_once_and_follow_their_pictures(
+def test_ocr_follows_syncs(
     encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
@@ -142,7 +140,7 @@ def test_words_are_read_once_and_follow_their_pictures(
     assert {hit.item.id for hit in hits} == {"b.png", "c.png", "new.png"}
 
 
-def test_a_kill_costs_at_most_the_pictures_of_a_commit(
+def test_kill_while_reading_words(
     encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
@@ -167,7 +165,7 @@ def test_a_kill_costs_at_most_the_pictures_of_a_commit(
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
 
-def test_an_index_whose_table_has_the_field_keeps_it(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
     (tmp_path / "own.csv").write_text("id,ocr:text\na.png,by hand\n", encoding="utf-8")
@@ -178,7 +176,7 @@ def test_an_index_whose_table_has_the_field_keeps_it(encoder: Counting, pretende
     assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
 
 
-def test_where_there_are_no_pictures_it_is_refused(library: Path, tmp_path: Path) -> None:
+def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
     made = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
     assert made.exit_code == 1
     assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in made.stderr

@@ -111,9 +111,7 @@ def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Sea
     assert found["more"] is (len(wanted) == same["k"] < searcher.index.manifest.items[found["find"]])
 
 
-def test_hits_tell_of_pictures_their_name_and_size_and_of_sentences_the_words(
-    client: TestClient, searcher: Searcher
-) -> None:
+def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     picture = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
     assert picture["content"] == picture["id"] == picture["group"]
     assert (picture["width"], picture["height"]) == (64, 64)
@@ -137,7 +135,7 @@ def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: d
     assert 0 < sum(stages.values()) <= total + 0.003  # each is rounded
 
 
-def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, searcher: Searcher) -> None:
+def test_postings_count(client: TestClient, searcher: Searcher) -> None:
     frequencies = np.zeros(searcher.codec.n_terms, int)
     for item in searcher.index.items():
         frequencies[searcher.index.terms([item.id]).indices] += 1
@@ -152,9 +150,7 @@ def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, se
         before = found["postings"]
 
 
-def test_a_picture_that_is_sent_finds_what_its_file_finds(
-    client: TestClient, searcher: Searcher, library: Path
-) -> None:
+def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path) -> None:
     path = library / "images" / "011.png"
     for _ in range(2):  # the second time it is known
         answer = client.post("/api/search?k=5&find=image", files={"image": ("../../any name.png", path.read_bytes())})
@@ -222,7 +218,7 @@ def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Sear
     assert client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
 
 
-def test_an_item_comes_with_the_captions_of_its_picture(client: TestClient) -> None:
+def test_captions_of_an_item(client: TestClient) -> None:
     found = got(client, "/api/item/003.png", schemas.WholeItem)
     assert found["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in found
@@ -230,7 +226,7 @@ def test_an_item_comes_with_the_captions_of_its_picture(client: TestClient) -> N
     assert found["words"] == []  # this code has none
 
 
-def test_a_picture_comes_with_the_words_that_it_is_written_in(library: Path, tmp_path: Path) -> None:
+def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     words, at = tmp_path / "words.npz", f"file:{tmp_path / 'written'}"
     run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)
     run("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at)
@@ -283,7 +279,7 @@ def picture_index(folder: Path, library: Path) -> str:
 
 
 @pytest.mark.slow
-def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_path: Path, library: Path) -> None:
+def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
     client = client_of(searcher, tmp_path / "cache", at=at)
@@ -310,7 +306,7 @@ def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_
         assert why["surrogate"]["item"] == to_text(searcher.index.terms([found[name]["id"]]))[0][:20_000]
 
 
-def test_the_surrogate_is_the_stored_one_of_an_item_that_has_changed(
+def test_surrogate_of_a_changed_item(
     searcher: Searcher, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The picture is another by now, and would be encoded as other terms."""
@@ -334,9 +330,7 @@ def album(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 
 
 @pytest.mark.slow
-def test_several_indexes_have_an_address_each_and_the_first_is_at_the_root(
-    searcher: Searcher, album: Searcher, tmp_path: Path
-) -> None:
+def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
     app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path), {"album": album})
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for address, name, pictures in (("", "photos", 40), ("index/photos/", "photos", 40), ("index/album/", "album", 8)):
@@ -361,7 +355,7 @@ def test_several_indexes_have_an_address_each_and_the_first_is_at_the_root(
 
 
 @pytest.mark.slow
-def test_what_is_below_an_index_is_guarded_as_the_first_is(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
+def test_token_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
     settings = Settings("photos", "file:nowhere", cache=tmp_path, token="a secret")
     client = TestClient(create_app(searcher, settings, {"album": album}), base_url="http://127.0.0.1:8000")
     for index in ("album", "photos", "none", "static", "api"):
@@ -384,7 +378,7 @@ def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> 
     assert not list(tmp_path.glob("*/*.tmp"))
 
 
-def test_without_a_place_for_thumbnails_they_are_made_each_time(searcher: Searcher, tmp_path: Path) -> None:
+def test_thumbnails_without_cache(searcher: Searcher, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     client = client_of(searcher, tmp_path / "file" / "cache")
     assert client.get("/api/thumb/001.png").headers["content-type"] == "image/jpeg"
@@ -408,7 +402,7 @@ def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: 
     assert found[0] == found[1] != []
 
 
-def test_a_folder_takes_no_requests_and_says_what_does(client: TestClient, library: Path) -> None:
+def test_request_of_an_embedded_index(client: TestClient, library: Path) -> None:
     answer = client.get("/api/query", params={"q": TEXT})
     assert answer.status_code == 400
     assert "is in a folder, which answers no HTTP requests" in answer.json()["error"]
@@ -420,7 +414,7 @@ def test_a_folder_takes_no_requests_and_says_what_does(client: TestClient, libra
 
 
 @pytest.mark.slow
-def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: Path, tmp_path: Path) -> None:
+def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'index'}"
 
     def edit(command: str, *more: object) -> None:
@@ -467,13 +461,13 @@ def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -
 
 
 @pytest.mark.parametrize("id", ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"])
-def test_the_address_of_a_thumbnail_is_that_of_its_item_in_a_browser(id: str) -> None:
+def test_thumbnail_address(id: str) -> None:
     address = thumb(id)
     assert urljoin("http://host/root/", address) == f"http://host/root/{address}"
     assert unquote(address) == f"api/thumb/{id}"
 
 
-def test_pictures_with_odd_ids_are_each_found_by_their_own_address(library: Path, tmp_path: Path) -> None:
+def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "t.csv").write_text("image,caption\n./a.png,red\na.png,blue\n../csv/b.png,green\n")
     for name, colour in (("a", "red"), ("b", "blue")):
@@ -490,7 +484,7 @@ def test_pictures_with_odd_ids_are_each_found_by_their_own_address(library: Path
         assert (blue > red) == ("b.png" in hit["id"])
 
 
-def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
+def test_slow_client(library: Path) -> None:
     """The place of a request is free before its answer is sent."""
     settings = Settings("photos", "file:nowhere", active=1, waiting=0)
     order: list[str] = []
@@ -523,9 +517,7 @@ def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
     assert sorted(order) == ["quick 200", "slow 200"]
 
 
-def test_a_question_of_several_parts_finds_what_the_library_finds(
-    client: TestClient, searcher: Searcher, library: Path
-) -> None:
+def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path) -> None:
     asked = {"q": f'{TEXT} -green -"a blue box"', "like": ["003.png", "004.png"], "unlike": "005.png", "weight": 2}
     found = got(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
     minus, like = ["green", "a blue box"], ["003.png", "004.png"]

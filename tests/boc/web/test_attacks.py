@@ -119,15 +119,13 @@ def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> No
     ],
     ids=lambda value: None if not isinstance(value, bytes) else repr(value[:12]),
 )
-def test_pictures_that_are_none_or_too_much_are_refused_before_they_cost_anything(
-    client: TestClient, route: str, data: bytes, status: int, said: str
-) -> None:
+def test_uploads_wrong_or_too_large(client: TestClient, route: str, data: bytes, status: int, said: str) -> None:
     name = "x.png\r\nX-Evil: 1"
     refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
     assert client.get("/api/search", params={"q": TEXT}).status_code == 200
 
 
-def test_a_small_file_that_unpacks_to_much_is_not_unpacked(client: TestClient) -> None:
+def test_decompression_bombs(client: TestClient) -> None:
     rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
     assert len(rows) < UPLOAD
     refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
@@ -154,7 +152,7 @@ def test_broken_forms_are_refused(client: TestClient) -> None:
     refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
 
 
-def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:
+def test_body_without_length(client: TestClient) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -202,7 +200,7 @@ def test_numbers_and_names_out_of_range_are_refused(client: TestClient, params: 
 
 
 @pytest.mark.parametrize("q", ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200])
-def test_odd_sentences_are_searched_or_refused_like_any_other(client: TestClient, q: Any) -> None:
+def test_odd_sentences(client: TestClient, q: Any) -> None:
     answer = client.get("/api/search", params={"q": q})
     assert answer.status_code in (200, 400)
     assert answer.headers["content-type"] == "application/json"
@@ -300,7 +298,7 @@ def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str
     ],
     ids=str,
 )
-def test_without_the_token_nothing_is_told(searcher: Searcher, tmp_path: Path, headers: dict[str, Any]) -> None:
+def test_token_is_required(searcher: Searcher, tmp_path: Path, headers: dict[str, Any]) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     for address in ("/api/info", "/api/thumb/000.png", "/api/search?q=x", "/openapi.json", "/api/nothing"):
         answer = client.get(address, headers=headers)
@@ -326,7 +324,7 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_token_is_asked_for_below_a_prefix_too(searcher: Searcher, tmp_path: Path) -> None:
+def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     """As where the page is a part of another application."""
     whole = FastAPI()
     whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
@@ -360,9 +358,7 @@ def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_crowd_waits_and_what_is_too_much_comes_again(
-    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(searcher, tmp_path, active=2, waiting=3)
     let_go = threading.Event()
     encode = searcher.encoder.encode_texts
@@ -397,9 +393,7 @@ def test_a_crowd_waits_and_what_is_too_much_comes_again(
         assert client.get("/api/info").status_code == 200
 
 
-def test_a_fault_of_ours_tells_nothing_of_the_inside(
-    client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_errors_are_hidden(client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a secret path /etc/boc")
 

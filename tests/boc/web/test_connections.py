@@ -60,7 +60,7 @@ def ask(port: int, path: str = "/") -> int:
         connection.close()
 
 
-def test_requests_beyond_the_limit_of_connections_get_503_until_others_close() -> None:
+def test_connection_limit() -> None:
     with serving(files=64) as (_, port):  # a limit of 32 connections
         others = [socket.create_connection(("127.0.0.1", port), timeout=LONG) for _ in range(40)]
         assert ask(port) == 503
@@ -70,7 +70,7 @@ def test_requests_beyond_the_limit_of_connections_get_503_until_others_close() -
             pass
 
 
-def test_a_request_in_progress_is_answered_before_the_server_stops() -> None:
+def test_graceful_shutdown() -> None:
     statuses: list[int] = []
     with serving() as (process, port):
         client = threading.Thread(target=lambda: statuses.append(ask(port, "/slow")))

@@ -46,7 +46,7 @@ def client(searcher: Searcher, tmp_path: Path) -> TestClient:
     return client_of(searcher, tmp_path)
 
 
-def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: TestClient, searcher: Searcher) -> None:
+def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     found = schemas.Info.model_validate_json(client.get("/api/info").content)
     held = {name for item in searcher.index.items() for name in item.fields}
     types = searcher.index.manifest.fields
@@ -59,9 +59,7 @@ def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: T
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
-def test_facets_count_hits_and_their_filters_find_as_many(
-    client: TestClient, searcher: Searcher, more: dict[str, Any]
-) -> None:
+def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
     answer = client.get("/api/facets", params={"q": TEXT, **more})
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
     query = {"q": TEXT, "k": 500, "rm": 1, **({} if "hybrid" in more else {"min_confidence": 0}), **more}
@@ -96,7 +94,7 @@ def test_facets_of_a_picture_are_those_of_its_hits(client: TestClient, searcher:
     assert client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
 
 
-def test_hits_have_a_confidence_where_it_is_asked_for(client: TestClient, searcher: Searcher) -> None:
+def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
     hits = client.get("/api/search", params={"q": TEXT, "min_confidence": 0}).json()["hits"]
     wanted = searcher.search(TEXT, k=40, min_confidence=0)
     assert [hit["confidence"] for hit in hits] == pytest.approx([hit.confidence for hit in wanted])
@@ -122,7 +120,7 @@ def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher:
     assert client.post("/api/zip", json={"ids": ["nobody.png"]}).status_code == 404
 
 
-def test_names_in_an_archive_stay_below_its_folder_and_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.jpg"
     path.write_bytes(b"12345")
     ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]

@@ -62,7 +62,7 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     return encoder, found
 
 
-def test_who_waits_is_encoded_together_and_gets_its_own() -> None:
+def test_waiting_sentences_share_a_batch() -> None:
     texts = ["x" * n for n in range(1, 45)]
     encoder, found = run(texts)
     assert [len(call) for call in encoder.calls] == [1, 32, 11]

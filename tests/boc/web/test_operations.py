@@ -56,7 +56,7 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClient, searcher: Searcher) -> None:
+def test_metrics(client: TestClient, searcher: Searcher) -> None:
     for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
         assert client.get("/api/search", params={"q": "a red box", **options}).status_code == 200
         assert client.get("/api/thumb/000.png").status_code == 200
@@ -89,7 +89,7 @@ def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
     assert len(after - before) <= 3  # of /metrics, of /api/item/{id}, of /api/info
 
 
-def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Searcher, tmp_path: Path) -> None:
+def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     strange = {"host": "10.0.0.7:8000"}
     for path in ("/healthz", "/readyz"):
@@ -103,7 +103,7 @@ def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Search
 
 
 @pytest.mark.slow
-def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_path: Path) -> None:
+def test_readiness(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     searcher = Searcher.open("photos", f"file:{tmp_path / 'index'}", device="cpu")
     client = client_of(searcher, tmp_path / "cache", look_every=0.0)
@@ -120,9 +120,7 @@ def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
     everybody, tries, caught = threading.Barrier(8), [], []
 

@@ -65,7 +65,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(library: Path, tmp_path: Path) -> None:
+def test_server_life(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     at = f"file:{tmp_path / 'index'}"
     log = tmp_path / "log"
@@ -89,7 +89,7 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         assert "Traceback" not in log.read_text()
 
 
-def test_the_token_may_come_from_the_environment_and_open_doors_are_told(library: Path, tmp_path: Path) -> None:
+def test_token_from_the_environment(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}")
     with serving(tmp_path / "one", "photos", *at, BOC_TOKEN="sesame") as (_, port, said):
         assert get(port, "/api/info")[0] == 401
@@ -132,7 +132,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     assert done.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
 
 
-def test_several_processes_answer_and_count_together(library: Path, tmp_path: Path) -> None:
+def test_several_workers(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "--workers", 2, "--log", "json")
     log = tmp_path / "log"
     with serving(log, "photos", *at) as (process, port, said):

@@ -112,7 +112,7 @@ def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: s
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_published_file_becomes_a_folder_that_encodes(kind: str, home: Path, tmp_path: Path) -> None:
+def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
     status, printed = convert(
         home, home / f"{kind}.pth", tmp_path / "model", tokens="words.json" if kind == "vsrn" else "vocab.txt"
     )
@@ -144,7 +144,7 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
     assert kind_of(vsrn_file()) == "vsrn"
 
 
-def test_what_a_teran_aligned_by_and_its_stop_words_are_kept(home: Path, tmp_path: Path) -> None:
+def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
     torch.save(tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}), tmp_path / "a.pth")
     status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
     assert status == 1
@@ -182,7 +182,7 @@ def test_newer_keys_may_be_missing() -> None:
         ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
     ],
 )
-def test_settings_that_no_network_here_has_are_refused(sections: dict[str, Any], named: str) -> None:
+def test_unsupported_settings(sections: dict[str, Any], named: str) -> None:
     with pytest.raises(EncoderError, match=named):
         from_published(tern_file(**sections))
 
@@ -289,7 +289,7 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_an_archive_is_read_when_it_holds_one_checkpoint(mode: Any, home: Path, tmp_path: Path) -> None:
+def test_checkpoint_in_an_archive(mode: Any, home: Path, tmp_path: Path) -> None:
     path = tmp_path / "TERN_model_best_ndcg.pth.tgz"
 
     def pack(*names: str) -> None:
@@ -348,7 +348,7 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
     [b"", b"\0" * 2048, b"PK\x03\x04", b"\x1f\x8b", b"\x80\x02}.", gzip.compress(b"a" * 99, mtime=0), b"a text",
      pickle.dumps({"model": 1}, 2)],
 )  # fmt: skip
-def test_what_is_no_checkpoint_is_refused_in_one_line(content: bytes, home: Path, tmp_path: Path) -> None:
+def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pth").write_bytes(content)
     status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
     assert status == 1
@@ -368,7 +368,7 @@ def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_that_do_not_belong_together_are_refused(home: Path, tmp_path: Path) -> None:
+def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
     pieces = (home / "vocab.txt").read_text().splitlines()
     for name, lines in {
         "short.txt": pieces[:-1],
@@ -403,7 +403,7 @@ def test_files_that_do_not_belong_together_are_refused(home: Path, tmp_path: Pat
     assert not (tmp_path / "model").exists()
 
 
-def test_a_tokenizer_file_gives_the_ids_of_its_vocabulary(home: Path, tmp_path: Path) -> None:
+def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
     status, _ = convert(home, home / "tern.pth", tmp_path / "one")
     assert status == 0
     tokenizer = json.loads((tmp_path / "one" / "tokenizer.json").read_text())

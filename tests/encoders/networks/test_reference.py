@@ -194,7 +194,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tupl
 
 @pytest.mark.slow
 @every_file
-def test_a_converted_checkpoint_reproduces_it_from_files_and_sentences(file: Path, converted: Any) -> None:
+def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> None:
     given, (spec, images, texts) = arrays(file), converted(file)
     sets = {
         "image": given.get("expected_image_set", given.get("expected_region_set")),

@@ -16,7 +16,7 @@ TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red r
 
 
 @pytest.mark.parametrize("spec", ["small", "small-gru", "words", "gru", "lstm"])
-def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, spec: str) -> None:
+def test_text_tower_round_trip(tmp_path: Path, spec: str) -> None:
     if not spec.startswith("small"):
         pytest.importorskip("nltk")
     tower = text_towers.load_tower(spec, 1, TEXTS)
@@ -40,7 +40,7 @@ def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize("spec", ["small", "words"])
-def test_opposites_are_whole_words_that_the_tokens_know(spec: str) -> None:
+def test_opposites(spec: str) -> None:
     if spec == "words":
         pytest.importorskip("nltk")
     texts = ["left of the house", "to the right", "above", "a house"] * 4
@@ -70,7 +70,7 @@ def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
         text_towers.load_tower(str(tmp_path), 1, [])
 
 
-def test_a_bert_with_a_vocabulary_and_no_tokenizer_is_loaded(tmp_path: Path) -> None:
+def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
     pieces = [*text_towers.SPECIALS, "a", "red", "box", "##es"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     config = BertConfig(

@@ -123,7 +123,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
         read_vocabulary(tmp_path / "absent.json")
 
 
-def test_a_vocabulary_of_another_length_is_refused() -> None:
+def test_vocabulary_length() -> None:
     network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
     check_vocabulary(WORDS, network, Path("vocab.pkl"))
     with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
@@ -182,7 +182,7 @@ def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), extra=st.integers(0, 2), seed=st.integers(0, 99))
-def test_padding_and_company_of_pictures_change_nothing(name: str, lengths: list[int], extra: int, seed: int) -> None:
+def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int, seed: int) -> None:
     network = network_of(name)
     features, boxes, _ = pictures([*lengths, 5 + extra], seed)
     with torch.inference_mode():
@@ -197,7 +197,7 @@ def test_padding_and_company_of_pictures_change_nothing(name: str, lengths: list
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
-def test_padding_and_company_of_sentences_change_nothing(name: str, lengths: list[int], seed: int) -> None:
+def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int) -> None:
     network = network_of(name)
     ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
     with torch.inference_mode():
@@ -210,7 +210,7 @@ def test_padding_and_company_of_sentences_change_nothing(name: str, lengths: lis
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "random"])  # drawn for each picture and step
-def test_padding_changes_nothing_in_training_either(name: str) -> None:
+def test_padding_in_training(name: str) -> None:
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
     wide, narrow = network_of(name).train(), network_of(name).train()
@@ -247,7 +247,7 @@ def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
 
 @settings(max_examples=10)
 @given(count=st.integers(1, 7), seed=st.integers(0, 99), order=st.sampled_from(["reversed", "size", "random"]))
-def test_the_gru_reads_regions_in_the_order_that_is_asked(count: int, seed: int, order: str) -> None:
+def test_region_order(count: int, seed: int, order: str) -> None:
     """As a network in the order of the source reads regions that are put in that order; sets keep the source's."""
     network = network_of("coco")
     features, boxes, counts = pictures([count, 7], seed)
@@ -260,7 +260,7 @@ def test_the_gru_reads_regions_in_the_order_that_is_asked(count: int, seed: int,
     assert (found.sets[0, places] - expected.sets[0]).abs().max() < UNIT
 
 
-def test_a_random_order_is_drawn_anew_in_training_only() -> None:
+def test_random_region_order() -> None:
     network = network_of("random")
     inputs = pictures([7, 7])
     with torch.inference_mode():
@@ -316,7 +316,7 @@ def test_a_fresh_network_reads_an_empty_picture() -> None:
         assert (found.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
-def test_batch_normalisation_sees_the_real_rows_only() -> None:
+def test_batch_normalisation() -> None:
     rows, _, counts = pictures([4, 1, 3])
     real = torch.arange(4) < counts[:, None]
     residual, plain = shaken(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
@@ -383,7 +383,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_location_reasoning_is_the_sum_over_all_pairs(options: dict[str, Any]) -> None:
+def test_location_reasoning(options: dict[str, Any]) -> None:
     config = VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3, **options)
     rows, boxes, counts = pictures([4, 1, 3])
     reasoned = rows.flip(2)
@@ -473,7 +473,7 @@ def test_sinkhorn_balances_rows_and_columns(shape: tuple[int, int, int], tempera
 
 @settings(max_examples=20)
 @given(SCORES, st.integers(1, 5))
-def test_sinkhorn_divides_by_row_and_column_sums_in_turn(shape: tuple[int, int, int], iterations: int) -> None:
+def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> None:
     rows, columns, seed = shape
     scores = np.random.default_rng(seed).uniform(-1, 1, (rows, columns))
     S = np.exp(scores / 0.5)
@@ -484,7 +484,7 @@ def test_sinkhorn_divides_by_row_and_column_sums_in_turn(shape: tuple[int, int, 
     assert np.allclose(found, S, atol=1e-5)
 
 
-def test_sinkhorn_is_stable_where_exponentials_are_not() -> None:
+def test_sinkhorn_stability() -> None:
     scores = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).requires_grad_()
     balanced = sinkhorn(scores, temperature=1e-3, scaled=False)
     balanced[0, 0].backward()
@@ -492,7 +492,7 @@ def test_sinkhorn_is_stable_where_exponentials_are_not() -> None:
     assert bool(scores.grad.isfinite().all())
 
 
-def test_scaled_entries_are_centred_scores_to_first_order() -> None:
+def test_sinkhorn_scaled_entries() -> None:
     scores = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (5, 7))) * 1e-2
     centred = scores - scores.mean(dim=0) - scores.mean(dim=1, keepdim=True) + scores.mean()
     assert (sinkhorn(scores, 20, 1.0) - 1 - centred).abs().max() < 2e-4

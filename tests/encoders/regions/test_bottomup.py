@@ -163,7 +163,7 @@ def overlap(a: list[float], b: list[float]) -> float:
 
 @settings(max_examples=30)
 @given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
-def test_the_confidence_is_that_of_the_classes_that_stay(count: int, seed: int, least: float) -> None:
+def test_confidence(count: int, seed: int, least: float) -> None:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
@@ -188,7 +188,7 @@ def test_pictures_are_resized_as_published() -> None:
         assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
 
 
-def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: Path) -> None:
+def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
     """Pooled by hand, bin by bin, at the boxes of the regions."""
     source = regions.load(f"bottomup:{weights}?top=5")
     found = source(photo(tmp_path / "photo.png"))
@@ -255,7 +255,7 @@ def executable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("damage", [lacking, left_over, misshapen, other, executable])
-def test_a_wrong_file_gives_one_line_with_the_next_step(weights: Path, damage: Any) -> None:
+def test_wrong_weights(weights: Path, damage: Any) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
         regions.load(f"bottomup:{weights}")

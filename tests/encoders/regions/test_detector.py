@@ -129,9 +129,7 @@ def head(network: Any, features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS.keys())
-def test_boxes_and_confidences_are_those_of_the_library(
-    make: Callable[[Path], str], tmp_path: Path, picture: ImageRef
-) -> None:
+def test_boxes_and_confidences(make: Callable[[Path], str], tmp_path: Path, picture: ImageRef) -> None:
     import torch
     from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
@@ -193,7 +191,7 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     assert kept.tolist() == [box for _, box in expected]
 
 
-def test_weights_that_would_run_code_are_refused_and_run_nothing(tmp_path: Path) -> None:
+def test_hostile_weights(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     folder = Path(make_yolos(tmp_path / "model"))
     (folder / "model.safetensors").unlink()
@@ -253,7 +251,7 @@ def test_a_model_with_holes_is_refused(tmp_path: Path) -> None:
         ("detector:x?threshold=nan", "threshold must be between 0 and 1, got nan"),
     ],
 )
-def test_errors_say_what_to_do(spec: str, words: str, tmp_path: Path) -> None:
+def test_wrong_detector_specs(spec: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(EncoderError) as caught:
         plugins.region_source(spec.replace("{home}", str(tmp_path)))

@@ -120,7 +120,7 @@ def test_boxes_are_where_the_cells_looked(
 
 
 @pytest.mark.parametrize("name", ["dinov2", "dinov2-registers", "clip"])
-def test_features_are_the_last_states_without_special_tokens(name: str, tmp_path: Path) -> None:
+def test_patch_features(name: str, tmp_path: Path) -> None:
     import torch
     from transformers import AutoImageProcessor, AutoModel
 
@@ -151,7 +151,7 @@ def test_cells_that_saw_only_padding_are_left_out() -> None:
     assert visible_window(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]
 
 
-def test_padding_around_a_wide_picture_gives_no_region(tmp_path: Path) -> None:
+def test_padding_has_no_region(tmp_path: Path) -> None:
     t = pytest.importorskip("transformers")
     network = t.ViTModel(t.ViTConfig(**VIT, image_size=32, patch_size=8))
     processor = t.CLIPImageProcessor(do_resize=False, crop_size=square(32))
@@ -162,7 +162,7 @@ def test_padding_around_a_wide_picture_gives_no_region(tmp_path: Path) -> None:
     assert found.boxes[-1].tolist() == [0.75, 0.5, 1, 1]
 
 
-def test_a_published_backbone_without_pooler_is_accepted(tmp_path: Path) -> None:
+def test_backbone_without_pooler(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = Path(make_vit(tmp_path / "model"))

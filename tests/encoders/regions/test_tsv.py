@@ -57,7 +57,7 @@ def ref(name: str) -> ImageRef:
     wide=st.booleans(),
     size=st.tuples(st.integers(1, 2000), st.integers(1, 2000)),
 )
-def test_what_is_written_is_read(counts: list[int], wide: bool, size: tuple[int, int]) -> None:
+def test_table_round_trip(counts: list[int], wide: bool, size: tuple[int, int]) -> None:
     rows = [row(f"picture {i}", n, i, size) for i, n in enumerate(counts)]
     with tempfile.TemporaryDirectory() as folder:
         source = plugins.region_source(write_tsv(Path(folder) / "t.tsv", rows, wide))
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(counts: list[int], wide: bool, size: tuple[int,
                 )
 
 
-def test_names_of_coco_stand_for_their_numbers_and_nothing_else_does(tmp_path: Path) -> None:
+def test_coco_names(tmp_path: Path) -> None:
     table = write_tsv(tmp_path / "t.tsv", [row("391895", 1, 1), row("COCO_val2014_000000000009", 2, 2), row("9", 3, 3)])
     source = plugins.region_source(table)
     for name, n in (
@@ -138,7 +138,7 @@ def test_a_damaged_row_costs_one_picture(tmp_path: Path, how: str, words: str, a
         assert words in str(caught.value)
 
 
-def test_a_table_that_broke_off_lacks_its_last_picture(tmp_path: Path) -> None:
+def test_truncated_table(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row("a", 2), row("b", 2)])
     whole = path.read_bytes()
@@ -153,7 +153,7 @@ def test_a_table_that_broke_off_lacks_its_last_picture(tmp_path: Path) -> None:
             source(ref("b"))
 
 
-def test_headers_empty_lines_and_second_rows_are_passed_over(tmp_path: Path) -> None:
+def test_table_skips_headers_and_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row("a", 1), row("a", 2), row("b", 3)])
     path.write_bytes(b"image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\r\n\r\n" + path.read_bytes())
@@ -161,7 +161,7 @@ def test_headers_empty_lines_and_second_rows_are_passed_over(tmp_path: Path) -> 
     assert [len(source(ref(name))) for name in "ab"] == [1, 3]
 
 
-def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from encoders.regions import precomputed as tsv
 
     path = tmp_path / "t.tsv"
@@ -189,7 +189,7 @@ def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkey
         first(ref("a"))
 
 
-def test_a_folder_for_reading_only_has_its_index_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from encoders.regions import precomputed as tsv
 
     def refuse(path: Path) -> None:

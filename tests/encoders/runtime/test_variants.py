@@ -29,7 +29,7 @@ def pictures(folder: str, library: Path) -> list[Regions]:
 TEXTS = ["a red box at the left", "red", "", "unheardof box", "box box"]
 
 
-def test_a_region_alone_is_that_of_a_picture_with_no_other(folder: str, pictures: list[Regions]) -> None:
+def test_alone_regions(folder: str, pictures: list[Regions]) -> None:
     plain, alone = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?alone", "cpu")
     whole, found = plain.encode_images(pictures), alone.encode_images(pictures)
     assert np.array_equal(found.vectors, whole.vectors)
@@ -41,7 +41,7 @@ def test_a_region_alone_is_that_of_a_picture_with_no_other(folder: str, pictures
     assert not np.allclose(found.concepts.values, whole.concepts.values, atol=1e-3)
 
 
-def test_a_word_piece_alone_is_the_same_wherever_it_stands(folder: str) -> None:
+def test_alone_words(folder: str) -> None:
     plain, alone = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?alone", "cpu")
     whole, found = plain.encode_texts(TEXTS), alone.encode_texts(TEXTS)
     assert np.array_equal(found.vectors, whole.vectors)
@@ -55,7 +55,7 @@ def test_a_word_piece_alone_is_the_same_wherever_it_stands(folder: str) -> None:
     np.testing.assert_allclose(place["red"], single[0][0], atol=1e-5)
 
 
-def test_special_positions_are_kept_where_they_belong(folder: str, pictures: list[Regions]) -> None:
+def test_special_positions(folder: str, pictures: list[Regions]) -> None:
     plain, special = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?special", "cpu")
     for whole, found, ends in (
         (plain.encode_images(pictures), special.encode_images(pictures), 0),
@@ -81,7 +81,7 @@ def test_no_input_is_no_output(folder: str, variant: str) -> None:
         assert len(found.concepts) == 0
 
 
-def test_variants_have_names_and_digests_of_their_own(folder: str) -> None:
+def test_identity_of_variants(folder: str) -> None:
     plain = plugins.encoder(folder, "cpu").identity
     for variant in ("alone", "special"):
         identity = plugins.encoder(f"{folder}?{variant}", "cpu").identity
