@@ -10,22 +10,11 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from tests.browser.pages import SECRET, ids, settle
+from tests.browser.pages import SECRET, ids, query_of, settle, settle_after
 from tests.browser.test_quality import serious
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
-
-
-def asked(page: Any) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.url).query)
-
-
-def answered(page: Any, act: Callable[[], Any]) -> list[str]:
-    with page.expect_response(lambda response: "/api/s" in response.url):
-        act()
-    page.wait_for_timeout(50)
-    return settle(page)
 
 
 @pytest.mark.parametrize("find", ["image", "text"])
@@ -77,21 +66,21 @@ def test_selection_actions(visit: Callable[..., Any], server: str, library: Path
     with zipfile.ZipFile(tmp_path / "found.zip") as archive:
         assert sorted(archive.namelist()) == sorted(shown[:2])
         assert archive.read(shown[0]) == (library / "images" / shown[0]).read_bytes()
-    found = answered(page, bar.get_by_role("button", name="More like these").click)
-    assert asked(page)["like"] == shown[:2]
-    assert asked(page)["q"] == [SENTENCE]
+    found = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
+    assert query_of(page)["like"] == shown[:2]
+    assert query_of(page)["q"] == [SENTENCE]
     assert not set(found) & set(shown[:2])
     assert bar.is_hidden()
     page.locator("li.hit").first.get_by_role("button", name="Select").click()
-    answered(page, bar.get_by_role("button", name="Less like these").click)
-    assert asked(page)["unlike"] == found[:1]
+    settle_after(page, "/api/s", bar.get_by_role("button", name="Less like these").click)
+    assert query_of(page)["unlike"] == found[:1]
     assert "like 2 items, unlike" in page.locator("#asked-by").inner_text()
     page.locator("a.open").first.click()
     page.get_by_role("button", name="Less like this").click()
     page.wait_for_url("**unlike=*&unlike=*")
     page.reload()
     settle(page)
-    assert len(asked(page)["unlike"]) == 2
+    assert len(query_of(page)["unlike"]) == 2
     page.get_by_role("button", name="Clear the search").click()
     page.wait_for_selector("text=Describe a picture")
 
@@ -110,12 +99,12 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     value.wait_for()
     year = value.locator("span").inner_text()
     assert serious(page) == []
-    found = answered(page, value.click)
-    assert asked(page)["filter"] == [f"year={year}"]
+    found = settle_after(page, "/api/s", value.click)
+    assert query_of(page)["filter"] == [f"year={year}"]
     assert 0 < len(found) < len(before)
     page.wait_for_function("() => document.querySelector('.facet-value[aria-pressed=true]')")
-    answered(page, page.locator(".facet-value[aria-pressed=true]").click)
-    assert "filter" not in asked(page)
+    settle_after(page, "/api/s", page.locator(".facet-value[aria-pressed=true]").click)
+    assert "filter" not in query_of(page)
     page.keyboard.press("Escape")
     assert not page.locator("details.facet[open]").count()
 
@@ -145,22 +134,22 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     order = page.get_by_label("Order of the hits")
     assert order.input_value() == ""
     order.focus()
-    newest = answered(page, lambda: page.keyboard.press("ArrowDown"))
-    assert asked(page)["sort"] == ["-taken"]
+    newest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
+    assert query_of(page)["sort"] == ["-taken"]
     assert newest[:5] == best[4::-1]  # above the line, the last year first
     assert set(newest) == set(best)
     assert page.locator("#results li.line").count() == 1
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
     assert serious(page) == []
-    oldest = answered(page, lambda: page.keyboard.press("ArrowDown"))
+    oldest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
     assert oldest[:5] == best[:5]
     page.reload()
     assert settle(page) == oldest
     assert order.input_value() == "taken"
     page.go_back()
     page.wait_for_url("**sort=-taken*")
-    answered(page, lambda: order.select_option(""))
-    assert "sort" not in asked(page)
+    settle_after(page, "/api/s", lambda: order.select_option(""))
+    assert "sort" not in query_of(page)
     assert sorts[:2] == ["", "-taken"]
 
 
@@ -180,7 +169,7 @@ def test_facets_narrow_the_search_by_a_picture(visit: Callable[..., Any], server
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
     count = int(value.locator("small").inner_text())
-    found = answered(page, value.click)
+    found = settle_after(page, "/api/s", value.click)
     assert 0 < len(found) <= max(count, 40)
     assert page.locator("#asked-by").is_visible()
 
@@ -206,7 +195,7 @@ def test_dates_have_sliders(visit: Callable[..., Any], server: str) -> None:
     page.locator("details.facet summary").click()
     page.get_by_label("from, taken").fill("18300")
     page.wait_for_url("**filter=taken*")
-    assert asked(page)["filter"] == ["taken>=2020-02-08"]
+    assert query_of(page)["filter"] == ["taken>=2020-02-08"]
     page.get_by_role("button", name="2021").wait_for()
 
 
@@ -225,8 +214,8 @@ def test_near_duplicates_and_rerank_are_settings(visit: Callable[..., Any], serv
     page = visit(f"{server}?q=red")
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
-    answered(page, page.get_by_label("Under the best").check)
-    assert asked(page)["collapse"] == ["true"]
+    settle_after(page, "/api/s", page.get_by_label("Under the best").check)
+    assert query_of(page)["collapse"] == ["true"]
     page.reload()
     settle(page)
     assert page.get_by_label("Under the best").is_checked()

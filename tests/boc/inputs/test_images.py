@@ -211,17 +211,9 @@ class Raising:
 
 FAILURES = [
     struct.error("unpack requires a buffer of 2 bytes"),
-    TypeError("'int' object is not subscriptable"),
-    AttributeError("'bytes' object has no attribute 'get'"),
-    RuntimeError("decoder gave up"),
-    NotImplementedError("sub-images"),
     MemoryError(),
-    OverflowError("too large"),
-    KeyError(0),
     RecursionError("deep"),
-    AssertionError(),
     OSError("broken data stream"),
-    ZeroDivisionError(),
 ]
 
 

@@ -44,17 +44,7 @@ def client_of(
     return TestClient(create_app(searcher, settings), base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-@pytest.fixture
-def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    return client_of(searcher, tmp_path)
-
-
-def got(client: TestClient, address: str, model: Any, **params: Any) -> dict[str, Any]:
+def fetch(client: TestClient, address: str, model: Any, **params: Any) -> dict[str, Any]:
     """The answer, which has the shape that OpenAPI tells."""
     answer = client.get(address, params=params)
     assert answer.status_code == 200, answer.text
@@ -63,16 +53,16 @@ def got(client: TestClient, address: str, model: Any, **params: Any) -> dict[str
     return found
 
 
-def plain(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
+def pairs_of_json(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
     return [(hit["id"], pytest.approx(hit["score"], abs=1e-5)) for hit in hits]
 
 
-def told(hits: list[Hit]) -> list[tuple[str, float]]:
+def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
 def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
-    found = got(client, "/api/info", schemas.Info)
+    found = fetch(client, "/api/info", schemas.Info)
     manifest = searcher.index.manifest
     assert found["items"] == {"image": 40, "text": 80}
     assert (found["terms"], found["rm"], found["dim"]) == (
@@ -100,11 +90,11 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
     ids=str,
 )
 def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Searcher, options: dict[str, Any]) -> None:
-    found = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
+    found = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
     same = {"k": 40, **options}
     stages = Stages()
     wanted = searcher.search(TEXT, query_z=same.pop("z", None), stages=stages, **same)
-    assert told(wanted) == plain(found["hits"])
+    assert pairs_of_hits(wanted) == pairs_of_json(found["hits"])
     assert found["query"] == {"kind": "text", "text": TEXT}
     assert found["find"] == options.get("find", "image") == wanted[0].item.modality
     assert found["candidates"] == stages.candidates
@@ -112,11 +102,11 @@ def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Sea
 
 
 def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
-    picture = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
+    picture = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
     assert picture["content"] == picture["id"] == picture["group"]
     assert (picture["width"], picture["height"]) == (64, 64)
     assert picture["thumb"] == f"api/thumb/{picture['id']}"
-    sentence = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][0]
+    sentence = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][0]
     assert sentence["content"] == searcher.index.find([sentence["id"]])[0].content
     assert (sentence["width"], sentence["height"]) == (None, None)
     assert sentence["thumb"] == f"api/thumb/{sentence['group']}"
@@ -126,7 +116,7 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
 @pytest.mark.parametrize("find", ["image", "text"])
 @pytest.mark.parametrize("options", [{}, {"z": 1}, {"rm": 1, "k": 2}], ids=str)
 def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: dict[str, Any]) -> None:
-    found = got(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
+    found = fetch(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
     stages = found["stages"]
     total = stages.pop("total_ms")
     assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
@@ -143,7 +133,7 @@ def test_postings_count(client: TestClient, searcher: Searcher) -> None:
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
     order = sorted(range(codes.nnz), key=lambda i: (-codes.data[i], codes.indices[i]))
     for z in (codes.nnz + 5, codes.nnz, 4, 1):
-        found = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
+        found = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
         assert found["terms"] == min(z, codes.nnz)
         assert found["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
         assert found["postings"] <= before
@@ -155,7 +145,7 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
     for _ in range(2):  # the second time it is known
         answer = client.post("/api/search?k=5&find=image", files={"image": ("../../any name.png", path.read_bytes())})
         assert answer.status_code == 200, answer.text
-        assert told(searcher.search(image=path, k=5)) == plain(answer.json()["hits"])
+        assert pairs_of_hits(searcher.search(image=path, k=5)) == pairs_of_json(answer.json()["hits"])
         assert answer.json()["hits"][0]["id"] == "011.png"
 
 
@@ -164,7 +154,7 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
 def test_products_sum_to_the_score_of_the_engine(
     client: TestClient, searcher: Searcher, id: str, z: int | None
 ) -> None:
-    found = got(
+    found = fetch(
         client,
         f"/api/explain/{id.replace('#', '%23')}",
         schemas.ExplanationAnswer,
@@ -187,7 +177,7 @@ def test_products_sum_to_the_score_of_the_engine(
 
 
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
-    found = got(client, "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
+    found = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
     wanted = explain(searcher, "012.png", TEXT, labelled=3)
     assert [term["words"] for term in found["terms"][:3]] == [
         list(match.label.words) for match in wanted.matches[:3] if match.label is not None
@@ -204,7 +194,7 @@ def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Sea
 
 
 def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
-    liked = got(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
+    liked = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
     assert liked["score"] == (searcher.codec.encode_queries(searcher.stored("007.png")) @ item.T).sum()
     assert liked["of"] == "item"
@@ -219,10 +209,10 @@ def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Sear
 
 
 def test_captions_of_an_item(client: TestClient) -> None:
-    found = got(client, "/api/item/003.png", schemas.WholeItem)
+    found = fetch(client, "/api/item/003.png", schemas.WholeItem)
     assert found["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in found
-    assert got(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
+    assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
     assert found["words"] == []  # this code has none
 
 
@@ -234,10 +224,10 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     terms = searcher.index.terms(["003.png"])
     known = {searcher.codec.words[term]: n for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)}
     with client_of(searcher, tmp_path) as client:
-        found = got(client, "/api/item/003.png", schemas.WholeItem)["words"]
+        found = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
         assert {entry["word"]: entry["frequency"] for entry in found} == known != {}
         assert [entry["frequency"] for entry in found] == sorted(known.values(), reverse=True)
-        assert got(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
+        assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
 @pytest.mark.parametrize("address", ["/api/item/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2])
@@ -283,7 +273,7 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
     client = client_of(searcher, tmp_path / "cache", at=at)
-    found = {h["content"]: h for h in got(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]}
+    found = {h["content"]: h for h in fetch(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]}
     for name, size, small in (
         ("wide.png", (900, 300), (480, 160)),
         ("tall.png", (90, 300), (90, 300)),
@@ -315,7 +305,7 @@ def test_surrogate_of_a_changed_item(
     monkeypatch.setattr(
         searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
     )
-    found = got(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
+    found = fetch(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
     assert found["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
     assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
 
@@ -334,9 +324,9 @@ def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_p
     app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path), {"album": album})
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for address, name, pictures in (("", "photos", 40), ("index/photos/", "photos", 40), ("index/album/", "album", 8)):
-        info = got(client, f"/{address}api/info", schemas.Info)
+        info = fetch(client, f"/{address}api/info", schemas.Info)
         assert (info["name"], info["items"]["image"], info["indexes"]) == (name, pictures, ["photos", "album"])
-        hits = got(client, f"/{address}api/search", schemas.SearchAnswer, q=TEXT, k=40)["hits"]
+        hits = fetch(client, f"/{address}api/search", schemas.SearchAnswer, q=TEXT, k=40)["hits"]
         assert len(hits) == pictures
         shown = client.get(f"/{address}{hits[-1]['thumb']}")
         assert shown.headers["content-type"] == "image/jpeg"
@@ -439,25 +429,25 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
     assert pictures() == 40
     edit("delete", *(f"{i:03d}.png" for i in range(30)))
     wait_for(lambda found: found == 10)
-    assert len(got(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 10
+    assert len(fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 10
     edit("delete", "--all")
     wait_for(lambda found: "no index 'photos'" in str(found))
     assert client.get("/api/search", params={"q": TEXT}).headers["retry-after"] == "1"
     assert client.get("/openapi.json").status_code == 200
     edit("index", library / "photos.h5")
     wait_for(lambda found: found == 40)
-    assert len(got(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 40
+    assert len(fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 40
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"]
 )
 def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -> None:
-    got, head = client.get(path), client.head(path)
-    assert head.status_code == got.status_code
+    get, head = client.get(path), client.head(path)
+    assert head.status_code == get.status_code
     assert head.content == b""
     for name in ("content-type", "cache-control", "etag", "x-frame-options"):
-        assert head.headers.get(name) == got.headers.get(name)
+        assert head.headers.get(name) == get.headers.get(name)
 
 
 @pytest.mark.parametrize("id", ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"])
@@ -519,13 +509,15 @@ def test_slow_client(library: Path) -> None:
 
 def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path) -> None:
     asked = {"q": f'{TEXT} -green -"a blue box"', "like": ["003.png", "004.png"], "unlike": "005.png", "weight": 2}
-    found = got(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
+    found = fetch(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
     minus, like = ["green", "a blue box"], ["003.png", "004.png"]
     parts = {"minus": minus, "like": like, "unlike": ["005.png"]}
     query = Query.of(TEXT, **parts, weight=2)  # type: ignore[arg-type]
-    assert plain(found["hits"]) == told(searcher.search_query(query, k=6))
+    assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))
     assert found["query"] == {"kind": "several", "text": TEXT, **parts}
     path = library / "images" / "011.png"
     answer = client.post("/api/search", params={"q": TEXT, "k": 5}, files={"image": ("a.png", path.read_bytes())})
-    assert plain(answer.json()["hits"]) == told(searcher.search_query(Query.of(TEXT, images=[path]), k=5))
+    assert pairs_of_json(answer.json()["hits"]) == pairs_of_hits(
+        searcher.search_query(Query.of(TEXT, images=[path]), k=5)
+    )
     assert answer.json()["query"] == {"kind": "several", "text": TEXT, "minus": [], "like": [], "unlike": []}

@@ -53,17 +53,12 @@ TRAVERSALS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
 @pytest.fixture
 def client(searcher: Searcher, tmp_path: Path) -> TestClient:
     return client_of(searcher, tmp_path, upload=UPLOAD, pixels=1_000_000)
 
 
-def refused(answer: Any, status: int, said: str = "") -> None:
+def assert_refused(answer: Any, status: int, said: str = "") -> None:
     """An error of this kind: one line of JSON that no browser takes for anything else."""
     assert answer.status_code == status, answer.text[:300]
     assert answer.headers["content-type"] == "application/json"
@@ -86,7 +81,7 @@ def picture(**options: Any) -> bytes:
 @pytest.mark.parametrize("id", TRAVERSALS)
 def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: str) -> None:
     answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))
-    refused(answer, 404)
+    assert_refused(answer, 404)
     assert "root:" not in answer.text
 
 
@@ -94,7 +89,7 @@ def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: 
     "path", ["../app.py", "..%2fapp.py", "%2e%2e/settings.py", "/etc/passwd", "%2fetc%2fpasswd", ""]
 )
 def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> None:
-    refused(client.get(f"/static/{path}"), 404)
+    assert_refused(client.get(f"/static/{path}"), 404)
 
 
 @pytest.mark.slow
@@ -121,19 +116,19 @@ def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> No
 )
 def test_uploads_wrong_or_too_large(client: TestClient, route: str, data: bytes, status: int, said: str) -> None:
     name = "x.png\r\nX-Evil: 1"
-    refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
+    assert_refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
     assert client.get("/api/search", params={"q": TEXT}).status_code == 200
 
 
 def test_decompression_bombs(client: TestClient) -> None:
     rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
     assert len(rows) < UPLOAD
-    refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
+    assert_refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
     whole = picture()
     bomb = b"zTXt" + b"a\0\0" + zlib.compress(b"x" * 20_000_000, 9)  # text beside the picture
     chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
     assert len(chunk) < UPLOAD
-    refused(
+    assert_refused(
         client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}), 400, "cannot be read"
     )
 
@@ -141,15 +136,17 @@ def test_decompression_bombs(client: TestClient) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain", ""])
 def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> None:
-    refused(client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart")
+    assert_refused(
+        client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart"
+    )
 
 
 def test_broken_forms_are_refused(client: TestClient) -> None:
     broken = {"content-type": "multipart/form-data; boundary=x"}
-    refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
-    refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
-    refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
-    refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
+    assert_refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
+    assert_refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
+    assert_refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
+    assert_refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
 
 
 def test_body_without_length(client: TestClient) -> None:
@@ -162,9 +159,9 @@ def test_body_without_length(client: TestClient) -> None:
             yield b"x" * 10_000
 
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
+    assert_refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
     wrong = {**headers, "content-length": "99999999999999999999"}
-    refused(client.post("/api/search", content=b"x", headers=wrong), 413)
+    assert_refused(client.post("/api/search", content=b"x", headers=wrong), 413)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +193,7 @@ def test_body_without_length(client: TestClient) -> None:
     ],
 )
 def test_numbers_and_names_out_of_range_are_refused(client: TestClient, params: dict[str, Any], said: str) -> None:
-    refused(client.get("/api/search", params=params), 400, said)
+    assert_refused(client.get("/api/search", params=params), 400, said)
 
 
 @pytest.mark.parametrize("q", ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200])
@@ -241,7 +238,7 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
 )
 def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) -> None:
     for address in ("/", "/api/info", "/static/app.js"):
-        refused(client.get(address, headers={"host": host}), 400, "allow-host")
+        assert_refused(client.get(address, headers={"host": host}), 400, "allow-host")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"])
@@ -268,8 +265,8 @@ def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) ->
 )
 def test_pages_of_other_origins_get_nothing(client: TestClient, headers: dict[str, str]) -> None:
     sent = {"image": ("x.png", picture())}
-    refused(client.post("/api/search", files=sent, headers=headers), 403)
-    refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
+    assert_refused(client.post("/api/search", files=sent, headers=headers), 403)
+    assert_refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
     assert "access-control-allow-origin" not in client.get("/api/info").headers
 
 
@@ -302,16 +299,16 @@ def test_token_is_required(searcher: Searcher, tmp_path: Path, headers: dict[str
     client = client_of(searcher, tmp_path, token=SECRET)
     for address in ("/api/info", "/api/thumb/000.png", "/api/search?q=x", "/openapi.json", "/api/nothing"):
         answer = client.get(address, headers=headers)
-        refused(answer, 401, "token")
+        assert_refused(answer, 401, "token")
         assert answer.headers["www-authenticate"] == "Bearer"
-    refused(client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
+    assert_refused(client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
     assert client.get("/", headers=headers).status_code == 200
 
 
 def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     assert client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
-    refused(client.get("/?token=wrong"), 401)
+    assert_refused(client.get("/?token=wrong"), 401)
     assert not client.cookies
     entered = client.get("/", params={"token": SECRET, "q": "a dog & a cat"}, follow_redirects=False)
     assert entered.status_code == 303
@@ -330,7 +327,7 @@ def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
     for address in ("/pictures/api/info", f"/pictures/api/search?q={TEXT}", "/pictures/api/thumb/000.png"):
-        refused(client.get(address), 401, "token")
+        assert_refused(client.get(address), 401, "token")
         assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
     entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
     assert entered.headers["location"] == "./"
@@ -349,12 +346,12 @@ def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     ],
 )
 def test_other_methods_are_refused(client: TestClient, method: str, address: str) -> None:
-    refused(client.request(method, address), 405)
+    assert_refused(client.request(method, address), 405)
 
 
 @pytest.mark.parametrize("address", ["/api/nothing", "/nothing", "/api", "/api/", "/.git/config", "/redoc"])
 def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
-    refused(client.get(address), 404)
+    assert_refused(client.get(address), 404)
 
 
 @pytest.mark.slow
@@ -383,7 +380,7 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
             time.sleep(0.05)
         assert len(found) == 7
         for answer in found:
-            refused(answer, 429, "again")
+            assert_refused(answer, 429, "again")
             assert answer.headers["retry-after"] == "1"
         assert client.get("/api/thumb/000.png").status_code == 200  # pictures have a queue of their own
         let_go.set()
@@ -398,4 +395,4 @@ def test_internal_errors_are_hidden(client: TestClient, searcher: Searcher, monk
         raise RuntimeError("a secret path /etc/boc")
 
     monkeypatch.setattr(searcher.encoder, "encode_texts", broken)
-    refused(client.get("/api/search", params={"q": "something new"}), 500, "failed at this")
+    assert_refused(client.get("/api/search", params={"q": "something new"}), 500, "failed at this")

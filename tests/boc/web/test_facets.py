@@ -23,7 +23,7 @@ from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
 from boc.web.http.responses import ProblemError
 from boc.web.pictures import archive
-from tests.boc.web.test_api import TEXT, client_of
+from tests.boc.web.test_api import TEXT
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,6 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     at = f"file:{home / 'index'}"
     run("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
     return Searcher.open("photos", at, device="cpu")
-
-
-@pytest.fixture
-def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    return client_of(searcher, tmp_path)
 
 
 def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:

@@ -35,16 +35,6 @@ from tests.boc.web.test_api import client_of
 SECRET = "open-sesame"
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-@pytest.fixture
-def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    return client_of(searcher, tmp_path)
-
-
 def values(client: TestClient) -> dict[tuple[str, ...], float]:
     """Each value by its name and the values of its labels."""
     answer = client.get("/metrics")
@@ -149,7 +139,7 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
 
 
 @contextmanager
-def logged(form: Any) -> Iterator[StringIO]:
+def capture_log(form: Any) -> Iterator[StringIO]:
     """What is logged in the block."""
     logging.config.dictConfig(configuration(form))
     stream, logger = StringIO(), logging.getLogger(ACCESS)
@@ -164,7 +154,7 @@ def logged(form: Any) -> Iterator[StringIO]:
         logger.setLevel(logging.NOTSET)
 
 
-def asked(client: TestClient, **headers: str) -> None:
+def send_requests(client: TestClient, **headers: str) -> None:
     client.get("/api/search", params={"q": "a red box", "token": SECRET}, headers=headers)
     client.get("/", params={"token": SECRET}, headers=headers)
     client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"} | headers)
@@ -172,8 +162,8 @@ def asked(client: TestClient, **headers: str) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_log_has_no_token_and_no_query(searcher: Searcher, tmp_path: Path, form: str) -> None:
-    with logged(form) as stream:
-        asked(client_of(searcher, tmp_path, token=SECRET))
+    with capture_log(form) as stream:
+        send_requests(client_of(searcher, tmp_path, token=SECRET))
     said = stream.getvalue()
     assert len(said.splitlines()) >= 3
     assert SECRET not in said
@@ -181,7 +171,7 @@ def test_a_log_has_no_token_and_no_query(searcher: Searcher, tmp_path: Path, for
 
 
 def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
-    with logged("json") as stream:
+    with capture_log("json") as stream:
         answer = client.get("/api/info", headers={"x-request-id": "abc-123"})
         other = client.get("/api/info", headers={"x-request-id": 'x" \u00e9'.encode()})
     assert answer.headers["x-request-id"] == "abc-123"
@@ -195,7 +185,7 @@ def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_request_is_one_line_whatever_its_address(searcher: Searcher, tmp_path: Path, form: str) -> None:
-    with logged(form) as stream:
+    with capture_log(form) as stream:
         client_of(searcher, tmp_path).get("/api/item/a%0a%1b[31m%E2%80%A8b", params={"q": "c\nd\u2028"})
     (line,) = stream.getvalue().splitlines()
     assert all(char.isprintable() for char in line)
@@ -209,7 +199,7 @@ def test_a_fault_names_its_request(searcher: Searcher, tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-    with logged("json") as stream:
+    with capture_log("json") as stream:
         answer = client.get("/api/broken")
     assert answer.status_code == 500
     assert answer.headers["x-request-id"] in answer.json()["error"]

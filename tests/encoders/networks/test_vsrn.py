@@ -150,7 +150,7 @@ CONFIGS = {
 }
 
 
-def shaken(module: nn.Module) -> nn.Module:
+def perturb(module: nn.Module) -> nn.Module:
     """No parameter is zero or one, so that no mistake can hide behind it; running statistics likewise."""
     generator = torch.Generator().manual_seed(5)
     for parameter in module.parameters():
@@ -168,7 +168,7 @@ def network_of(name: str) -> Vsrn:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         made = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
-    return shaken(made).double().eval()
+    return perturb(made).double().eval()
 
 
 def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -319,7 +319,7 @@ def test_a_fresh_network_reads_an_empty_picture() -> None:
 def test_batch_normalisation() -> None:
     rows, _, counts = pictures([4, 1, 3])
     real = torch.arange(4) < counts[:, None]
-    residual, plain = shaken(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
+    residual, plain = perturb(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
     plain.load_state_dict(residual[1].state_dict())
     unpadded = torch.cat([row[:n] for row, n in zip(rows, counts, strict=True)])
     found, expected = residual(rows, real), plain(residual[0](unpadded))
@@ -356,7 +356,7 @@ def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64
 @pytest.mark.parametrize("batch_norm", [True, False])
 def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool, row_wise: bool) -> None:
     rows, _, counts = pictures([4, 2])
-    reasoning = shaken(Reasoning(6, batch_norm, row_wise)).double().eval()
+    reasoning = perturb(Reasoning(6, batch_norm, row_wise)).double().eval()
     found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
@@ -387,7 +387,7 @@ def test_location_reasoning(options: dict[str, Any]) -> None:
     config = VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3, **options)
     rows, boxes, counts = pictures([4, 1, 3])
     reasoned = rows.flip(2)
-    module = shaken(LocationReasoning(config)).double().eval()
+    module = perturb(LocationReasoning(config)).double().eval()
     found = module(rows, reasoned, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = (reasoned if config.location_input == "reasoned" else rows)[picture, :n].numpy()
@@ -429,7 +429,7 @@ def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.flo
 
 def test_angles_have_no_seam() -> None:
     """A region barely above, and one barely below, to the left: as good as the same place."""
-    kernels = shaken(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
+    kernels = perturb(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
     boxes = torch.tensor([[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)])
     above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)

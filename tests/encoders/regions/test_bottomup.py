@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,27 +235,16 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
 
 
-def lacking(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor for name, tensor in state.items() if "res4.1.conv2.norm.bias" not in name}
+DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "lacking": lambda state: {name: state[name] for name in state if "res4.1.conv2.norm.bias" not in name},
+    "left over": lambda state: {**state, "stranger": torch.zeros(1)},
+    "misshapen": lambda state: {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)},
+    "other": lambda state: {"model": [1, 2]},
+    "executable": lambda state: {**state, "stranger": Path("x")},
+}
 
 
-def left_over(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "stranger": torch.zeros(1)}
-
-
-def misshapen(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)}
-
-
-def other(state: dict[str, Any]) -> dict[str, Any]:
-    return {"model": [1, 2]}
-
-
-def executable(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "stranger": Path("x")}
-
-
-@pytest.mark.parametrize("damage", [lacking, left_over, misshapen, other, executable])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_wrong_weights(weights: Path, damage: Any) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:

@@ -47,25 +47,12 @@ def save(network: Any, processor: Any, folder: Path) -> str:
     return str(folder)
 
 
-def make_detr(folder: Path) -> str:
+def make_detr(folder: Path, kind: str = "Detr", **levels: Any) -> str:
     t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=["stage4"])
-    network = t.DetrForObjectDetection(t.DetrConfig(backbone_config=backbone, **DETR))
-    return save(network, t.DetrImageProcessor(size=SIDES), folder)
-
-
-def make_conditional(folder: Path) -> str:
-    t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=["stage4"])
-    network = t.ConditionalDetrForObjectDetection(t.ConditionalDetrConfig(backbone_config=backbone, **DETR))
-    return save(network, t.ConditionalDetrImageProcessor(size=SIDES), folder)
-
-
-def make_deformable(folder: Path) -> str:
-    t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=STAGES)
-    config = t.DeformableDetrConfig(backbone_config=backbone, num_feature_levels=3, **DETR)
-    return save(t.DeformableDetrForObjectDetection(config), t.DeformableDetrImageProcessor(size=SIDES), folder)
+    backbone = t.ResNetConfig(**RESNET, out_features=STAGES if levels else ["stage4"])
+    config = getattr(t, f"{kind}Config")(backbone_config=backbone, **levels, **DETR)
+    processor = getattr(t, f"{kind}ImageProcessor")(size=SIDES)
+    return save(getattr(t, f"{kind}ForObjectDetection")(config), processor, folder)
 
 
 def make_rtdetr(folder: Path) -> str:
@@ -90,8 +77,8 @@ def make_yolos(folder: Path) -> str:
 
 DETECTORS: dict[str, Callable[[Path], str]] = {
     "detr": make_detr,
-    "conditional": make_conditional,
-    "deformable": make_deformable,
+    "conditional": lambda folder: make_detr(folder, "ConditionalDetr"),
+    "deformable": lambda folder: make_detr(folder, "DeformableDetr", num_feature_levels=3),
     "rtdetr": make_rtdetr,
     "yolos": make_yolos,
 }
