@@ -158,8 +158,3 @@ def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Any], server: s
     page.goto(server)
     page.wait_for_selector("text=This index is empty")
     assert page.locator("text=boc index photos").is_visible()
-
-
-def test_no_result_is_said(visit: Callable[..., Any], odd_server: str) -> None:
-    page = signed_in(visit, odd_server, f"?q=red&filter={quote('maker=nobody')}")
-    page.wait_for_selector("text=Nothing found")

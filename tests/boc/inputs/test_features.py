@@ -145,20 +145,23 @@ def test_region_batches(tmp_path: Path) -> None:
 PARTS = [[make_rows([1, 0, 3], start=0)], [make_rows([0, 0], start=3)], [make_rows([2], "text", start=5)]]
 
 
+def extend(writer: FeatureWriter, parts: Sequence[Sequence[Batch]]) -> None:
+    for batches in parts:
+        writer.append(len(batches[0].items), batches)
+
+
 @pytest.mark.parametrize("before", range(4))
 def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "resumed.h5"
     with FeatureWriter(path, HEADER) as writer:
-        for batches in PARTS[:before]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[:before])
     with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract command"):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(b"half a part")
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5, 6][before]
-        for batches in PARTS[before:]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[before:])
         writer.finish()
     assert path.read_bytes() == whole.read_bytes()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["resumed.h5", "whole.h5"]
@@ -169,15 +172,13 @@ def test_kill_while_parts_are_removed(tmp_path: Path, lost: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
-        for batches in PARTS:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS)
     shutil.copy(whole, path)
     parts = sorted((tmp_path / "f.h5.parts").glob("[0-9]*.h5"))
     parts[lost].unlink()
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5][lost]
-        for batches in PARTS[lost:]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[lost:])
         writer.finish()
     assert path.read_bytes() == whole.read_bytes()
 
@@ -286,12 +287,7 @@ def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, 
             write(
                 Path(folder) / f"{i}.h5",
                 replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
-                [
-                    [
-                        make_rows([2] * count, modality, start=10 * i)
-                        for modality, count in zip(MODALITIES, counts, strict=True)
-                    ]
-                ],
+                [[make_rows([2] * n, m, start=10 * i) for m, n in zip(MODALITIES, counts, strict=True)]],
                 [(f"bad {i}", "torn")],
             )
             for i, counts in enumerate(parts)
