@@ -71,7 +71,11 @@ class Source:
         number, parts = shard_of(shard)
         if parts == 1:
             return self
-        items = [item for item in self.items if _hash(item.group or item.id) % parts == number - 1]
+        items = []
+        for item in self.items:
+            digest = hashlib.sha256((item.group or item.id).encode()).digest()
+            if int.from_bytes(digest[:8], "big") % parts == number - 1:
+                items.append(item)
         return replace(self, items=items, shard=f"{number}/{parts}")
 
 
@@ -90,10 +94,6 @@ def _size_and_time(path: Path) -> list[int]:
     except OSError:  # the reader of the picture reports the error
         return []
     return [status.st_size, status.st_mtime_ns]
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:

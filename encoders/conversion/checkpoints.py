@@ -71,7 +71,9 @@ def read_published(path: Path) -> dict[str, Any]:
         raise EncoderError(f"{path}: {_reason(error)}") from error
     parts = content.get("model") if isinstance(content, dict) else None
     states = parts if isinstance(parts, (list, tuple)) else [parts]
-    if not all(isinstance(state, dict) and state and all(map(_is_named_tensor, state.items())) for state in states):
+    named = ((name, tensor) for state in states if isinstance(state, dict) for name, tensor in state.items())
+    whole = all(isinstance(state, dict) and state for state in states)
+    if not whole or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in named):
         raise EncoderError(f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)")
     checkpoint: dict[str, Any] = content
     return checkpoint
@@ -202,10 +204,6 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
     """Return a setting of the published configuration, or ``default`` in older files that lack it."""
     return _section(checkpoint, section).get(key, default)
-
-
-def _is_named_tensor(pair: tuple[Any, Any]) -> bool:
-    return isinstance(pair[0], str) and isinstance(pair[1], Tensor)
 
 
 def _plain_types() -> list[Any]:

@@ -126,7 +126,10 @@ def _read_pieces(path: Path) -> dict[str, int]:
     """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     try:
         text = path.read_text(encoding="utf-8")
-        vocabulary = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _number_lines(text)
+        if path.suffix == ".json":
+            vocabulary = json.loads(text)["model"]["vocab"]
+        else:
+            vocabulary = {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -136,10 +139,6 @@ def _read_pieces(path: Path) -> dict[str, int]:
         raise EncoderError(f"{path}: not the vocabulary of a BERT, {' '.join(missing)} not in it")
     pieces: dict[str, int] = vocabulary
     return pieces
-
-
-def _number_lines(text: str) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
 
 
 def _training(kind: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
