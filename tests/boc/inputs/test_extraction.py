@@ -249,11 +249,11 @@ def test_prepared_ahead(tmp_path: Path) -> None:
         ("refused", 0, EncoderError, "7: refused"),
         ("refused", 2, EncoderError, "7: refused"),
         ("fatal", 2, BocError, "a worker process ended at fatal, .*; repeat the command"),
-        ("faulty", 2, ZeroDivisionError, ""),
+        ("faulty", 2, ZeroDivisionError, None),
     ],
 )
 def test_errors_of_no_single_picture_end_the_run(
-    trouble: str, count: int, error: type[Exception], message: str
+    trouble: str, count: int, error: type[Exception], message: str | None
 ) -> None:
     with preparing(Prepare(), refs(30, **{trouble: 7}), count) as prepared:
         assert [next(prepared)[0] for _ in range(7)] == [str(i) for i in range(7)]
