@@ -66,14 +66,14 @@ def test_selection_actions(visit: Callable[..., Any], server: str, library: Path
     with zipfile.ZipFile(tmp_path / "found.zip") as archive:
         assert sorted(archive.namelist()) == sorted(shown[:2])
         assert archive.read(shown[0]) == (library / "images" / shown[0]).read_bytes()
-    found = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
+    ids_after = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
     assert query_of(page)["like"] == shown[:2]
     assert query_of(page)["q"] == [SENTENCE]
-    assert not set(found) & set(shown[:2])
+    assert not set(ids_after) & set(shown[:2])
     assert bar.is_hidden()
     page.locator("li.hit").first.get_by_role("button", name="Select").click()
     settle_after(page, "/api/s", bar.get_by_role("button", name="Less like these").click)
-    assert query_of(page)["unlike"] == found[:1]
+    assert query_of(page)["unlike"] == ids_after[:1]
     assert "like 2 items, unlike" in page.locator("#asked-by").inner_text()
     page.locator("a.open").first.click()
     page.get_by_role("button", name="Less like this").click()
@@ -99,9 +99,9 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     value.wait_for()
     year = value.locator("span").inner_text()
     assert serious(page) == []
-    found = settle_after(page, "/api/s", value.click)
+    ids_after = settle_after(page, "/api/s", value.click)
     assert query_of(page)["filter"] == [f"year={year}"]
-    assert 0 < len(found) < len(before)
+    assert 0 < len(ids_after) < len(before)
     page.wait_for_function("() => document.querySelector('.facet-value[aria-pressed=true]')")
     settle_after(page, "/api/s", page.locator(".facet-value[aria-pressed=true]").click)
     assert "filter" not in query_of(page)
@@ -169,8 +169,8 @@ def test_facets_narrow_the_search_by_a_picture(visit: Callable[..., Any], server
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
     count = int(value.locator("small").inner_text())
-    found = settle_after(page, "/api/s", value.click)
-    assert 0 < len(found) <= max(count, 40)
+    ids_after = settle_after(page, "/api/s", value.click)
+    assert 0 < len(ids_after) <= max(count, 40)
     assert page.locator("#asked-by").is_visible()
 
 

@@ -122,11 +122,11 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page = visit(f"{server}?q={quote(SENTENCE)}")
     first = settle(page)[0]
     page.locator("li.hit").first.hover()
-    found = settle_after(page, "like=", page.locator("a.like").first.click)
-    assert first not in found
+    ids_after = settle_after(page, "like=", page.locator("a.like").first.click)
+    assert first not in ids_after
     alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
-    assert set(found) == {hit.item.id for hit in alike} - {first}
-    assert len(set(found)) == len(found) > 10
+    assert set(ids_after) == {hit.item.id for hit in alike} - {first}
+    assert len(set(ids_after)) == len(ids_after) > 10
     assert query_of(page) == {"like": [first]}
     assert page.input_value("#q") == ""
     page.go_back()
@@ -176,8 +176,8 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert page.evaluate(focused) == 1
-    found = settle_after(page, "like=", lambda: page.keyboard.press("m"))
-    assert len(found) == 39
+    ids_after = settle_after(page, "like=", lambda: page.keyboard.press("m"))
+    assert len(ids_after) == 39
     assert page.evaluate(focused) == 0
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.id") == "q"

@@ -124,11 +124,11 @@ def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]
 
 
 def test_a_text_that_is_too_long_is_cut(encoder: Encoder) -> None:
-    found = encoder.encode_texts(["red box " * 1000, "red box " * 3000, "red box"])
-    assert_sound(found, 3, encoder.identity.dim)
-    assert len(found.concepts[0]) == len(found.concepts[1]) > 100
-    assert alike(found.vectors[0], found.vectors[1])
-    assert not alike(found.vectors[0], found.vectors[2])
+    embeddings = encoder.encode_texts(["red box " * 1000, "red box " * 3000, "red box"])
+    assert_sound(embeddings, 3, encoder.identity.dim)
+    assert len(embeddings.concepts[0]) == len(embeddings.concepts[1]) > 100
+    assert alike(embeddings.vectors[0], embeddings.vectors[1])
+    assert not alike(embeddings.vectors[0], embeddings.vectors[2])
 
 
 def test_capitals_do_not_matter_but_words_do(encoder: Encoder) -> None:

@@ -116,13 +116,13 @@ def ref(folder: Path, name: str) -> ImageRef:
 @pytest.mark.parametrize("name", PICTURES)
 def test_regions_of_every_mode(given: Given, name: str) -> None:
     source, folder = given
-    found = source(ref(folder, name))
-    assert found.features.dtype == found.boxes.dtype == np.float32
-    assert found.features.shape == (len(found), source.identity.dim)
-    assert np.isfinite(found.features).all()
-    assert (found.boxes >= 0).all()
-    assert (found.boxes <= 1).all()
-    assert (found.boxes[:, :2] < found.boxes[:, 2:]).all()
+    regions = source(ref(folder, name))
+    assert regions.features.dtype == regions.boxes.dtype == np.float32
+    assert regions.features.shape == (len(regions), source.identity.dim)
+    assert np.isfinite(regions.features).all()
+    assert (regions.boxes >= 0).all()
+    assert (regions.boxes <= 1).all()
+    assert (regions.boxes[:, :2] < regions.boxes[:, 2:]).all()
 
 
 @pytest.mark.slow

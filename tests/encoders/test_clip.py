@@ -212,9 +212,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
-    found = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
-    assert isinstance(found, ClipEncoder)
-    return found
+    encoder = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
+    assert isinstance(encoder, ClipEncoder)
+    return encoder
 
 
 def library_inputs(folder: Path, pictures: list[ImageRef]) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
@@ -242,12 +242,12 @@ def test_global_vectors_are_the_librarys_own(
 ) -> None:
     encoder = open_encoder(folders(kind))
     model, images, texts = library_inputs(folders(kind), pictures)
-    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    assert np.abs(found.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
+    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    assert np.abs(embeddings.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
     said = encoder.encode_texts(TEXTS)
     assert np.abs(said.vectors - unit(model.get_text_features(**texts))).max() <= 1e-6
-    assert encoder.identity.dim == found.vectors.shape[1] == said.vectors.shape[1]
-    for each in (found, said):
+    assert encoder.identity.dim == embeddings.vectors.shape[1] == said.vectors.shape[1]
+    for each in (embeddings, said):
         assert each.vectors.dtype == np.float32
         assert np.abs(np.linalg.norm(each.vectors, axis=1) - 1).max() <= 1e-6
 
@@ -264,9 +264,9 @@ def test_siglip_tokenizer_settings(folders: Callable[[str], Path], tmp_path: Pat
     names["model_input_names"] = ["input_ids", "attention_mask"]
     (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
     expected = open_encoder(folders("siglip")).encode_texts(TEXTS)
-    found = open_encoder(folder).encode_texts(TEXTS)
-    assert np.array_equal(found.vectors, expected.vectors)
-    assert found.words == expected.words
+    embeddings = open_encoder(folder).encode_texts(TEXTS)
+    assert np.array_equal(embeddings.vectors, expected.vectors)
+    assert embeddings.words == expected.words
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,14 +312,14 @@ def special(folder: Path, limit: int) -> list[np.ndarray]:
 def test_clip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("clip"))
     model, images, texts = library_inputs(folders("clip"), pictures)
-    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
     hidden = model.vision_model(**images).last_hidden_state
     for i in range(len(pictures)):
         for j in range(16):
             norm = model.vision_model.post_layernorm
             token = hidden[i, 1 + j]
             scaled = (token - token.mean()) / (token.var(unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
-            assert np.abs(found.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy()).max() <= 1e-5
+            assert np.abs(embeddings.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy()).max() <= 1e-5
     said = encoder.encode_texts(TEXTS)
     hidden = model.text_model(**texts).last_hidden_state
     for i, mask in enumerate(special(folders("clip"), 128)):
@@ -333,14 +333,14 @@ def test_clip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef])
 def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("siglip"))
     model, images, texts = library_inputs(folders("siglip"), pictures)
-    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
     head, width = model.vision_model.head, 16
     values = head.attention.in_proj_weight[2 * width :], head.attention.in_proj_bias[2 * width :]
     for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
         for j, token in enumerate(tokens):
             attended = head.attention.out_proj(values[0] @ token + values[1])
             pooled = attended + head.mlp(head.layernorm(attended))
-            assert np.abs(found.concepts[i][j] - pooled.numpy()).max() <= 1e-5
+            assert np.abs(embeddings.concepts[i][j] - pooled.numpy()).max() <= 1e-5
     said = encoder.encode_texts(TEXTS)
     hidden = model.text_model(**texts).last_hidden_state
     for i, mask in enumerate(special(folders("siglip"), 12)):
@@ -352,10 +352,10 @@ def test_siglip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef
 def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     encoder = open_encoder(folders("vision-text-dual-encoder"))
     model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
-    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
     pooled = torch.tanh(model.vision_model.pooler.dense(model.vision_model(**images).last_hidden_state[:, 1:]))
     expected = model.visual_projection(pooled).flatten(0, 1).numpy()
-    assert np.abs(found.concepts.values - expected).max() <= 1e-5
+    assert np.abs(embeddings.concepts.values - expected).max() <= 1e-5
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 200), (200, 330), (64, 64), (401, 100)])
@@ -502,9 +502,9 @@ def test_a_name_is_looked_for_on_this_machine_only(
     shutil.copytree(folders("clip"), place / "snapshots" / "0123")
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0123")
-    found = plugins.encoder("clip:someone/tiny-clip", "cpu")
-    assert found.identity.spec == "clip:someone/tiny-clip"
-    assert found.identity.digest == open_encoder(folders("clip")).identity.digest
+    encoder = plugins.encoder("clip:someone/tiny-clip", "cpu")
+    assert encoder.identity.spec == "clip:someone/tiny-clip"
+    assert encoder.identity.digest == open_encoder(folders("clip")).identity.digest
     for name in ("no/such/folder", "../elsewhere", str(tmp_path / "nowhere")):
         with pytest.raises(EncoderError, match="no such folder"):
             plugins.encoder(f"clip:{name}", "cpu")

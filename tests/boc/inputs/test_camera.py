@@ -79,13 +79,13 @@ def test_exif_of_pillow(
     exif.get_ifd(GPS).update({
         1: "S" if latitude < 0 else "N", 2: degrees(latitude), 3: "W" if longitude < 0 else "E", 4: degrees(longitude),
     })  # fmt: skip
-    found = facts(exif.tobytes().removeprefix(b"Exif\0\0"))
-    assert found["taken"] == moment.replace(microsecond=0).isoformat()
-    assert found["lens"] == lens
-    assert found["camera"] == (model if model.lower().startswith(make.lower()) else f"{make} {model}")
-    if "gps_latitude" in found:
-        assert found["gps_latitude"] == pytest.approx(latitude, abs=1.5e-6)
-        assert found["gps_longitude"] == pytest.approx(longitude, abs=1.5e-6)
+    fields = facts(exif.tobytes().removeprefix(b"Exif\0\0"))
+    assert fields["taken"] == moment.replace(microsecond=0).isoformat()
+    assert fields["lens"] == lens
+    assert fields["camera"] == (model if model.lower().startswith(make.lower()) else f"{make} {model}")
+    if "gps_latitude" in fields:
+        assert fields["gps_latitude"] == pytest.approx(latitude, abs=1.5e-6)
+        assert fields["gps_longitude"] == pytest.approx(longitude, abs=1.5e-6)
     else:
         assert max(abs(latitude), abs(longitude)) < 1e-5
 
@@ -98,12 +98,12 @@ def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: i
     exif[ORIENTATION], exif[MODEL] = orientation, "X100"
     exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
     Image.new("RGB", (40, 24), "red").save(path, exif=exif.tobytes() if suffix == "tif" else exif)
-    found = camera_facts(ref(path))
+    fields = camera_facts(ref(path))
     upright = (40, 24) if orientation < 5 else (24, 40)
-    assert (found["width"], found["height"]) == upright == image_size(path) == read_image(path).size
-    assert found["orientation"] == orientation
-    assert (found["camera"], found["taken"]) == ("X100", "2024-06-01T12:30:00")
-    assert list(found) == [name for name in FIELDS if name in found]
+    assert (fields["width"], fields["height"]) == upright == image_size(path) == read_image(path).size
+    assert fields["orientation"] == orientation
+    assert (fields["camera"], fields["taken"]) == ("X100", "2024-06-01T12:30:00")
+    assert list(fields) == [name for name in FIELDS if name in fields]
 
 
 def test_heic_orientation(tmp_path: Path) -> None:
@@ -114,9 +114,11 @@ def test_heic_orientation(tmp_path: Path) -> None:
     picture = Image.new("RGB", (64, 32), "red")
     picture.info["exif"] = exif.tobytes()  # from there it is stored as the rotation that HEIF itself has
     picture.save(tmp_path / "a.heic")
-    found = camera_facts(ref(tmp_path / "a.heic"))
-    assert (found["camera"], found["taken"]) == ("iPhone 12", "2024-06-01T12:30:00")
-    assert (found["width"], found["height"]) == read_image(tmp_path / "a.heic").size == image_size(tmp_path / "a.heic")
+    fields = camera_facts(ref(tmp_path / "a.heic"))
+    assert (fields["camera"], fields["taken"]) == ("iPhone 12", "2024-06-01T12:30:00")
+    assert (
+        (fields["width"], fields["height"]) == read_image(tmp_path / "a.heic").size == image_size(tmp_path / "a.heic")
+    )
     assert read_image(tmp_path / "a.heic").size == (32, 64)
 
 
@@ -202,8 +204,8 @@ GOOD = {1: "N", 2: (47.0, 22.0, 30.0), 3: "E", 4: (8.0, 32.0, 0.0)}
     ],
 )
 def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | None) -> None:
-    found = facts(block(gps={tag: value for tag, value in (GOOD | change).items() if value is not None}))
-    assert (found.get("gps_latitude"), found.get("gps_longitude")) == (expected or (None, None))
+    fields = facts(block(gps={tag: value for tag, value in (GOOD | change).items() if value is not None}))
+    assert (fields.get("gps_latitude"), fields.get("gps_longitude")) == (expected or (None, None))
 
 
 @pytest.mark.parametrize(

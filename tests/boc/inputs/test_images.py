@@ -69,9 +69,9 @@ def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
         Image.fromarray(deep).save(path)
         with Image.open(path) as stored:
             assert stored.mode.startswith("I")
-        found = pixels(path)[..., 0].astype(int)
-        assert np.abs(found - deep / 257).max() <= 1
-        assert found[1, 2] == 255
+        values = pixels(path)[..., 0].astype(int)
+        assert np.abs(values - deep / 257).max() <= 1
+        assert values[1, 2] == 255
 
 
 def palette(*colours: tuple[int, int, int]) -> Image.Image:
@@ -106,8 +106,8 @@ def test_every_mode_becomes_colours(
 def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
     parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
     Image.fromarray((low + parts * (high - low)).astype(np.float32)).save(tmp_path / "a.tif")
-    found = pixels(tmp_path / "a.tif")[..., 0].astype(int)
-    assert np.abs(found - parts * 255).max() <= 1
+    values = pixels(tmp_path / "a.tif")[..., 0].astype(int)
+    assert np.abs(values - parts * 255).max() <= 1
 
 
 def test_printing_colours_are_converted(tmp_path: Path) -> None:
@@ -118,17 +118,17 @@ def test_printing_colours_are_converted(tmp_path: Path) -> None:
 def test_animation(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (5, 4), colour) for colour in (RED, WHITE, BLACK)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=50, loop=0)
-    found = pixels(tmp_path / "a.gif")
-    assert found.shape == (4, 5, 3)
-    assert (found == RED).all()
+    values = pixels(tmp_path / "a.gif")
+    assert values.shape == (4, 5, 3)
+    assert (values == RED).all()
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tif"])
 def test_every_kind_of_file_is_read(tmp_path: Path, suffix: str) -> None:
     Image.new("RGB", (16, 12), RED).save(tmp_path / f"a.{suffix}")
-    found = pixels(tmp_path / f"a.{suffix}")
-    assert found.shape == (12, 16, 3)
-    assert np.abs(found.astype(int) - RED).max() <= 8
+    values = pixels(tmp_path / f"a.{suffix}")
+    assert values.shape == (12, 16, 3)
+    assert np.abs(values.astype(int) - RED).max() <= 8
 
 
 def refusal(path: Path, **limits: int) -> str:

@@ -36,9 +36,9 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         "猫.png, 7 ,,,,,",
         "bare,,,,,,",
     ]
-    found = read(tmp_path, "\r\n".join(lines))
-    assert found.types == TYPES
-    assert found.rows == {
+    table = read(tmp_path, "\r\n".join(lines))
+    assert table.types == TYPES
+    assert table.rows == {
         "a.png": {
             "year": 2019, "tag": ["dog", "two dogs"], "taken": "2021-05-01T00:00:00", "sharpness": 0.5,
             "indoors": True, "title": "Ein Bild, groß",
@@ -50,7 +50,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         "猫.png": {"year": 7},
         "bare": {},
     }  # fmt: skip
-    assert isinstance(found.rows["a.png"]["year"], int)
+    assert isinstance(table.rows["a.png"]["year"], int)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
     ],
 )
 def test_parse_filter(text: str, expected: Filter) -> None:
-    found = parse_filter(text, TYPES)
-    assert found == expected
-    assert type(found.value) is type(expected.value)
-    assert check_filter(found, TYPES) is found
+    condition = parse_filter(text, TYPES)
+    assert condition == expected
+    assert type(condition.value) is type(expected.value)
+    assert check_filter(condition, TYPES) is condition
 
 
 @pytest.mark.parametrize(

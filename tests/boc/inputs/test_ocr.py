@@ -86,8 +86,8 @@ def test_ocr_in_hybrid_search(library: Path, tmp_path: Path) -> None:
         paint(tmp_path / "signs" / name, text)
     at = ("--at", f"file:{tmp_path / 'index'}")
     run("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
-    found = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
-    assert "two.png" in found.stdout
+    result = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
+    assert "two.png" in result.stdout
 
 
 @pytest.mark.parametrize("left", [0, 1])
@@ -107,9 +107,9 @@ def test_ocr_of_an_unreadable_picture(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
-    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
-    assert made.exit_code == 1
-    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in made.stderr
+    result = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
+    assert result.exit_code == 1
+    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in result.stderr
     assert not (tmp_path / "f.h5").exists()
 
 
@@ -177,6 +177,6 @@ def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path:
 
 
 def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
-    made = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
-    assert made.exit_code == 1
-    assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in made.stderr
+    result = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
+    assert result.exit_code == 1
+    assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in result.stderr

@@ -62,18 +62,18 @@ def pairs_of_hits(hits: list[Hit]) -> list[tuple[str, float]]:
 
 
 def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
-    found = fetch(client, "/api/info", schemas.Info)
+    answer = fetch(client, "/api/info", schemas.Info)
     manifest = searcher.index.manifest
-    assert found["items"] == {"image": 40, "text": 80}
-    assert (found["terms"], found["rm"], found["dim"]) == (
+    assert answer["items"] == {"image": 40, "text": 80}
+    assert (answer["terms"], answer["rm"], answer["dim"]) == (
         manifest.codec["n_terms"],
         manifest.rm,
         manifest.identity.dim,
     )
-    assert found["query_z"] == max(
+    assert answer["query_z"] == max(
         int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz) for text in ("a", TEXT, "x y z")
     )
-    assert (found["name"], found["concepts"], found["encoder"]) == ("photos", False, manifest.identity.spec)
+    assert (answer["name"], answer["concepts"], answer["encoder"]) == ("photos", False, manifest.identity.spec)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
     ids=str,
 )
 def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Searcher, options: dict[str, Any]) -> None:
-    found = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
+    answer = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
     same = {"k": 40, **options}
     stages = Stages()
     wanted = searcher.search(TEXT, query_z=same.pop("z", None), stages=stages, **same)
-    assert pairs_of_hits(wanted) == pairs_of_json(found["hits"])
-    assert found["query"] == {"kind": "text", "text": TEXT}
-    assert found["find"] == options.get("find", "image") == wanted[0].item.modality
-    assert found["candidates"] == stages.candidates
-    assert found["more"] is (len(wanted) == same["k"] < searcher.index.manifest.items[found["find"]])
+    assert pairs_of_hits(wanted) == pairs_of_json(answer["hits"])
+    assert answer["query"] == {"kind": "text", "text": TEXT}
+    assert answer["find"] == options.get("find", "image") == wanted[0].item.modality
+    assert answer["candidates"] == stages.candidates
+    assert answer["more"] is (len(wanted) == same["k"] < searcher.index.manifest.items[answer["find"]])
 
 
 def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
@@ -116,8 +116,8 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
 @pytest.mark.parametrize("find", ["image", "text"])
 @pytest.mark.parametrize("options", [{}, {"z": 1}, {"rm": 1, "k": 2}], ids=str)
 def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: dict[str, Any]) -> None:
-    found = fetch(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
-    stages = found["stages"]
+    answer = fetch(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
+    stages = answer["stages"]
     total = stages.pop("total_ms")
     assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
     assert all(took >= 0 for took in stages.values())
@@ -133,11 +133,11 @@ def test_postings_count(client: TestClient, searcher: Searcher) -> None:
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
     order = sorted(range(codes.nnz), key=lambda i: (-codes.data[i], codes.indices[i]))
     for z in (codes.nnz + 5, codes.nnz, 4, 1):
-        found = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
-        assert found["terms"] == min(z, codes.nnz)
-        assert found["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
-        assert found["postings"] <= before
-        before = found["postings"]
+        answer = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
+        assert answer["terms"] == min(z, codes.nnz)
+        assert answer["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
+        assert answer["postings"] <= before
+        before = answer["postings"]
 
 
 def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path) -> None:
@@ -154,7 +154,7 @@ def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path)
 def test_products_sum_to_the_score_of_the_engine(
     client: TestClient, searcher: Searcher, id: str, z: int | None
 ) -> None:
-    found = fetch(
+    answer = fetch(
         client,
         f"/api/explain/{id.replace('#', '%23')}",
         schemas.ExplanationAnswer,
@@ -166,31 +166,31 @@ def test_products_sum_to_the_score_of_the_engine(
         kept = sorted(range(len(query)), key=lambda j: (-query[j], j))[:z]
         query = np.array([f if j in kept else 0 for j, f in enumerate(query)])
     item = searcher.index.terms([id]).toarray()[0].astype(int)
-    assert found["score"] == int(query @ item) == sum(term["product"] for term in found["terms"])
-    for term in found["terms"]:
+    assert answer["score"] == int(query @ item) == sum(term["product"] for term in answer["terms"])
+    for term in answer["terms"]:
         assert term["product"] == term["query"] * term["item"] == query[term["term"]] * item[term["term"]] > 0
-        assert term["share"] == pytest.approx(term["product"] / found["score"])
-    products = [term["product"] for term in found["terms"]]
+        assert term["share"] == pytest.approx(term["product"] / answer["score"])
+    products = [term["product"] for term in answer["terms"]]
     assert products == sorted(products, reverse=True)
-    assert found["surrogate"]["item"] == to_text(searcher.index.terms([id]))[0][:20_000]
-    assert found["surrogate"]["query"].split() == [f"t{j}" for j, f in enumerate(query) for _ in range(f)]
+    assert answer["surrogate"]["item"] == to_text(searcher.index.terms([id]))[0][:20_000]
+    assert answer["surrogate"]["query"].split() == [f"t{j}" for j, f in enumerate(query) for _ in range(f)]
 
 
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
-    found = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
+    answer = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
     wanted = explain(searcher, "012.png", TEXT, labelled=3)
-    assert [term["words"] for term in found["terms"][:3]] == [
+    assert [term["words"] for term in answer["terms"][:3]] == [
         list(match.label.words) for match in wanted.matches[:3] if match.label is not None
     ]
-    assert [[e["id"] for e in term["examples"]] for term in found["terms"][:3]] == [
+    assert [[e["id"] for e in term["examples"]] for term in answer["terms"][:3]] == [
         [e.id for e in match.label.examples] for match in wanted.matches[:3] if match.label is not None
     ]
-    assert found["query_parts"]["names"] == TEXT.split()
-    assert np.array(found["item_parts"]["boxes"]) == pytest.approx(wanted.item_parts.boxes, abs=1e-5)
-    assert found["item_parts"]["weights"] == pytest.approx(wanted.weights, abs=1e-4)
-    assert np.array(found["alignment"]) == pytest.approx(wanted.alignment, abs=1e-4)
-    assert (found["weighed_by"], found["missing"]) == (wanted.weighed_by, None)
-    assert found["captions"] == [item.content for item in searcher.index.find(["012.png#0", "012.png#1"])]
+    assert answer["query_parts"]["names"] == TEXT.split()
+    assert np.array(answer["item_parts"]["boxes"]) == pytest.approx(wanted.item_parts.boxes, abs=1e-5)
+    assert answer["item_parts"]["weights"] == pytest.approx(wanted.weights, abs=1e-4)
+    assert np.array(answer["alignment"]) == pytest.approx(wanted.alignment, abs=1e-4)
+    assert (answer["weighed_by"], answer["missing"]) == (wanted.weighed_by, None)
+    assert answer["captions"] == [item.content for item in searcher.index.find(["012.png#0", "012.png#1"])]
 
 
 def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
@@ -209,11 +209,11 @@ def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Sear
 
 
 def test_captions_of_an_item(client: TestClient) -> None:
-    found = fetch(client, "/api/item/003.png", schemas.WholeItem)
-    assert found["captions"] == ["a yellow box at the left", "left: something yellow"]
-    assert "score" not in found
+    answer = fetch(client, "/api/item/003.png", schemas.WholeItem)
+    assert answer["captions"] == ["a yellow box at the left", "left: something yellow"]
+    assert "score" not in answer
     assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
-    assert found["words"] == []  # this code has none
+    assert answer["words"] == []  # this code has none
 
 
 def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     terms = searcher.index.terms(["003.png"])
     known = {searcher.codec.words[term]: n for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)}
     with client_of(searcher, tmp_path) as client:
-        found = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
-        assert {entry["word"]: entry["frequency"] for entry in found} == known != {}
-        assert [entry["frequency"] for entry in found] == sorted(known.values(), reverse=True)
+        answer = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
+        assert {entry["word"]: entry["frequency"] for entry in answer} == known != {}
+        assert [entry["frequency"] for entry in answer] == sorted(known.values(), reverse=True)
         assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
@@ -305,9 +305,9 @@ def test_surrogate_of_a_changed_item(
     monkeypatch.setattr(
         searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
     )
-    found = fetch(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
-    assert found["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
-    assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
+    answer = fetch(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
+    assert answer["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
+    assert answer["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
 
 
 @pytest.fixture(scope="module")

@@ -42,14 +42,14 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
 
 
 def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
-    found = schemas.Info.model_validate_json(client.get("/api/info").content)
+    answer = schemas.Info.model_validate_json(client.get("/api/info").content)
     held = {name for item in searcher.index.items() for name in item.fields}
     types = searcher.index.manifest.fields
     assert {"lens", "gps_latitude"} <= types.keys() - held
-    assert found.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
-    assert {"camera", "year", "taken"} <= set(found.facets) <= set(found.fields) - {"bytes", "name", "ocr"}
+    assert answer.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
+    assert {"camera", "year", "taken"} <= set(answer.facets) <= set(answer.fields) - {"bytes", "name", "ocr"}
     counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
-    assert {facet["field"] for facet in counted} == set(found.facets)
+    assert {facet["field"] for facet in counted} == set(answer.facets)
 
 
 @pytest.mark.slow

@@ -106,29 +106,31 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
-    assert done.exit_code == 1
-    assert f"port {port} of 127.0.0.1 is taken" in done.output
-    assert len(done.output.strip().splitlines()) == 1
+        result = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
+    assert result.exit_code == 1
+    assert f"port {port} of 127.0.0.1 is taken" in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"), [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")]
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
-    done = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
-    assert done.exit_code == 1
-    assert message in done.output
-    assert len(done.output.strip().splitlines()) == 1
+    result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     for name in [name for name in sys.modules if name.startswith("boc.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = boc("serve", "photos", "--at", f"file:{library / 'index'}")
-    assert done.exit_code == 1
-    assert done.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+    result = boc("serve", "photos", "--at", f"file:{library / 'index'}")
+    assert result.exit_code == 1
+    assert (
+        result.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+    )
 
 
 def test_several_workers(library: Path, tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: str = "vocab.txt") -> tuple[int, str]:
     """Exit status, and what was printed."""
     place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
-    done = boc("convert", checkpoint, "-o", output, *place, *more)
-    return done.exit_code, done.output
+    result = boc("convert", checkpoint, "-o", output, *place, *more)
+    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -125,8 +125,8 @@ def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
     )
     assert last.endswith(f"use it with --encoder {kind}:{tmp_path / 'model'}")
     encoder = plugins.encoder(last.rpartition(" ")[2], "cpu")
-    found = encoder.encode_texts(["the dog", "dog"])
-    assert found.vectors.shape == (2, JOINT)
+    embeddings = encoder.encode_texts(["the dog", "dog"])
+    assert embeddings.vectors.shape == (2, JOINT)
     assert not list((tmp_path / "model").glob("*.pth"))
 
 

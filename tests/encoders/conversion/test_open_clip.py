@@ -48,9 +48,9 @@ def make(folder: Path, weights: str = "open_clip_model.safetensors", **network: 
 
 
 def load_encoder(folder: Path) -> ClipEncoder:
-    found = plugins.encoder(f"clip:{folder}", "cpu")
-    assert isinstance(found, ClipEncoder)
-    return found
+    encoder = plugins.encoder(f"clip:{folder}", "cpu")
+    assert isinstance(encoder, ClipEncoder)
+    return encoder
 
 
 @pytest.mark.parametrize("quick", [False, True])

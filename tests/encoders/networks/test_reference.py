@@ -175,7 +175,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tupl
         strings = strings_of(given, text.get("vocab_size") or text.get("vocabulary"))
         tokens = home / "vocab.txt"
         tokens.write_text("\n".join(strings) + "\n" if text["kind"] == "bert" else json.dumps(strings))
-        done = run(
+        result = run(
             "convert",
             checkpoint_of(file),
             "-o",
@@ -185,7 +185,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tupl
             "--regions",
             f"files:{home / 'features'}",
         )
-        spec = done.stdout.split("--encoder ")[1].strip()
+        spec = result.stdout.split("--encoder ")[1].strip()
         ids = (row[1 : n - 1] for row, n in zip(given["token_ids"], given["n_tokens"], strict=True))
         return spec, images, [" ".join(strings[id] for id in row) for row in ids]
 
@@ -272,8 +272,8 @@ def slow_hinge(S: NDArray[np.float64], margin: float) -> float:
 def test_the_loss_is_the_published_one() -> None:
     for seed in range(20):
         S = np.random.default_rng(seed).uniform(-1, 1, (6, 6))
-        found = hinge(torch.from_numpy(S), torch.eye(6, dtype=torch.bool), 0.2)
-        assert float(found) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
+        result = hinge(torch.from_numpy(S), torch.eye(6, dtype=torch.bool), 0.2)
+        assert float(result) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
 
 
 def test_captions_of_one_picture_are_no_negatives() -> None:

@@ -34,8 +34,8 @@ def pictures() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_gathered_vector() -> None:
     made, tokens = network()
     features, boxes, lengths = pictures()
-    found = made.images(features, boxes, lengths)
-    for vector, rows, n in zip(found.vectors, found.sets, lengths.tolist(), strict=True):
+    images = made.images(features, boxes, lengths)
+    for vector, rows, n in zip(images.vectors, images.sets, lengths.tolist(), strict=True):
         total = torch.zeros(8)
         for row in rows[1 : 1 + n]:
             total += float(np.exp(float(made.image_gather(row)))) * row

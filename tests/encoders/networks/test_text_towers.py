@@ -46,9 +46,9 @@ def test_opposites(spec: str) -> None:
     texts = ["left of the house", "to the right", "above", "a house"] * 4
     tokens = text_towers.load_tower(spec, 1, texts).tokens
     (left, right, above) = (tokens.ids([word])[0][1] for word in ("left", "right", "above"))
-    found = text_towers.opposite_ids(tokens)
-    assert found == {left: right, right: left}  # "below" is no word of theirs
-    assert above not in found
+    pairs = text_towers.opposite_ids(tokens)
+    assert pairs == {left: right, right: left}  # "below" is no word of theirs
+    assert above not in pairs
     assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
 
 

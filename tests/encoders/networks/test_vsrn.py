@@ -255,9 +255,9 @@ def test_region_order(count: int, seed: int, order: str) -> None:
     with torch.inference_mode():
         expected = network.images(features[:1, places], boxes[:1, places], counts[:1])
         network.img_enc.order = order
-        found = network.images(features, boxes, counts)
-    assert (found.vectors[0] - expected.vectors[0]).abs().max() < UNIT
-    assert (found.sets[0, places] - expected.sets[0]).abs().max() < UNIT
+        images = network.images(features, boxes, counts)
+    assert (images.vectors[0] - expected.vectors[0]).abs().max() < UNIT
+    assert (images.sets[0, places] - expected.sets[0]).abs().max() < UNIT
 
 
 def test_random_region_order() -> None:
@@ -312,8 +312,8 @@ def test_an_order_without_a_gru_is_refused() -> None:
 def test_a_fresh_network_reads_an_empty_picture() -> None:
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
         network = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
-        found = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
-        assert (found.vectors.norm(dim=1) - 1).abs().max() < UNIT
+        images = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
 def test_batch_normalisation() -> None:
@@ -480,8 +480,8 @@ def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> No
     for _ in range(iterations):
         S = S / (S @ np.ones((columns, columns)))
         S = S / (np.ones((rows, rows)) @ S)
-    found = sinkhorn(torch.from_numpy(scores), iterations, 0.5, scaled=False)
-    assert np.allclose(found, S, atol=1e-5)
+    result = sinkhorn(torch.from_numpy(scores), iterations, 0.5, scaled=False)
+    assert np.allclose(result, S, atol=1e-5)
 
 
 def test_sinkhorn_stability() -> None:

@@ -152,8 +152,8 @@ def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> 
     sides = [side * math.exp(min(s, math.log(1000 / 16))) for side, s in zip((width, height), step[2:], strict=True)]
     expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
     boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
-    found = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
-    assert found == pytest.approx(expected, abs=1e-6)
+    result = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
+    assert result == pytest.approx(expected, abs=1e-6)
 
 
 def overlap(a: list[float], b: list[float]) -> float:
@@ -175,8 +175,8 @@ def test_confidence(count: int, seed: int, least: float) -> None:
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
                 expected[i] = max(expected[i], probabilities[i, c])
-    found = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
-    assert found.tolist() == expected.tolist()
+    result = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    assert result.tolist() == expected.tolist()
 
 
 def test_pictures_are_resized_as_published() -> None:

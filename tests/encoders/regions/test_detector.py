@@ -121,7 +121,7 @@ def test_boxes_and_confidences(make: Callable[[Path], str], tmp_path: Path, pict
     from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
     folder = make(tmp_path / "model")
-    found = plugins.region_source(f"detector:{folder}?threshold=0")(picture)
+    regions = plugins.region_source(f"detector:{folder}?threshold=0")(picture)
     network = AutoModelForObjectDetection.from_pretrained(folder, local_files_only=True).eval()
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     with torch.inference_mode():
@@ -132,13 +132,13 @@ def test_boxes_and_confidences(make: Callable[[Path], str], tmp_path: Path, pict
         key = tuple(round(v, 3) for v in box)
         seen[key] = max(score, seen.get(key, 0))
     ranked = sorted(seen.items(), key=lambda pair: -pair[1])
-    assert len(found) == len(ranked) == QUERIES
-    assert len(np.unique(found.boxes, axis=0)) == QUERIES
+    assert len(regions) == len(ranked) == QUERIES
+    assert len(np.unique(regions.boxes, axis=0)) == QUERIES
     expected = (np.array([box for box, _ in ranked]) / (SIZE * 2)).clip(0, 1)
-    nearest = np.abs(found.boxes[:, None] - expected).max(axis=2).argmin(axis=1)
+    nearest = np.abs(regions.boxes[:, None] - expected).max(axis=2).argmin(axis=1)
     assert sorted(nearest.tolist()) == list(range(QUERIES))  # equal confidences may be in another order
-    np.testing.assert_allclose(found.boxes, expected[nearest], atol=1e-4)
-    scores = head(network, found.features)
+    np.testing.assert_allclose(regions.boxes, expected[nearest], atol=1e-4)
+    scores = head(network, regions.features)
     tolerance = 1e-4 if torch.cuda.is_available() else 1e-5  # torch rounds the factors of convolutions on a GPU
     np.testing.assert_allclose(scores, [score for _, score in ranked], atol=tolerance)
     np.testing.assert_allclose(scores, np.array([score for _, score in ranked])[nearest], atol=tolerance)

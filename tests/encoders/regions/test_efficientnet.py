@@ -191,35 +191,35 @@ GREY = HUE + efficientnet.HUES
 
 @pytest.mark.parametrize(("colour", "hue"), [((255, 0, 0), 0), ((255, 255, 0), 2), ((0, 255, 0), 4), ((0, 0, 255), 8)])
 def test_plain_colour(colour: tuple[int, int, int], hue: int) -> None:
-    found = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
-    assert found.shape == (4, efficientnet.COLOURS)
-    assert np.allclose(found[:, :3], np.array(colour) / 255)
-    assert np.allclose(found[:, 3:6], 0)
-    assert np.allclose(found[:, 6:9], np.array(colour) / 255)
-    assert np.allclose(found[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
-    assert np.allclose(found[:, GREY:], 0)
+    colours = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
+    assert colours.shape == (4, efficientnet.COLOURS)
+    assert np.allclose(colours[:, :3], np.array(colour) / 255)
+    assert np.allclose(colours[:, 3:6], 0)
+    assert np.allclose(colours[:, 6:9], np.array(colour) / 255)
+    assert np.allclose(colours[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
+    assert np.allclose(colours[:, GREY:], 0)
 
 
 @pytest.mark.parametrize(("light", "place"), [(0, 0), (255, 2)])
 def test_greys_have_no_hue(light: int, place: int) -> None:
-    found = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
-    assert np.allclose(found[0, HUE:GREY], 0)
-    assert np.allclose(found[0, GREY:], np.eye(efficientnet.GREYS)[place])
+    colours = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
+    assert np.allclose(colours[0, HUE:GREY], 0)
+    assert np.allclose(colours[0, GREY:], np.eye(efficientnet.GREYS)[place])
 
 
 def test_vivid_cell() -> None:
     picture = Image.new("RGB", (64, 64), (120, 120, 120))
     picture.paste((255, 0, 0), (40, 8, 52, 20))
-    found = efficientnet.describe_colours(picture, 2)
-    assert np.allclose(found[1, 6:9], [1, 0, 0])
-    assert np.allclose(found[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
+    colours = efficientnet.describe_colours(picture, 2)
+    assert np.allclose(colours[1, 6:9], [1, 0, 0])
+    assert np.allclose(colours[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_shares_and_greys_make_one_whole(seed: int, side: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (23, 31, 3), dtype=np.uint8)
-    found = efficientnet.describe_colours(Image.fromarray(pixels), side)
-    assert np.allclose(found[:, HUE:].sum(axis=1), 1, atol=1e-5)
-    assert (found >= 0).all()
-    assert (found <= 1.0001).all()
+    colours = efficientnet.describe_colours(Image.fromarray(pixels), side)
+    assert np.allclose(colours[:, HUE:].sum(axis=1), 1, atol=1e-5)
+    assert (colours >= 0).all()
+    assert (colours <= 1.0001).all()

@@ -103,14 +103,14 @@ def test_boxes_are_where_the_cells_looked(
 ) -> None:
     folder = maker(tmp_path / "model")
     image = ramps(tmp_path, *size)
-    found = plugins.region_source(f"patches:{folder}")(image)
-    assert found.features.shape == (side * side, 16)
+    regions = plugins.region_source(f"patches:{folder}")(image)
+    assert regions.features.shape == (side * side, 16)
 
     from transformers import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     view = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
-    for i, (x1, y1, x2, y2) in enumerate(found.boxes):
+    for i, (x1, y1, x2, y2) in enumerate(regions.boxes):
         row, column = divmod(i, side)
         cell = view[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
         assert cell[0].mean() == pytest.approx((x1 + x2) / 2, abs=0.02)
@@ -127,7 +127,7 @@ def test_patch_features(name: str, tmp_path: Path) -> None:
     maker, side, _ = BACKBONES[name]
     folder = maker(tmp_path / "model")
     image = ramps(tmp_path, 50, 40)
-    found = plugins.region_source(f"patches:{folder}")(image)
+    regions = plugins.region_source(f"patches:{folder}")(image)
     network = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     network = network.vision_model if name == "clip" else network
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
@@ -135,7 +135,7 @@ def test_patch_features(name: str, tmp_path: Path) -> None:
         states = network(**processor(Image.open(image.path), return_tensors="pt")).last_hidden_state[0]
     specials = {"dinov2": 1, "dinov2-registers": 5, "clip": 1}[name]
     assert len(states) == specials + side * side
-    np.testing.assert_allclose(found.features, states[specials:].numpy(), atol=1e-5)
+    np.testing.assert_allclose(regions.features, states[specials:].numpy(), atol=1e-5)
 
 
 def test_other_weights_have_another_digest(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_padding_has_no_region(tmp_path: Path) -> None:
     network = t.ViTModel(t.ViTConfig(**VIT, image_size=32, patch_size=8))
     processor = t.CLIPImageProcessor(do_resize=False, crop_size=square(32))
     source = plugins.region_source(f"patches:{make(tmp_path / 'model', network, processor)}")
-    found = source(ramps(tmp_path, 32, 16))
-    assert len(found) == 8
-    assert found.boxes[0].tolist() == [0, 0, 0.25, 0.5]
-    assert found.boxes[-1].tolist() == [0.75, 0.5, 1, 1]
+    regions = source(ramps(tmp_path, 32, 16))
+    assert len(regions) == 8
+    assert regions.boxes[0].tolist() == [0, 0, 0.25, 0.5]
+    assert regions.boxes[-1].tolist() == [0.75, 0.5, 1, 1]
 
 
 def test_backbone_without_pooler(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def write_scan(folder: Path, split: str, count: int, ids: list[str] | None = Non
 @pytest.mark.parametrize("image_id", [COCO_ID, "000000391895.jpg", "391895.jpg"])
 def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
     source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
-    found = source(picture(tmp_path, image_id))
-    assert (found.features == 2).all()
-    assert (found.boxes == [0, 0, 1, 1]).all()
+    regions = source(picture(tmp_path, image_id))
+    assert (regions.features == 2).all()
+    assert (regions.boxes == [0, 0, 1, 1]).all()
     with pytest.raises(ImageError, match=r"12\.npy: no region features"):
         source(picture(tmp_path, "COCO_val2014_000000000012.jpg"))
 

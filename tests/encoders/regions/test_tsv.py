@@ -62,9 +62,9 @@ def test_table_round_trip(counts: list[int], wide: bool, size: tuple[int, int]) 
     with tempfile.TemporaryDirectory() as folder:
         source = plugins.region_source(write_tsv(Path(folder) / "t.tsv", rows, wide))
         for name, width, height, boxes, features in reversed(rows):
-            found = source(ref(f"some/where/{name}.jpg"))
-            assert np.array_equal(found.features, features)
-            for mine, theirs in zip(found.boxes, boxes, strict=True):
+            regions = source(ref(f"some/where/{name}.jpg"))
+            assert np.array_equal(regions.features, features)
+            for mine, theirs in zip(regions.boxes, boxes, strict=True):
                 assert mine == pytest.approx(
                     [theirs[0] / width, theirs[1] / height, theirs[2] / width, theirs[3] / height], abs=1e-6
                 )

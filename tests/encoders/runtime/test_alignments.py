@@ -66,6 +66,6 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_dot_products_take_no_device(library: Path) -> None:
-    done = boc("evaluate", library / "photos.h5", "--device", "cuda")
-    assert done.exit_code == 2
-    assert "--device computes alignments: give --score mrsw or another, or leave it out" in done.output
+    result = boc("evaluate", library / "photos.h5", "--device", "cuda")
+    assert result.exit_code == 2
+    assert "--device computes alignments: give --score mrsw or another, or leave it out" in result.output
