@@ -24,7 +24,7 @@ from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
-from boc.inputs.prepare_pool import worker_count, preparing
+from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
