@@ -60,7 +60,7 @@ Inputs = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ClipInput:
     """The input of the network for a picture: ``inputs`` are arrays by name, ``boxes`` float32 (n, 4) the patches as
     fractions of the width and height of the picture; n is 0 for a network without patches."""
 
@@ -79,16 +79,16 @@ class Preparer:
     processor: Any
     grid: tuple[int, int] | None
 
-    def __call__(self, image: ImageRef) -> Prepared:
+    def __call__(self, image: ImageRef) -> ClipInput:
         picture = read_image(image.path)
         width, height = picture.size
         if max(width, height) > THINNEST * min(width, height):
             raise ImageError(f"{image.path}: {width} x {height} pixels, the limit is 1 : {THINNEST}; crop the picture")
         inputs = self.inputs(picture)
         if self.grid is None:
-            return Prepared(inputs, np.empty((0, 4), np.float32))
+            return ClipInput(inputs, np.empty((0, 4), np.float32))
         rows, columns = inputs["spatial_shapes"].tolist() if "spatial_shapes" in inputs else self.grid
-        return Prepared(inputs, patch_boxes(window(self.processor, width, height), rows, columns))
+        return ClipInput(inputs, patch_boxes(window(self.processor, width, height), rows, columns))
 
     def inputs(self, picture: Image.Image) -> Inputs:
         # Explicit, because the rows of a picture with one or three rows could be mistaken for channels.
@@ -123,8 +123,8 @@ def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int
 
 
 def words(text: str, encoding: Encoding) -> list[str]:
-    """The pieces of ``text``, one per token that is not special, as written in the text. A piece that continues the
-    word of the previous one starts with "##", whatever marks the tokenizer uses."""
+    """Return the pieces of ``text``, one per token that is not special, as written in the text. A piece that continues
+    the word of the previous one starts with "##", whatever marks the tokenizer uses."""
     pieces: list[str] = []
     end, last = 0, None
     for token, (start, stop), word, special in zip(
@@ -170,11 +170,11 @@ class ClipEncoder:
             self._images.compile()
             self._texts.compile()
 
-    def prepare(self, image: ImageRef) -> Prepared:
+    def prepare(self, image: ImageRef) -> ClipInput:
         return self.preparer(image)
 
-    def encode_images(self, prepared: Sequence[Prepared]) -> Embeddings:
-        def encode(batch: Sequence[Prepared]) -> tuple[Tensor, list[Tensor]]:
+    def encode_images(self, prepared: Sequence[ClipInput]) -> Embeddings:
+        def encode(batch: Sequence[ClipInput]) -> tuple[Tensor, list[Tensor]]:
             vectors, hidden = self._images(**self._stack([each.inputs for each in batch]))
             if self.preparer.grid is None:
                 return vectors, [vectors[:0]] * len(batch)
@@ -191,11 +191,11 @@ class ClipEncoder:
         encodings = self.tokenize(texts)
 
         def encode(batch: Sequence[Encoding]) -> tuple[Tensor, list[Tensor]]:
-            inputs, kept = self._pad(batch)
+            inputs, masks = self._pad(batch)
             vectors, hidden = self._texts(**inputs)
             if self.preparer.grid is None:
                 return vectors, [vectors[:0]] * len(batch)
-            return vectors, [rows[mask] for rows, mask in zip(self._texts.joint(hidden), kept, strict=True)]
+            return vectors, [rows[mask] for rows, mask in zip(self._texts.joint(hidden), masks, strict=True)]
 
         vectors, sets = self._in_batches(encodings, [len(each) for each in encodings], encode)
         if self.preparer.grid is None:
@@ -203,7 +203,7 @@ class ClipEncoder:
         return Embeddings("text", vectors, sets, words=[words(*pair) for pair in zip(texts, encodings, strict=True)])
 
     def tokenize(self, texts: Sequence[str]) -> list[Encoding]:
-        """The ids of each text, special ones included, with their positions in the text."""
+        """Return the ids of each text, special ones included, with their positions in the text."""
         if not texts:
             return []
         batch = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
@@ -229,20 +229,20 @@ class ClipEncoder:
         return {name: to_device(tensor, self.device) for name, tensor in stacked.items()}
 
     def _pad(self, batch: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tensor]:
-        """The padded inputs of the tower, and a mask (B, L) of the tokens that are not special."""
+        """Return the padded inputs of the tower, and a mask (B, L) of the tokens that are not special."""
         width = self._limit if self._full else max(1, *(len(each) for each in batch))
         ids = np.full((len(batch), width), self.tokenizer.pad_token_id or 0, np.int64)
-        mask, kept = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)
+        attended, masks = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)
         left = self._full and self.tokenizer.padding_side == "left"
         for row, each in enumerate(batch):
             place = slice(width - len(each), width) if left else slice(len(each))
-            ids[row, place], mask[row, place] = each.ids, 1
-            kept[row, place] = np.array(each.special_tokens_mask) == 0
+            ids[row, place], attended[row, place] = each.ids, 1
+            masks[row, place] = np.array(each.special_tokens_mask) == 0
         inputs = {"input_ids": ids}
         if not self._full and "attention_mask" in self.tokenizer.model_input_names:
-            inputs["attention_mask"] = mask
+            inputs["attention_mask"] = attended
         tensors = {name: to_device(torch.from_numpy(array), self.device) for name, array in inputs.items()}
-        return tensors, to_device(torch.from_numpy(kept), self.device)
+        return tensors, to_device(torch.from_numpy(masks), self.device)
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
@@ -270,7 +270,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def _transformers(name: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:
-    """The network, the tokenizer and the image processor of a folder of the transformers library."""
+    """Return the network, the tokenizer and the image processor of a folder of the transformers library."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     kind: Any = MODEL_MAPPING.get(type(config), None)
     if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
@@ -292,7 +292,7 @@ def _open_clip(_: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]
 
 
 def _find(argument: str) -> tuple[str, Path]:
-    """The name of the model, and its folder."""
+    """Return the name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
         if not any((folder / name).is_file() for name in CONFIGS):
@@ -318,7 +318,8 @@ def _find(argument: str) -> tuple[str, Path]:
 
 
 def _contents(name: str, folder: Path) -> tuple[list[str], str]:
-    """The files that hold the weights, and the digest of the model. EncoderError if it is not what was downloaded."""
+    """Return the files that hold the weights, and the digest of the model. EncoderError if it is not what was
+    downloaded."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(f"{name}: no weights in {folder} (model.safetensors); copy all of the model there")
@@ -333,7 +334,7 @@ def _contents(name: str, folder: Path) -> tuple[list[str], str]:
 
 
 def _limit(tokenizer: Any, tower: nn.Module) -> int:
-    """The largest number of ids per text for the text tower."""
+    """Return the largest number of ids per text for the text tower."""
     limits: list[int] = [LONGEST, tokenizer.model_max_length]
     for name, table in tower.named_modules():
         if isinstance(table, nn.Embedding) and name.endswith(("position_embedding", "position_embeddings")):
@@ -343,7 +344,7 @@ def _limit(tokenizer: Any, tower: nn.Module) -> int:
 
 
 def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
-    """Rows and columns of patches among the tokens of a picture, None without a grid."""
+    """Return the rows and columns of patches among the tokens of a picture, None without a grid."""
     if "spatial_shapes" in inputs:
         rows, columns = inputs["spatial_shapes"].tolist()
         return rows, columns

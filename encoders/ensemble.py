@@ -54,14 +54,14 @@ class Ensemble:
         return self.preparer(image)
 
     def encode_images(self, prepared: Sequence[list[Any]]) -> Embeddings:
-        return _joined([m.encode_images([p[i] for p in prepared]) for i, m in enumerate(self.members)])
+        return _concatenate([m.encode_images([p[i] for p in prepared]) for i, m in enumerate(self.members)])
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        return _joined([member.encode_texts(texts) for member in self.members])
+        return _concatenate([member.encode_texts(texts) for member in self.members])
 
 
 def load(argument: str, runtime: Runtime) -> Ensemble:
-    """The encoders ``KIND:ARGUMENT,KIND:ARGUMENT...``. EncoderError for fewer than two or an unknown kind."""
+    """Return the encoders ``KIND:ARGUMENT,KIND:ARGUMENT...``. EncoderError for fewer than two or an unknown kind."""
     specs = argument.split(",")
     if len(specs) < 2 or not all(":" in spec for spec in specs):
         raise EncoderError(f"{argument!r} is no ensemble; write ensemble:KIND:FOLDER,KIND:FOLDER with two or more")
@@ -75,7 +75,7 @@ def load(argument: str, runtime: Runtime) -> Ensemble:
     return Ensemble(members)
 
 
-def _joined(parts: list[Embeddings]) -> Embeddings:
+def _concatenate(parts: list[Embeddings]) -> Embeddings:
     first, scale = parts[0], len(parts) ** -0.5
     vectors = np.concatenate([each.vectors for each in parts], axis=1) * np.float32(scale)
     sets = [each.concepts for each in parts if each.concepts is not None]

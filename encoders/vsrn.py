@@ -9,5 +9,6 @@ from .runtime.set_encoder import load_encoder
 
 
 def load(argument: str, runtime: Runtime) -> Encoder:
-    """The encoder in the folder ``argument``, as ``boc train`` and ``boc convert`` write it; variants as of TERN."""
+    """Return the encoder in the folder ``argument``, as ``boc train`` and ``boc convert`` write it; variants as of
+    TERN."""
     return load_encoder("vsrn", argument, runtime)

@@ -9,5 +9,5 @@ from .runtime.set_encoder import load_encoder
 
 
 def load(argument: str, runtime: Runtime) -> Encoder:
-    """The encoder in the folder ``argument``, as ``boc train`` writes it; variants as of TERN."""
+    """Return the encoder in the folder ``argument``, as ``boc train`` writes it; variants as of TERN."""
     return load_encoder("vsrnpp", argument, runtime)

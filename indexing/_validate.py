@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError
-from boc.inputs.metadata import undeclared
+from boc.inputs.metadata import undeclared_field
 from boc.manifest import Manifest
 from boc.rerank import check_metric
 from boc.types import Item, Modality, Rescore, StoredConcepts, TermMatrix
@@ -31,7 +31,7 @@ def check_rows(
     expected = manifest.codec["n_terms"], manifest.identity.dim
     if actual != expected:
         raise BackendError(f"(terms, dimension) of the rows are {actual}, those of the index {expected}")
-    odd = undeclared(items, manifest.fields)
+    odd = undeclared_field(items, manifest.fields)
     if odd is not None:
         raise BackendError(f"an item has the metadata field {odd!r}, which the manifest does not declare")
     ids = [item.id for item in items]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -57,3 +59,20 @@ def boc(*arguments: object) -> Result:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+def run(*arguments: object) -> Result:
+    """Run a command that is to succeed."""
+    result = boc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+class Bomb:
+    """Calls ``function`` where it is read from a pickle that is trusted."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call

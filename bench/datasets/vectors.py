@@ -141,11 +141,11 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
 def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
     """Raise DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
     with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
-        vectors = gallery.mapped("image", "dense/vectors")
+        vectors = gallery.memory_map("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):
             raise DataError(f"{path}: neighbors names rows that train does not have; fetch it again")
         step = max(1, len(rows) // SAMPLED)
-        sample = queries.mapped("image", "dense/vectors")[::step]
+        sample = queries.memory_map("image", "dense/vectors")[::step]
         blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH))
         exact, _ = nearest(np.ascontiguousarray(sample, np.float32), blocks)
         scores = np.stack([vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)])

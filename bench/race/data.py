@@ -60,7 +60,7 @@ class Data:
     def stored(self) -> NDArray[Any]:
         """The vectors (n, d) of the gallery, memory-mapped."""
         with FeatureFile(self.gallery) as file:
-            return np.asarray(file.mapped(self.modality, "dense/vectors"))  # codes look longer at a subclass
+            return np.asarray(file.memory_map(self.modality, "dense/vectors"))  # codes look longer at a subclass
 
     @cached_property
     def halves(self) -> NDArray[np.float16]:
@@ -227,7 +227,7 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
             raise click.UsageError(f"{work} holds other synthetic data; name another --work")
         rng = np.random.default_rng([seed, 3])
         chosen = np.sort(rng.choice(count, 2 * queries, replace=False))
-        rows = mixture.perturbed(file.mapped("image", "dense/vectors")[chosen].astype(np.float32))
+        rows = mixture.perturbed(file.memory_map("image", "dense/vectors")[chosen].astype(np.float32))
     rng.shuffle(rows)
     paths = work / "queries.h5", work / "validation.h5"
     for path, part in zip(paths, (rows[:queries], rows[queries:]), strict=True):

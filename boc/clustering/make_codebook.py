@@ -265,7 +265,7 @@ def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
     """Return all concept vectors of one modality (N, d), memory-mapped; None if the file has none."""
     try:
-        return file.mapped(modality, "ragged/concepts")
+        return file.memory_map(modality, "ragged/concepts")
     except KeyError:
         return None
 

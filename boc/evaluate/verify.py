@@ -19,7 +19,7 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.indexes.load import check_same_encoder
-from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
 from boc.rerank.storage import kept
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix

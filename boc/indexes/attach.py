@@ -15,7 +15,7 @@ from boc.errors import BocError
 from boc.indexes.build import Progress, codec_maker
 from boc.indexes.learn import fit_code
 from boc.indexes.load import batches, check_same_encoder, new_manifest, source_digest
-from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFiles
 from boc.plugins import check_name
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
 from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import SUFFIXES, is_embeddings
+from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
@@ -142,7 +141,7 @@ def build_index(
         )
     paths, made, states = _feature_files(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
-        copied = file.copied if (code, vectors, concepts) == (None, None, None) else None
+        copied = file.index_file if (code, vectors, concepts) == (None, None, None) else None
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         if copied is not None:
             manifest, learned = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
@@ -161,7 +160,7 @@ def build_index(
                 concepts=concepts,
                 metadata=table,
             )
-            unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
+            unreadable = {key: list(states[key]) for key, _ in file.failures if states.get(key)}
             manifest, learned = replace_in(manifest, unreadable=unreadable), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         may_be_complete = existed and (not replace or shard is not None)
@@ -176,7 +175,9 @@ def build_index(
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
-        report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)
+        report = LoadReport(
+            file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published
+        )
     if made is not None:
         made.unlink()
     return report
@@ -217,7 +218,7 @@ def add_items(
         for done in add_features(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
-        report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
+        report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
     if made is not None:
         made.unlink()
     return report

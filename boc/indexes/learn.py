@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import FeatureFile
+from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more

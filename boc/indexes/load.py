@@ -16,8 +16,7 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import FeatureFile, Header, LazyBatch
+from boc.inputs.features import FeatureFile, FeatureFiles, Header, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import shard_of

@@ -14,8 +14,7 @@ from boc.codecs import parse_code
 from boc.errors import FeatureFileError
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
-from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import LazyBatch
+from boc.inputs.features import FeatureFiles, LazyBatch
 from boc.plugins import Index
 from boc.types import MODALITIES, Modality
 

@@ -25,7 +25,7 @@ from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
-from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item
@@ -207,10 +207,10 @@ class _Sync:
                 if path is not None:
                     with FeatureFile(path) as file:
                         done += [key for modality in MODALITIES for key in file.ids(modality)]
-                        failed += file.failed
-                        leaving += [key for key, _ in file.failed if key in self._stored]
+                        failed += file.failures
+                        leaving += [key for key, _ in file.failures if key in self._stored]
                         self._unreadable |= {
-                            key: list(self._states[key]) for key, _ in file.failed if key in self._states
+                            key: list(self._states[key]) for key, _ in file.failures if key in self._states
                         }
                         deque(put_items(editor, file, self._searcher.codec, self._index.manifest, self._table), 0)
                 for start in range(0, len(leaving), DELETED):
@@ -238,7 +238,7 @@ class _Sync:
         """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
         images = [ImageRef(item.id, Path(item.content)) for item in items]
-        with preparing(words.words_inside, images, advised(len(images))) as texts:
+        with preparing(words.words_inside, images, worker_count(len(images))) as texts:
             for start in range(0, len(items), self._read_chunk):
                 batch = items[start : start + self._read_chunk]
                 rows = [replace(item, fields={**item.fields, **next(texts)}) for item in batch]
@@ -261,7 +261,7 @@ class _Sync:
         with FeatureFile(path) as file:
             contents = {item.id: item.content for item in chunk}
             in_file = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
-            in_file |= {key: contents.get(key, "") for key, _ in file.failed}
+            in_file |= {key: contents.get(key, "") for key, _ in file.failures}
             if file.header.digest != network.identity.digest or in_file != contents:
                 raise BocError(
                     f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"

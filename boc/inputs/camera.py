@@ -1,4 +1,4 @@
-"""What a camera wrote into a picture (EXIF), as metadata.
+"""Metadata that a camera wrote into a picture (EXIF).
 
 EXIF (CIPA DC-008) is a TIFF structure in the header of a picture: directories of entries (tag, type, number of values,
 their place). Anybody can write anything there, so only the few entries wanted are read, each of a bounded size, and a
@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from boc.errors import ImageError
-from boc.inputs.images import opened, orientation, upright_size
+from boc.inputs.images import open_image, orientation, upright_size
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
@@ -50,7 +50,8 @@ _DATE = re.compile(r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
-    """What the header and the name of a picture tell, in the order of ``FIELDS``; what it does not tell is missing.
+    """Return the facts in the header and the name of a picture, in the order of ``FIELDS``; what it does not tell is
+    missing.
 
     ``taken`` is the time of the camera's clock, whatever its time zone. ``folder`` and ``name`` follow from the id. The
     pixels are not decoded. A picture that cannot be opened has the facts of its name.
@@ -59,47 +60,47 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 
 
 def exif_facts(file: BinaryIO) -> dict[str, Any]:
-    """The facts of an EXIF structure, or of a TIFF file, from the current position of ``file`` on. Never raises for
-    what it holds."""
+    """Return the facts of an EXIF structure, or of a TIFF file, from the current position of ``file`` on. Never raises
+    for what it holds."""
     exif = _Exif(file)
-    shown = exif.directory(exif.first)
-    camera = exif.directory(exif.pointer(shown.get(CAMERA_DIRECTORY)))
-    place = exif.directory(exif.pointer(shown.get(GPS_DIRECTORY)))
+    main = exif.directory(exif.first)
+    camera = exif.directory(exif.pointer(main.get(CAMERA_DIRECTORY)))
+    place = exif.directory(exif.pointer(main.get(GPS_DIRECTORY)))
     latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
     if latitude is None or longitude is None or latitude == longitude == 0:  # zeros are written without a position
         latitude = longitude = None
-    found = {
+    facts = {
         "taken": _moment(exif.text(camera.get(TAKEN))) or _moment(exif.text(camera.get(DIGITIZED))),
-        "camera": _camera(exif.text(shown.get(MAKE)), exif.text(shown.get(MODEL))),
+        "camera": _camera(exif.text(main.get(MAKE)), exif.text(main.get(MODEL))),
         "lens": exif.text(camera.get(LENS)) or None,
         "gps_latitude": latitude,
         "gps_longitude": longitude,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _header_facts(path: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         try:
-            image = stack.enter_context(opened(path))
+            image = stack.enter_context(open_image(path))
             width, height = upright_size(image)
-            seen = {"width": width, "height": height, "orientation": orientation(image)}
+            size = {"width": width, "height": height, "orientation": orientation(image)}
             if image.format == "TIFF":  # the file itself is the structure
-                found = exif_facts(stack.enter_context(path.open("rb")))
+                facts = exif_facts(stack.enter_context(path.open("rb")))
             else:
                 block = image.info.get("exif")
-                found = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
+                facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
         except (ImageError, OSError):  # the decoder reports the error
             return {}
-    found |= seen
-    return {name: found[name] for name in FIELDS if name in found}
+    facts |= size
+    return {name: facts[name] for name in FIELDS if name in facts}
 
 
 def _name_facts(id: str) -> dict[str, Any]:
     path = PurePosixPath(id)
     name = " ".join(re.split(r"[\W_]+", path.stem)).strip()
-    found = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
-    return {key: value for key, value in found.items() if value}
+    facts = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
+    return {key: value for key, value in facts.items() if value}
 
 
 class _Exif:
@@ -112,7 +113,7 @@ class _Exif:
         self.first = self._numbers("I", self._at(4, 4))[0] if self._order else 0
 
     def directory(self, place: int) -> dict[int, tuple[int, int, bytes]]:
-        """Type, number of values and last four bytes of each entry, by tag; none if there is no directory."""
+        """Return type, number of values and last four bytes of each entry, by tag; none if there is no directory."""
         if not self._order or place < 8:
             return {}
         count = self._numbers("H", self._at(place, 2))[0]
@@ -121,13 +122,13 @@ class _Exif:
         return {tag: (kind, n, inside) for tag, kind, n, inside in entries}
 
     def pointer(self, entry: tuple[int, int, bytes] | None) -> int:
-        """The place of another directory; 0 if there is none."""
+        """Return the place of another directory; 0 if there is none."""
         kind, count, inside = entry or (0, 0, b"")
         letter = POINTERS.get(kind)
         return self._numbers(letter, inside)[0] if letter and count == 1 else 0
 
     def text(self, entry: tuple[int, int, bytes] | None) -> str:
-        """Printable text in one line, to its first NUL; empty if there is none."""
+        """Return printable text in one line, to its first NUL; empty if there is none."""
         kind, count, inside = entry or (0, 0, b"")
         if kind not in TEXTS or count > LONGEST:
             return ""
@@ -139,7 +140,7 @@ class _Exif:
         return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
     def fractions(self, entry: tuple[int, int, bytes] | None, most: int) -> list[float]:
-        """One to ``most`` fractions; none if one of them is no number."""
+        """Return one to ``most`` fractions; none if one of them is no number."""
         kind, count, inside = entry or (0, 0, b"")
         letters = FRACTIONS.get(kind)
         data = self._value(8 * count, inside) if letters and count <= most else b""
@@ -149,7 +150,7 @@ class _Exif:
         return [above / below for above, below in pairs] if all(below for _, below in pairs) else []
 
     def _value(self, size: int, inside: bytes) -> bytes:
-        """The bytes of a value: those of the entry, or from where they point to."""
+        """Return the bytes of a value: those of the entry, or from where they point to."""
         return inside[:size] if size <= 4 else self._at(self._numbers("I", inside)[0], size)
 
     def _at(self, place: int, size: int) -> bytes:
@@ -162,7 +163,7 @@ class _Exif:
 
 
 def _moment(text: str) -> str | None:
-    """A time as a date of metadata, without time zone."""
+    """Return a time as a date of metadata, without time zone."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -173,7 +174,7 @@ def _moment(text: str) -> str | None:
 
 
 def _camera(make: str, model: str) -> str | None:
-    """Maker and model, without naming the maker twice: Canon, Canon EOS 5D."""
+    """Return the maker and model, without naming the maker twice: Canon, Canon EOS 5D."""
     known = make.split(" ")[0].lower()
     return (model if model.lower().startswith(known) else f"{make} {model}".strip()) or make or None
 
@@ -181,7 +182,7 @@ def _camera(make: str, model: str) -> str | None:
 def _angle(
     exif: _Exif, place: dict[int, tuple[int, int, bytes]], side: int, value: int, plus: str, minus: str, most: int
 ) -> float | None:
-    """Latitude or longitude in degrees, to a centimetre; None if it is incomplete or out of its range."""
+    """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out of its range."""
     parts = exif.fractions(place.get(value), 3)
     sign = {plus: 1, minus: -1}.get(exif.text(place.get(side)).upper())
     if not parts or sign is None or min(parts) < 0 or max(parts[1:], default=0) >= 60:

@@ -16,7 +16,7 @@ from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, facts_of
-from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
@@ -71,7 +71,9 @@ class Extraction:
         self.source = source
         self.encoder = encoder
         self.concepts = concepts
-        self.workers = workers if workers is not None else advised(sum(i.modality == "image" for i in source.items))
+        self.workers = (
+            workers if workers is not None else worker_count(sum(i.modality == "image" for i in source.items))
+        )
         self.total = len(source.items)
         self.speed = Speed()
         kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
@@ -91,7 +93,7 @@ class Extraction:
         if source.file is not None:
             if ocr:
                 raise SourceError(f"{source.file} holds no pictures to read the words of; leave out --ocr")
-            self._prepare, self.workers = self._stored(source.file), 0
+            self._prepare, self.workers = self._region_file(source.file), 0
         else:
             if ocr:
                 words.check_installed()
@@ -115,8 +117,8 @@ class Extraction:
                     yield writer.done
             writer.finish()
 
-    def _stored(self, path: Path) -> _StoredRegions:
-        """The regions file at ``path`` as a region source."""
+    def _region_file(self, path: Path) -> _StoredRegions:
+        """Return the regions file at ``path`` as a region source."""
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(
@@ -143,22 +145,22 @@ class Extraction:
         self, items: Sequence[Item], prepared: Iterator[Any]
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         began = time.perf_counter()
-        found = [(item, next(prepared)) for item in items]
+        results = [(item, next(prepared)) for item in items]
         self.speed.waiting += time.perf_counter() - began
         self.speed.images += len(items)
-        failed = [(item.id, str(value)) for item, value in found if isinstance(value, ImageError)]
-        if len(failed) == len(found):
+        failed = [(item.id, str(value)) for item, value in results if isinstance(value, ImageError)]
+        if len(failed) == len(results):
             return [], failed
-        good = [(item, value) for item, value in found if not isinstance(value, ImageError)]
+        good = [(item, value) for item, value in results if not isinstance(value, ImageError)]
         if self.source.file is None:
             good = [(replace(item, fields=facts), value) for item, (facts, value) in good]
-        kept, values = map(list, zip(*good, strict=True))
+        readable, values = map(list, zip(*good, strict=True))
         if self.encoder is not None:
-            return [self._batch(kept, self.encoder.encode_images(values))], failed
+            return [self._batch(readable, self.encoder.encode_images(values))], failed
         width = self.header.dim
         features = Ragged.from_sets([r.features for r in values], width)
         boxes = Ragged.from_sets([r.boxes for r in values], 4)
-        return [RegionBatch(kept, features, boxes)], failed
+        return [RegionBatch(readable, features, boxes)], failed
 
     def _captions(self, items: Sequence[Item]) -> Batch | RegionBatch:
         if self.encoder is None:
@@ -190,8 +192,8 @@ class _StoredRegions:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}
         if self._places:
             self._offsets = file.offsets("image")
-            self._features = file.mapped("image", "ragged/features")
-            self._boxes = file.mapped("image", "ragged/boxes")
+            self._features = file.memory_map("image", "ragged/features")
+            self._boxes = file.memory_map("image", "ragged/boxes")
 
     def __call__(self, image: ImageRef) -> Regions:
         place = self._places[image.id]

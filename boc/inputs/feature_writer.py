@@ -72,7 +72,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 if file.header != self.header:
                     raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
-                failed += file.failed
+                failed += file.failures
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_batches(parts), failed, self._arrays)
         # What a kill has left goes, too; what somebody else has put there stays.
@@ -86,8 +86,8 @@ class FeatureWriter:
     def _parts(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
 
-    def _noted(self, note: Path) -> str:
-        """The JSON object that an earlier run wrote to ``note``."""
+    def _read_note(self, note: Path) -> str:
+        """Return the JSON object that an earlier run wrote to ``note``."""
         try:
             text = note.read_text(encoding="utf-8")
             if isinstance(json.loads(text), dict):
@@ -98,11 +98,11 @@ class FeatureWriter:
 
     def _resume(self) -> int:
         note = self.folder / "header.json"
-        wanted = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
-        mine = json.dumps(wanted, indent=1)
-        if note.exists() and (text := self._noted(note)) != mine:
+        entries = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
+        mine = json.dumps(entries, indent=1)
+        if note.exists() and (text := self._read_note(note)) != mine:
             theirs = OPTIONAL | json.loads(text)
-            all_of_mine = OPTIONAL | wanted
+            all_of_mine = OPTIONAL | entries
             differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
@@ -131,12 +131,12 @@ class _Arrays:
 
     @classmethod
     def of(cls, batch: Batch | RegionBatch) -> _Arrays:
-        found = batch if isinstance(batch, RegionBatch) else batch.embeddings
-        sets = [(name, getattr(found, name, None)) for name in ("features", "concepts", "boxes")]
+        content = batch if isinstance(batch, RegionBatch) else batch.embeddings
+        sets = [(name, getattr(content, name, None)) for name in ("features", "concepts", "boxes")]
         ragged = {name: rows for name, rows in sets if rows is not None}
-        if isinstance(found, RegionBatch):
+        if isinstance(content, RegionBatch):
             return cls({}, ragged, None)
-        return cls({"vectors": found.vectors}, ragged, found.words)
+        return cls({"vectors": content.vectors}, ragged, content.words)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class _Layout:
         )
 
 
-class _Latched:
+class _Sink:
     """A file for HDF5 to write. After a failed write HDF5 cannot close its objects, and ends the process; so the first
     ``error`` is kept, and what is written after it is dropped."""
 
@@ -212,9 +212,9 @@ class _Latched:
 
 
 @contextmanager
-def _latched(raw: FileIO) -> Iterator[_Latched]:
+def _open_sink(raw: FileIO) -> Iterator[_Sink]:
     """A file for HDF5 to write within the block; raises the first error of writing at the end of it."""
-    file = _Latched(raw)
+    file = _Sink(raw)
     try:
         yield file
     finally:
@@ -243,7 +243,7 @@ def _write(
         if batch.items:
             modality, layout = batch.items[0].modality, _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
-    with path.open("w+b", buffering=0) as raw, _latched(raw) as latched, h5py.File(latched, "w") as file:
+    with path.open("w+b", buffering=0) as raw, _open_sink(raw) as sink, h5py.File(sink, "w") as file:
         file.attrs.update(header.entries())
         pairs = np.array(failed, dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -65,6 +65,7 @@ OPTIONAL = {
     "index": "",
 }  # entries of a header that may be missing, with their defaults
 BLOCK = 1 << 14  # rows of an array digested at a time
+QUERIES = 256  # queries read at a time, with their concept sets
 SAMPLED = 1 << 12  # rows of a sample read at a time
 ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or claim a size beyond any memory
 
@@ -101,7 +102,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """The entries to write: all without those that have their defaults."""
+        """Return the entries to write: all without those that have their defaults."""
         return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
 
@@ -158,22 +159,22 @@ class FeatureFile:
         return self.header.dim
 
     def count(self, modality: Modality) -> int:
-        """Number of items of one modality."""
+        """Return the number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
 
     @property
-    def failed(self) -> list[tuple[str, str]]:
+    def failures(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
         with _damage(self.path):
             return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
 
     def ids(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[str]:
-        """Ids of items ``start`` to ``stop`` of one modality."""
+        """Return the ids of items ``start`` to ``stop`` of one modality."""
         with _damage(self.path):
             return self._file[modality]["ids"].asstr()[start:stop].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
-        """Items ``start`` to ``stop`` in the order of the source."""
+        """Return items ``start`` to ``stop`` in the order of the source."""
         if modality not in self._file:
             return []
         group = self._file[modality]
@@ -187,7 +188,7 @@ class FeatureFile:
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
-        """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
+        """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
 
         FeatureFileError for a file of regions.
         """
@@ -214,25 +215,25 @@ class FeatureFile:
         return Manifest.from_json(self.header.index, where=str(self.path)) if self.header.index else None
 
     def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the code of a copied index. FeatureFileError if they are not those of its manifest."""
+        """Return the arrays of the code of a copied index. FeatureFileError if they are not those of its manifest."""
         with _damage(self.path):
-            found = stored_terms.read_arrays(self._file)
-        if self.manifest is None or {name: describe(array) for name, array in found.items()} != self.manifest.arrays:
+            arrays = stored_terms.read_arrays(self._file)
+        if self.manifest is None or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays:
             raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; copy the index again")
-        return found
+        return arrays
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
-        """Items ``start`` to ``stop`` of a file of regions, float32."""
+        """Return items ``start`` to ``stop`` of a file of regions, float32."""
         items = self.items(modality, start, stop)
         ragged = self._sets(modality, start, start + len(items))[0] if items else {}
         return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
 
     def ragged_arrays(self, modality: Modality) -> set[str]:
-        """Names of the arrays with several rows per item: concepts, features, boxes."""
+        """Return the names of the arrays with several rows per item: concepts, features, boxes."""
         return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
 
     def _sets(self, modality: Modality, start: int, end: int) -> tuple[dict[str, Ragged], list[list[str]] | None]:
-        """The arrays of items with several rows per item, by name, and the word of each row."""
+        """Return the arrays of items with several rows per item, by name, and the word of each row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
@@ -245,24 +246,24 @@ class FeatureFile:
             flat = group["words"].asstr()[low:high].tolist()
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
-    def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
-        """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
+    def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
+        """Return the array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
         return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
 
     def offsets(self, modality: Modality) -> NDArray[np.int64]:
-        """Offsets of the ragged rows of each item, int64 (n + 1,)."""
-        found: NDArray[np.int64] = self._file[modality]["offsets"][:]
-        return found
+        """Return the offsets of the ragged rows of each item, int64 (n + 1,)."""
+        offsets: NDArray[np.int64] = self._file[modality]["offsets"][:]
+        return offsets
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
-        """All items of one modality with their embeddings, ``size`` items at a time."""
+        """Return all items of one modality with their embeddings, ``size`` items at a time."""
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """The same, still to be read."""
+        """Yield the batches of ``batches``, still to be read."""
         count = self.count(modality)
         for start in range(0, count, size):
             stop = min(start + size, count)
@@ -270,13 +271,13 @@ class FeatureFile:
             yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
+        """Return all global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def contents(self, *, sets: bool) -> str:
-        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             if self.count(modality):
@@ -286,21 +287,23 @@ class FeatureFile:
                     arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
                 for name in arrays:
                     for start in range(0, len(self._file[modality][name]), BLOCK):
-                        array = self._file[modality][name] if name == "offsets" else self.mapped(modality, name)
+                        array = self._file[modality][name] if name == "offsets" else self.memory_map(modality, name)
                         digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
                         del array  # unmapped, so that the pages that were read do not count as memory of the process
         return digest.hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
-            chosen = self.mapped(modality, "dense/vectors")[rows[start : start + SAMPLED]]  # mapped for one block only
-            found: NDArray[np.float32] = chosen.astype(np.float32)
-            check_values(self.path, found)
-            yield found
+            chosen = self.memory_map(modality, "dense/vectors")[
+                rows[start : start + SAMPLED]
+            ]  # mapped for one block only
+            vectors: NDArray[np.float32] = chosen.astype(np.float32)
+            check_values(self.path, vectors)
+            yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
-        """Rows of an array as float32. FeatureFileError if a number is none."""
+        """Return rows of an array as float32. FeatureFileError if a number is none."""
         with _damage(self.path):
             values: NDArray[np.float32] = data[start:stop].astype(np.float32)
         check_values(self.path, values)
@@ -308,7 +311,7 @@ class FeatureFile:
 
 
 def is_feature_file(path: Path) -> bool:
-    """Whether ``path`` is a readable feature file."""
+    """Return whether ``path`` is a readable feature file."""
     try:
         FeatureFile(path).close()
     except FeatureFileError:
@@ -317,7 +320,7 @@ def is_feature_file(path: Path) -> bool:
 
 
 def is_embeddings(path: Path) -> bool:
-    """Whether a feature file holds embeddings, not regions."""
+    """Return whether a feature file holds embeddings, not regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
 
@@ -340,19 +343,152 @@ def _absent(path: Path) -> str:
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
-    found = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
-    found = {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
-    if not isinstance(found.get("format"), int) or found.get("kind") not in KINDS:
+    entries = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
+    entries = {key: value.item() if isinstance(value, np.generic) else value for key, value in entries.items()}
+    if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
-    if found["format"] > FORMAT:
-        raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
-    if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
+    if entries["format"] > FORMAT:
+        raise FeatureFileError(
+            f"{path}: feature format {entries['format']}, this boc reads up to {FORMAT}; upgrade boc"
+        )
+    if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
-    odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
-    if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
+    odd = [key for key, value in entries.items() if not isinstance(value, int if key in numbers else str)]
+    if odd or entries["dim"] < 1 or entries["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
-    header = Header(**found)
+    header = Header(**entries)
     if header.fields and not are_types(header.fields):
         raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
     return header
+
+
+class FeatureFiles:
+    """Several feature files of one encoder, such as the shards of a source, read as one. Their order does not depend on
+    the order of the arguments.
+
+    FeatureFileError if they do not belong together or an item is in two of them; then none stays open.
+    """
+
+    def __init__(self, paths: Sequence[Path | str]) -> None:
+        with ExitStack() as stack:
+            files = [stack.enter_context(FeatureFile(path)) for path in paths]
+            self.files = sorted(files, key=lambda file: file.header.source)
+            _check_alike(self.files)
+            _check_distinct(self.files)
+            self._stack = stack.pop_all()
+        self.path = self.files[0].path
+
+    def __enter__(self) -> FeatureFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def header(self) -> Header:
+        """The header of the single file, or the combined one."""
+        first = self.files[0].header
+        if len(self.files) == 1:
+            return first
+        sources = json.dumps([file.header.source for file in self.files])
+        return replace(first, source=hashlib.sha256(sources.encode()).hexdigest(), shard="")
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """(id, reason) of the items that could not be used."""
+        return [pair for file in self.files for pair in file.failures]
+
+    @property
+    def index_file(self) -> FeatureFile | None:
+        """The file, if it is a single one and an exported index."""
+        return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return self.header.dim
+
+    def count(self, modality: Modality) -> int:
+        """Return the number of items of one modality."""
+        return sum(file.count(modality) for file in self.files)
+
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+        """Return all items of one modality with their embeddings, at most ``size`` items of one file at a time."""
+        return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """Yield the batches of ``batches``, still to be read."""
+        for file in self.files:
+            yield from file.lazy_batches(modality, size, sets=sets)
+
+    def contents(self, *, sets: bool) -> str:
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
+
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        before = 0
+        for file in self.files:
+            first, last = np.searchsorted(rows, (before, before + file.count(modality)))
+            yield from file.sample(modality, rows[first:last] - before)
+            before += file.count(modality)
+
+
+def _check_alike(files: Sequence[FeatureFile]) -> None:
+    first = files[0]
+    for file in files[1:]:
+        for name in ("kind", "digest", "dim", "dtype", "precision", "fields"):
+            one, other = getattr(first.header, name), getattr(file.header, name)
+            if one != other:
+                raise FeatureFileError(
+                    f"{file.path} and {first.path} do not belong together: their {name} is {other} and {one}; give "
+                    "files that one encoder made with the same options"
+                )
+    for modality in MODALITIES:
+        filled = [file for file in files if file.count(modality)]
+        arrays = [file.ragged_arrays(modality) for file in filled]
+        for file, names in zip(filled, arrays, strict=True):
+            if names != arrays[0]:
+                raise FeatureFileError(
+                    f"{file.path} and {filled[0].path} do not belong together: one of them holds no concept sets; make "
+                    "both with --set concepts=false, or neither"
+                )
+
+
+def _check_distinct(files: Sequence[FeatureFile]) -> None:
+    if len(files) == 1:
+        return
+    place: dict[str, FeatureFile] = {}
+    for file in files:
+        ids = [key for modality in MODALITIES for key in file.ids(modality)]
+        twice = next((key for key in ids if key in place), None)
+        if twice is not None:
+            raise FeatureFileError(
+                f"{file.path} and {place[twice].path} both hold {twice!r}; leave one of them out, or extract distinct "
+                "shards"
+            )
+        place.update(dict.fromkeys(ids, file))
+
+
+def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:
+    """Yield all items of an embeddings file as queries, in batches, or the single item with id ``item``.
+
+    FeatureFileError if the vectors are by another encoder than ``identity``, or there is no such item.
+    """
+    with FeatureFile(path) as file:
+        if file.header.kind != "embeddings":
+            raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
+        if file.header.digest != identity.digest:
+            raise FeatureFileError(
+                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
+            )
+        any_item = False
+        for modality in MODALITIES:
+            for batch in file.batches(modality, QUERIES):
+                chosen = [i for i, row in enumerate(batch.items) if item is None or row.id == item]
+                if chosen:
+                    any_item = True
+                    yield [batch.items[i] for i in chosen], batch.embeddings.take(chosen)
+        if not any_item:
+            raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")

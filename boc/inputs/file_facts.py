@@ -40,53 +40,54 @@ HASH = 32  # hexadecimal digits
 
 
 def facts_of(image: ImageRef, known_hash: str | None = None) -> dict[str, Any]:
-    """All facts of a picture and its file, to be read before the picture is; see ``file_facts`` for ``known_hash``."""
+    """Return all facts of a picture and its file, to be read before the picture is; see ``file_facts`` for
+    ``known_hash``."""
     return {**file_facts(image.path, known_hash), **camera.camera_facts(image)}
 
 
 def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
-    """The facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
+    """Return the facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
 
     To be read before the picture is: if the file changes between the two, the next comparison sees it. ``known_hash``
     is its ``content_hash`` if that is known, which saves reading the file.
     """
     try:
-        found = path.stat()
+        status = path.stat()
         digest = content_hash(path) if known_hash is None else known_hash
     except OSError:  # the reader of the picture reports the error
         return {}
     return {
-        "size": found.st_size,
-        **_modified(found),
-        "modified_ns": found.st_mtime_ns,
+        "size": status.st_size,
+        **_date(status),
+        "modified_ns": status.st_mtime_ns,
         "content_hash": digest,
     }
 
 
 def state_of(path: str) -> State:
-    """The state of a file. SourceError if it cannot be read, for example from a failing disk."""
+    """Return the state of a file. SourceError if it cannot be read, for example from a failing disk."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+        status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return ()
     except OSError as error:
         raise SourceError(f"{path}: cannot be looked at ({error.strerror}); check disk and permissions") from error
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def content_hash(path: Path) -> str:
-    """The ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
+    """Return the ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
     return sha256(path)[:HASH]
 
 
-def shown(fields: Mapping[str, T]) -> dict[str, T]:
-    """The ``fields`` that a page shows."""
+def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:
+    """Return the ``fields`` that a page shows."""
     return {name: value for name, value in fields.items() if name not in HIDDEN}
 
 
-def _modified(found: os.stat_result) -> dict[str, str]:
+def _date(status: os.stat_result) -> dict[str, str]:
     try:
-        moment = datetime.fromtimestamp(found.st_mtime_ns // 10**9, timezone.utc)
+        moment = datetime.fromtimestamp(status.st_mtime_ns // 10**9, timezone.utc)
     except (OverflowError, ValueError, OSError):  # beyond the years 1 to 9999
         return {}
     return {"modified": moment.replace(tzinfo=None).isoformat()}

@@ -1,4 +1,4 @@
-"""Whether an HDF5 file is laid out as a feature file, before anything in it is used.
+"""Checks that an HDF5 file is laid out as a feature file, before anything in it is used.
 
 HDF5 follows links to other files, reads arrays that stand elsewhere, and never comes back from a damaged heap of
 strings. None of that is in a file that boc wrote.
@@ -32,8 +32,8 @@ def check_layout(path: Path, file: h5py.File) -> None:
     for modality in MODALITIES:
         if modality in file:
             begin = f"{modality}/"
-            found = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
-            _check_modality(path, modality, found, fields=bool(file.attrs.get("fields")))
+            own = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
+            _check_modality(path, modality, own, fields=bool(file.attrs.get("fields")))
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
@@ -43,7 +43,7 @@ def check_values(path: Path, values: NDArray[Any]) -> None:
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """All arrays by their names; only such as lie in one piece in this file."""
+    """Yield all arrays by their names; only such as lie in one piece in this file."""
     for name in group:
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -95,18 +95,21 @@ def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], cou
     """FeatureFileError unless the terms of an exported index are an array per item."""
     starts = arrays["terms/starts"]
     _expect(path, starts.shape == (count + 1,) and starts.dtype == np.int64, f"{modality}/terms/starts", "integers")
-    found = starts[:]
-    _expect(path, found[0] == 0 and bool((np.diff(found) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
-    wanted: dict[str, tuple[Any, int]] = {"columns": (np.int32, int(found[-1])), "values": (np.int32, int(found[-1]))}
-    wanted |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
-    for name, (dtype, length) in wanted.items():
+    offsets = starts[:]
+    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
+    expected: dict[str, tuple[Any, int]] = {
+        "columns": (np.int32, int(offsets[-1])),
+        "values": (np.int32, int(offsets[-1])),
+    }
+    expected |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
+    for name, (dtype, length) in expected.items():
         data = arrays.get(f"terms/{name}")
         good = data is not None and data.shape == (length,) and data.dtype == dtype
         _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
 
 
 def _rows(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int) -> int:
-    """How many ragged rows all items have together."""
+    """Return the number of ragged rows of all items."""
     data = arrays.get("offsets")
     good = data is not None and data.shape == (count + 1,) and data.dtype == np.int64
     _expect(path, good, f"{modality}/offsets", f"{count + 1} integers")
@@ -121,9 +124,9 @@ def _is_text(data: h5py.Dataset) -> bool:
     return kind is not None and kind.length is None
 
 
-def _expect(path: Path, good: bool, name: str, wanted: str) -> None:
+def _expect(path: Path, good: bool, name: str, rule: str) -> None:
     if not good:
-        raise FeatureFileError(f"{path}: {name} is missing or not {wanted}; {REMAKE} again")
+        raise FeatureFileError(f"{path}: {name} is missing or not {rule}; {REMAKE} again")
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
@@ -133,7 +136,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
     attribute is read. What numbers take up of the file is not looked through.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        starts = np.array([p for span in _between(_numbers(file), len(data)) for p in _heaps(data, *span)], np.int64)
+        starts = np.array([p for span in _gaps(_numbers(file), len(data)) for p in _heaps(data, *span)], np.int64)
         view = np.frombuffer(data, np.uint8)
         try:
             good = _whole(view, starts)
@@ -154,8 +157,8 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
                 yield entry.id.get_offset(), entry.id.get_offset() + entry.id.get_storage_size()
 
 
-def _between(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """What is left of ``size`` bytes."""
+def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of ``size`` bytes that are not taken."""
     begin = 0
     for start, stop in sorted(taken):
         yield begin, start
@@ -171,7 +174,7 @@ def _heaps(data: mmap.mmap, start: int, stop: int) -> Iterator[int]:
 
 
 def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
-    """Whether the entries of all heaps lead to their ends; one step of all heaps at a time."""
+    """Return whether the entries of all heaps lead to their ends; one step of all heaps at a time."""
     starts = starts[starts + 2 * HEADER <= len(data)]
     ends = starts + _word(data, starts + 8).astype(np.int64)
     if (ends > len(data)).any() or (ends < starts + HEADER).any():
@@ -193,6 +196,6 @@ def _whole(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> bool:
 
 
 def _word(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The 64-bit numbers that stand at some places."""
-    found: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
-    return found
+    """Return the 64-bit numbers that stand at some places."""
+    words: NDArray[np.uint64] = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
+    return words

@@ -49,7 +49,7 @@ def formats() -> tuple[str, ...]:
 
 
 def suffixes() -> frozenset[str]:
-    """The suffixes of pictures that can be read here, in small letters."""
+    """Return the suffixes of pictures that can be read here, in small letters."""
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
@@ -65,7 +65,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     """
     from PIL.Image import Transpose
 
-    with opened(path) as image:
+    with open_image(path) as image:
         _check_size(image, path, max_pixels)
         if least is not None:
             image.draft(None, (least, least))
@@ -75,13 +75,13 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
-    with opened(path) as image:
+    """Return the width and height of the upright picture, without decoding it. Raises as ``read_image``."""
+    with open_image(path) as image:
         return upright_size(image)
 
 
 def upright_size(image: Image) -> tuple[int, int]:
-    """Width and height of an open picture when it is upright."""
+    """Return the width and height of an open picture when it is upright."""
     width, height = image.size
     if image.format == "TIFF":  # newer versions of Pillow return the upright size already
         tags = cast(Any, image).tag_v2
@@ -90,7 +90,7 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
+def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 
@@ -123,11 +123,11 @@ def decoding(name: str) -> Iterator[None]:
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture") from None
     except Exception as error:
-        raise _told(name, error) from error
+        raise _error_for(name, error) from error
 
 
-def _told(name: str, error: Exception) -> BocError:
-    """The BocError for an error that was raised while a picture was opened or decoded."""
+def _error_for(name: str, error: Exception) -> BocError:
+    """Return the BocError for an error that was raised while a picture was opened or decoded."""
     if isinstance(error, OSError) and error.errno in ADVICE:
         kind = BocError if error.errno in SHORT else ImageError
         return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
@@ -137,10 +137,11 @@ def _told(name: str, error: Exception) -> BocError:
 
 
 def orientation(image: Image) -> int:
-    """The EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is valid."""
+    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is
+    valid."""
     with suppress(ImageError), decoding("EXIF"):
-        found = image.getexif().get(ORIENTATION, 1)
-        return found if found in range(1, 9) else 1
+        value = image.getexif().get(ORIENTATION, 1)
+        return value if value in range(1, 9) else 1
     return 1
 
 
@@ -179,7 +180,8 @@ def _on_white(image: Image) -> Image:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """The picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
+    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
+    pages."""
     image = read_image(path)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

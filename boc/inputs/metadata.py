@@ -1,4 +1,4 @@
-"""Metadata of items: reading its table, and the conditions of a search.
+"""Metadata of items: reading its table, the conditions of a search, and the order of hits by a field.
 
 A table is a CSV whose header declares the types, ``id,year:integer,tag:keyword,taken:date,title:text``. A field without
 a type is a keyword. Several values in a cell are separated by ``|``; an empty cell has no value.
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, check_system
 from boc.inputs.text_lines import csv_fault
-from boc.types import FieldType, Filter, Item
+from boc.types import FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
 
@@ -60,7 +60,7 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """The table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
+        """Return the table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
         rows: dict[str, dict[str, Any]] = {}
         try:
             with path.open(newline="", encoding="utf-8-sig") as handle:
@@ -83,12 +83,12 @@ class Metadata:
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:
-        """The values of ``item`` itself, else of the picture that it belongs to."""
-        found = self.rows.get(item.id)
-        return found if found is not None else self.rows.get(item.group, {})
+        """Return the values of ``item`` itself, else of the picture that it belongs to."""
+        row = self.rows.get(item.id)
+        return row if row is not None else self.rows.get(item.group, {})
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """The ids of the table that match none of ``items`` and none of their pictures, sorted."""
+        """Return the ids of the table that match none of ``items`` and none of their pictures, sorted."""
         left = set(self.rows)
         for item in items:
             left.discard(item.id)
@@ -121,9 +121,9 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     try:
         if kind == "date":
             first, last = _period(value)
-            wanted = Filter(name, op, last if op in ("<=", ">") else first)
-            return replace(wanted, last=last) if op in ("=", "!=") and first != last else wanted
-        return check_filter(Filter(name, op, _parsed(value, kind)), types)
+            condition = Filter(name, op, last if op in ("<=", ">") else first)
+            return replace(condition, last=last) if op in ("=", "!=") and first != last else condition
+        return check_filter(Filter(name, op, _parse_value(value, kind)), types)
     except ValueError:
         rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
         raise BocError(f"--filter {text}: {value!r} is not {rule}, as {name} is of type {kind}") from None
@@ -132,8 +132,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     """Return ``condition`` if it is valid for fields of ``types``. BocError names the known fields, or the rule."""
     kind = _filterable(condition.field, types)
-    wanted = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
-    if not isinstance(condition.value, wanted) or (kind != "boolean" and isinstance(condition.value, bool)):
+    classes = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
+    if not isinstance(condition.value, classes) or (kind != "boolean" and isinstance(condition.value, bool)):
         raise BocError(f"{condition.field} is of type {kind}, {condition.value!r} is not; give {_RULES[kind]}")
     if condition.op not in ("=", "!=") and (kind == "boolean" or condition.op not in _COMPARE):
         raise BocError(f"{condition.field} of type {kind} does not compare by {condition.op!r}; take = or !=")
@@ -143,9 +143,8 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
-    """Whether ``condition`` holds for an item with these ``fields``."""
-    found = fields.get(condition.field, [])
-    values = found if isinstance(found, (list, tuple)) else [found]
+    """Return whether ``condition`` holds for an item with these ``fields``."""
+    values = values_of(fields, condition.field)
     if condition.op == "!=":
         return not holds(replace(condition, op="="), fields)
     if condition.last is not None:
@@ -154,17 +153,48 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     return any(compare(value, condition.value) for value in values)
 
 
+def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
+    """Return ``sort`` if it is a field of ``types``, after a minus to begin with the largest value. BocError names the
+    known fields, or the rule."""
+    name = sort.removeprefix("-")
+    if name not in types:
+        there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
+        raise BocError(f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})")
+    if types[name] == "text":
+        raise BocError(f"hits cannot be sorted by {name}, which is of type text; choose a field of another type")
+    return sort
+
+
+def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
+    """Return hits by the values of a field, ascending; after a minus, descending.
+
+    Of several values of a hit the first in that order counts. Equal ones stay in the order given, hits without a value
+    come last.
+    """
+    name, falling = sort.removeprefix("-"), sort.startswith("-")
+    pairs = [(values_of(hit.item.fields, name), hit) for hit in hits]
+    pick = max if falling else min
+    keyed = sorted(((pick(values), hit) for values, hit in pairs if values), key=lambda pair: pair[0], reverse=falling)
+    return [*(hit for _, hit in keyed), *(hit for values, hit in pairs if not values)]
+
+
+def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Return the values of a field, of which an item may have none, one or several."""
+    value = fields.get(name, [])
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
 def are_types(text: str) -> bool:
-    """Whether ``text`` is JSON of fields with their types."""
+    """Return whether ``text`` is JSON of fields with their types."""
     try:
-        found = json.loads(text)
+        types = json.loads(text)
     except ValueError:
         return False
-    return isinstance(found, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in found.items())
+    return isinstance(types, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in types.items())
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
+    """Return whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
     return isinstance(fields, dict) and all(
         name in types
         and value != []
@@ -174,10 +204,10 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Whether ``value`` is what ``_parsed`` makes of a value of this type."""
+    """Return whether ``value`` is what ``_parse_value`` makes of a value of this type."""
     if isinstance(value, str):
         try:
-            return kind in ("keyword", "date", "text") and _parsed(value, kind) == value
+            return kind in ("keyword", "date", "text") and _parse_value(value, kind) == value
         except ValueError:
             return False
     if isinstance(value, bool) or kind == "boolean":
@@ -187,8 +217,8 @@ def _is(value: Any, kind: FieldType) -> bool:
     return kind == "float" and isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
-    """The name of a field that an item has but ``types`` do not declare, or None."""
+def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
+    """Return the name of a field that an item has but ``types`` do not declare, or None."""
     return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)
 
 
@@ -222,7 +252,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
 
 
 def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tuple[str, dict[str, Any]]:
-    """The id and the values of one line; ``where`` is its file and number."""
+    """Return the id and the values of one line; ``where`` is its file and number."""
     if len(cells) != len(types) + 1:
         raise SourceError(f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes")
     if not cells[0]:
@@ -230,7 +260,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     fields: dict[str, Any] = {}
     for (name, kind), cell in zip(types.items(), cells[1:], strict=True):
         try:
-            values = [_parsed(part, kind) for part in map(str.strip, cell.split("|")) if part]
+            values = [_parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
         except ValueError:
             shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
             raise SourceError(f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}") from None
@@ -239,7 +269,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     return cells[0], fields
 
 
-def _parsed(text: str, kind: FieldType) -> Value:
+def _parse_value(text: str, kind: FieldType) -> Value:
     """Parse a value of this type. ValueError if ``text`` is none."""
     if kind == "integer":
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
@@ -261,7 +291,8 @@ def _parsed(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """The first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no date."""
+    """Return the first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no
+    date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)

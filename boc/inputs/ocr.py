@@ -34,22 +34,22 @@ def check_installed() -> None:
 
 
 def words_inside(image: ImageRef) -> dict[str, str]:
-    """The lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if there are none.
+    """Return the lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if there are none.
 
     A picture that cannot be read has no words, and causes a warning; the others are still read.
     """
     try:
         with decoding(str(image.path)):
-            found = _engine()(_pixels(image.path)).txts or ()
+            lines = _engine()(_pixels(image.path)).txts or ()
     except ImageError as error:
         warnings.warn(BocWarning(f"its words are not read: {error}"), stacklevel=2)
-        found = ()
-    text = "".join(char if char.isprintable() else " " for char in " ".join(found))
+        lines = ()
+    text = "".join(char if char.isprintable() else " " for char in " ".join(lines))
     return {"ocr": " ".join(text.split())}
 
 
 def _pixels(path: Path) -> Any:
-    """The upright picture as the networks take it: uint8 (h, w, 3), blue first."""
+    """Return the upright picture as the networks take it: uint8 (h, w, 3), blue first."""
     import numpy as np
 
     return np.ascontiguousarray(np.asarray(read_image(path))[:, :, ::-1])
@@ -57,7 +57,7 @@ def _pixels(path: Path) -> Any:
 
 @cache
 def _engine() -> Any:
-    """The reader of this process, which takes as many threads as numpy does."""
+    """Return the reader of this process, which takes as many threads as numpy does."""
     import rapidocr
 
     folder = Path(rapidocr.__file__).parent / "models"

@@ -30,8 +30,9 @@ FEW = 256  # up to this number workers do not pay: preparing takes less time tha
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def advised(pictures: int) -> int:
-    """Number of worker processes for so many pictures: one per core that this process may use, 0 for few pictures."""
+def worker_count(pictures: int) -> int:
+    """Return the number of worker processes for so many pictures: one per core that this process may use, 0 for few
+    pictures."""
     if pictures < FEW:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -48,7 +49,7 @@ def preparing(
     the one of a worker that died names the picture.
     """
     if not workers or not images:
-        yield (_checked(_attempt(prepare, image)) for image in images)
+        yield (_check_result(_attempt(prepare, image)) for image in images)
         return
     pickled = bytes(ForkingPickler.dumps(prepare))  # pickled here, so that an error is raised here
     context = get_context("spawn")  # a fork would copy threads and locks of torch
@@ -82,7 +83,7 @@ def _results(
                 f"a worker process ended at {image.path}, perhaps killed for memory; repeat the command to go on; if "
                 "memory is short, with boc extract and a smaller --set workers="
             ) from error
-        yield _checked(value)
+        yield _check_result(value)
 
 
 def _begin() -> None:
@@ -100,13 +101,13 @@ def _end_with_parent() -> None:
 
 def _work(pickled: bytes, image: ImageRef) -> Any:
     try:
-        return _unpickled(pickled)(image)
+        return _unpickle(pickled)(image)
     except BocError as error:
         return error
 
 
 @cache
-def _unpickled(pickled: bytes) -> Prepare:
+def _unpickle(pickled: bytes) -> Prepare:
     """Make ``prepare`` once per worker."""
     prepare: Prepare = ForkingPickler.loads(pickled)
     return prepare
@@ -119,7 +120,7 @@ def _attempt(prepare: Prepare, image: ImageRef) -> Any:
         return error
 
 
-def _checked(value: Any) -> Any:
+def _check_result(value: Any) -> Any:
     if isinstance(value, BocError) and not isinstance(value, ImageError):
         raise value
     return value
@@ -129,8 +130,8 @@ def _checked(value: Any) -> Any:
 def _interrupts_held() -> Iterator[None]:
     """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends them."""
     resource_tracker.ensure_running()  # the first process would start it, which lets interrupts through again
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

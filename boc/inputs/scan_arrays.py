@@ -20,12 +20,12 @@ CAPTIONS = 5  # of each picture
 
 
 def is_scan_array(path: Path) -> bool:
-    """Whether ``path`` is named as an array of SCAN."""
+    """Return whether ``path`` is named as an array of SCAN."""
     return path.name.endswith(ARRAY)
 
 
 def read_scan(path: Path) -> list[Item]:
-    """The pictures and captions of the split whose array is ``path``, pictures first.
+    """Return the pictures and captions of the split whose array is ``path``, pictures first.
 
     The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if these differ for all pictures, otherwise its
     row from 0. There are no picture files: ``content`` is ``path#ROW``, which the region source ``scan`` reads.
@@ -50,7 +50,7 @@ def read_scan(path: Path) -> list[Item]:
 
 
 def rows_of(path: Path) -> int:
-    """The number of pictures of an array. SourceError unless it has three axes."""
+    """Return the number of pictures of an array. SourceError unless it has three axes."""
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:
@@ -64,8 +64,8 @@ def rows_of(path: Path) -> int:
 
 def _ids(path: Path, count: int) -> list[str]:
     lines = [line.strip() for line in _lines(path)] if path.is_file() else []
-    found = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
-    return found if len(set(found)) == count else [str(row) for row in range(count)]
+    names = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
+    return names if len(set(names)) == count else [str(row) for row in range(count)]
 
 
 def _lines(path: Path) -> list[str]:

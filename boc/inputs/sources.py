@@ -71,12 +71,16 @@ class Source:
         number, parts = shard_of(shard)
         if parts == 1:
             return self
-        kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
-        return replace(self, items=kept, shard=f"{number}/{parts}")
+        items = []
+        for item in self.items:
+            digest = hashlib.sha256((item.group or item.id).encode()).digest()
+            if int.from_bytes(digest[:8], "big") % parts == number - 1:
+                items.append(item)
+        return replace(self, items=items, shard=f"{number}/{parts}")
 
 
 def shard_of(shard: str) -> tuple[int, int]:
-    """Number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
+    """Return the number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     number, count = (int(group) for group in match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
@@ -86,14 +90,10 @@ def shard_of(shard: str) -> tuple[int, int]:
 
 def _size_and_time(path: Path) -> list[int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:  # the reader of the picture reports the error
         return []
-    return [found.st_size, found.st_mtime_ns]
-
-
-def _hashed(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return [status.st_size, status.st_mtime_ns]
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
@@ -123,8 +123,8 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
     return source if ids is None else replace(source, items=_keep(source.items, ids))
 
 
-def joined(one: Source, other: Source) -> Source:
-    """The items of two parts of one source, pictures first. SourceError for a picture of both."""
+def join_sources(one: Source, other: Source) -> Source:
+    """Return the items of two parts of one source, pictures first. SourceError for a picture of both."""
     both = {item.id for item in one.items} & {item.id for item in other.items if item.modality == "image"}
     if both:
         raise SourceError(
@@ -135,25 +135,25 @@ def joined(one: Source, other: Source) -> Source:
 
 
 def without(whole: Source, part: Source) -> Source:
-    """The items of ``whole`` that ``part`` does not have."""
+    """Return the items of ``whole`` that ``part`` does not have."""
     gone = {item.id for item in part.items}
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
 def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source:
-    """The pictures of several folders, whose ids begin with the name of their folder.
+    """Return the pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
     or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise.
     """
     for folder in folders:
         if not detachable or folder.is_file():
-            _checked(folder)
-    found: list[Source] = []
+            _check_folder(folder)
+    parts: list[Source] = []
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_checked(folder), begin)
+            one = _folder(_check_folder(folder), begin)
             if not one.items:
                 raise no_pictures(folder)
         except SourceError as error:
@@ -161,16 +161,16 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
                 raise
             gone.append(error)
             one = Source([], closed=(f"{str(folder.resolve()).rstrip('/')}/",))
-        found.append(one)
+        parts.append(one)
     if len(gone) == len(folders):
         raise gone[0]
     for missing in gone:
         warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
-    items = [item for one in found for item in one.items]
-    return Source(items, closed=tuple(c for one in found for c in one.closed))
+    items = [item for one in parts for item in one.items]
+    return Source(items, closed=tuple(c for one in parts for c in one.closed))
 
 
-def _checked(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "no such folder"
         raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
@@ -178,7 +178,7 @@ def _checked(folder: Path) -> Path:
 
 
 def no_pictures(folder: Path) -> SourceError:
-    """The error for a folder without pictures."""
+    """Return the error for a folder without pictures."""
     return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
 
 
@@ -196,7 +196,7 @@ class Listing:
 
 def listing(folder: Path) -> Listing:
     """List ``folder``. SourceError if it cannot be listed itself."""
-    found, waiting = Listing(), [""]
+    result, waiting = Listing(), [""]
     while waiting:
         below = waiting.pop()
         try:
@@ -206,21 +206,21 @@ def listing(folder: Path) -> Listing:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{name}/")
                     elif entry.is_symlink() and Path(entry.path).is_dir():
-                        found.links.append(name)
+                        result.links.append(name)
                     else:
-                        found.files.append(name)
+                        result.files.append(name)
         except OSError as error:
             if not below:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
-            found.closed.append(below)
-    found.files.sort(key=lambda name: name.split("/"))
-    found.links.sort()
-    found.closed.sort()
-    return found
+            result.closed.append(below)
+    result.files.sort(key=lambda name: name.split("/"))
+    result.links.sort()
+    result.closed.sort()
+    return result
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """What the ids of the pictures of each folder begin with: nothing for a single folder, else its name and /.
+    """Return the beginning of the ids of the pictures of each folder: nothing for a single folder, else its name and /.
 
     So files of the same name in two folders stay two. SourceError if two folders have one name, or if one lies in
     another.
@@ -243,7 +243,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(folder: Path, begin: str = "") -> Source:
-    """The pictures below ``folder``; their ids are ``begin`` and the path from there."""
+    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there."""
     inside = listing(folder)
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
@@ -265,17 +265,19 @@ def _suffix(name: str) -> str:
 
 def _tell_left_out(folder: Path, inside: Listing) -> None:
     """Warn about pictures in the folder that are left out: other formats, and folders that are not looked through."""
-    found = Counter(_suffix(name) for name in inside.files)
+    suffix_counts = Counter(_suffix(name) for name in inside.files)
     for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
-        counts = ", ".join(f"{found[suffix]} {suffix}" for suffix in sorted(unread & found.keys()))
+        counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
         if counts:
             warnings.warn(BocWarning(f"{folder}: left out {counts}; {step}"), stacklevel=2)
     if inside.links:
-        told = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
-        warnings.warn(BocWarning(f"{told}; give the folder a link leads to as a source of its own"), stacklevel=2)
+        message = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
+        warnings.warn(BocWarning(f"{message}; give the folder a link leads to as a source of its own"), stacklevel=2)
     if inside.closed:
-        told = f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
-        warnings.warn(BocWarning(f"{told}; check their permissions"), stacklevel=2)
+        message = (
+            f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
+        )
+        warnings.warn(BocWarning(f"{message}; check their permissions"), stacklevel=2)
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:
@@ -313,7 +315,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
 
 
 def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """The lines unchanged; SourceError at a NUL character, which feature files cannot store."""
+    """Yield the lines unchanged; SourceError at a NUL character, which feature files cannot store."""
     for number, line in enumerate(lines, 1):
         if "\0" in line:
             raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")
@@ -330,12 +332,12 @@ def _picture_root(table: Path, first: str, images: Path | None) -> Path:
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    wanted = set(read_ids(ids))
-    kept = [item for item in items if (item.group or item.id) in wanted]
-    missing = wanted - {item.group or item.id for item in kept}
+    names = set(read_ids(ids))
+    chosen = [item for item in items if (item.group or item.id) in names]
+    missing = names - {item.group or item.id for item in chosen}
     if missing:
         some = ", ".join(sorted(missing)[:3])
         raise SourceError(
-            f"{ids}: {len(missing)} of {len(wanted)} ids are not in the source (such as {some}); list ids of it"
+            f"{ids}: {len(missing)} of {len(names)} ids are not in the source (such as {some}); list ids of it"
         )
-    return kept
+    return chosen

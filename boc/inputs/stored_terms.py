@@ -75,9 +75,9 @@ def write_arrays(file: h5py.File, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(file: h5py.File) -> dict[str, NDArray[Any]]:
-    """The arrays of the code."""
-    found = file.get("code", {})
-    return {name: np.load(io.BytesIO(found[name][:].tobytes()), allow_pickle=False) for name in found}
+    """Return the arrays of the code."""
+    group = file.get("code", {})
+    return {name: np.load(io.BytesIO(group[name][:].tobytes()), allow_pickle=False) for name in group}
 
 
 def concepts_of(sets: Ragged, scales: NDArray[np.float32] | None) -> StoredConcepts:

@@ -9,7 +9,7 @@ from boc.errors import SourceError
 
 
 def read_ids(path: Path) -> list[str]:
-    """The ids in a file, one per line, unchanged; empty lines are skipped.
+    """Return the ids in a file, one per line, unchanged; empty lines are skipped.
 
     SourceError for a file that cannot be read, is not UTF-8, or lists none.
     """
@@ -24,24 +24,24 @@ def read_ids(path: Path) -> list[str]:
 
 
 def text_lines(data: bytes, name: str) -> list[str]:
-    r"""The lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
+    r"""Return the lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
 
     SourceError names ``name`` and the line that is not UTF-8.
     """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = []
+    decoded = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(line.removesuffix(b"\r").decode())
+            decoded.append(line.removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{name}, line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1}); save the file as UTF-8"
             ) from error
-    return found
+    return decoded
 
 
 def csv_fault(error: csv.Error) -> str:
-    """What is wrong with a table that the csv module refused, and what to do."""
+    """Return the fault of a table that the csv module refused, and the next step."""
     if "field limit" in str(error):
         most = csv.field_size_limit()
         return f"a cell has more than {most:,} characters; shorten it, or close the quotes where it should end"

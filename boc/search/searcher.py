@@ -21,7 +21,7 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.sorting import by_field, check_sort
+from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
 from boc.search.background import Background, confidences

@@ -20,7 +20,7 @@ from boc.web import routes
 from boc.web.http.auth import Guard
 from boc.web.http.limits import BodyLimit, Heads, LoadLimit
 from boc.web.http.logs import RequestLog
-from boc.web.http.responses import Compressed, answer_problems
+from boc.web.http.responses import Compression, answer_problems
 from boc.web.live_index import Library
 from boc.web.metrics import Metrics, add_operations
 from boc.web.microbatch import Batcher
@@ -56,7 +56,7 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
         app.mount("/static", StaticFiles(directory=HERE / "static"), "static")
         _add_pages(app)
     add_operations(app, {name: service.library for name, service in services.items()}, metrics)
-    app.add_middleware(Compressed)
+    app.add_middleware(Compression)
     for layer in (LoadLimit, BodyLimit, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
     app.add_middleware(RequestLog, count=metrics.request)
@@ -72,17 +72,17 @@ async def _warm(_: FastAPI) -> AsyncIterator[None]:
 
 
 def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
-    """A service per index; they share encoders, thumbnails, and the memory for decoding."""
+    """Return a service per index; they share encoders, thumbnails, and the memory for decoding."""
     budget = Budget(settings.decoding)
     batching: dict[str, Batcher] = {}
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))
-    found = {}
+    services = {}
     for name, searcher in searchers.items():
         library = Library(searcher, settings, budget, metrics, batching)
         search = Search(library, metrics.stages)
         own = replace(settings, name=name)
-        found[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)
-    return found
+        services[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)
+    return services
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -100,7 +100,7 @@ def _add_pages(app: FastAPI) -> None:
         return page(service, "")
 
     @app.get("/index/{index}/", include_in_schema=False)
-    def named(service: routes.Served) -> Response:
+    def index_page(service: routes.Served) -> Response:
         return page(service, "../../")
 
     @app.get("/index/{index}", include_in_schema=False)

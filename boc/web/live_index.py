@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
-from boc.inputs.file_facts import shown
+from boc.inputs.file_facts import visible_fields
 from boc.names import Modality
 from boc.plugins import Encoder
 from boc.search.queries import Part
@@ -43,7 +43,7 @@ AWAY = (BackendError, ManifestError, OSError)
 
 
 class Counts(Protocol):
-    """What counts the use of caches and the time of encoders: see ``boc.web.metrics``."""
+    """Counters of the use of caches and the time of encoders: see ``boc.web.metrics``."""
 
     def cache(self, name: str) -> Callable[[bool], None]: ...
 
@@ -53,19 +53,19 @@ class Counts(Protocol):
 class Recent(Generic[T]):
     """A cache of the ``size`` values used last. Thread-safe; a value may be made twice."""
 
-    def __init__(self, size: int, counted: Callable[[bool], None]) -> None:
-        """``counted`` is called for each value asked for, with whether the cache had it."""
+    def __init__(self, size: int, count: Callable[[bool], None]) -> None:
+        """``count`` is called for each value asked for, with whether the cache had it."""
         self._size = size
-        self._counted = counted
+        self._count = count
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of ``key``, made if it is not in the cache."""
+        """Return the value of ``key``, made if it is not in the cache."""
         with self._lock:
-            found = key in self._values
-            self._counted(found)
-            if found:
+            hit = key in self._values
+            self._count(hit)
+            if hit:
                 self._values.move_to_end(key)
                 return self._values[key]
         value = make()
@@ -77,7 +77,7 @@ class Recent(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Opened:
+class Snapshot:
     """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each term."""
 
     searcher: Searcher
@@ -85,7 +85,7 @@ class Opened:
     labels: TermLabels
 
     @classmethod
-    def of(cls, searcher: Searcher) -> Opened:
+    def of(cls, searcher: Searcher) -> Snapshot:
         return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
 
     @cached_property
@@ -97,7 +97,7 @@ class Opened:
     def fields(self) -> dict[str, FieldType]:
         """The fields that a page offers: those of text, and those of which an item has a value."""
         used = self.searcher.index.used_fields()
-        fields = shown(self.searcher.index.manifest.fields)
+        fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
 
     @cached_property
@@ -107,11 +107,11 @@ class Opened:
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     def sample(self, modality: Modality) -> list[Item]:
-        """Items of a modality drawn at random, the same each time."""
+        """Return items of a modality drawn at random, the same each time."""
         return self.searcher.background(modality).items
 
     def postings(self, terms: TermMatrix) -> int:
-        """The total length of the posting lists of ``terms``."""
+        """Return the total length of the posting lists of ``terms``."""
         return int(self.frequencies[terms.indices].sum())
 
 
@@ -133,7 +133,7 @@ class Library:
         self._settings = settings
         self._budget = budget
         self._encoding = counts.encoding
-        self._opened = Opened.of(searcher)
+        self._snapshot = Snapshot.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
@@ -142,32 +142,32 @@ class Library:
         self._pictures: Recent[Embeddings] = Recent(PICTURES, counts.cache("pictures"))
 
     @property
-    def snapshot(self) -> Opened:
+    def snapshot(self) -> Snapshot:
         """The index as it was opened last."""
-        return self._opened
+        return self._snapshot
 
     @property
     def away(self) -> str | None:
         """Why the index could not be opened again; None while it can be reached."""
         return self._away
 
-    def do(self, work: Callable[[Opened], T]) -> T:
+    def do(self, work: Callable[[Snapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays unreachable."""
-        opened = self._current()
+        snapshot = self._current()
         try:
-            return work(opened)
+            return work(snapshot)
         except AWAY:
-            opened = self._renewed()
+            snapshot = self._reopen()
         try:
-            return work(opened)
+            return work(snapshot)
         except AWAY as error:
             raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
 
-    def sentence(self, opened: Opened, text: str) -> Embeddings:
-        """The embedding of a sentence, from the cache if possible."""
+    def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
+        """Return the embedding of a sentence, from the cache if possible."""
         if not text.strip():
             raise BocError("the sentence is empty; write what the picture shows")
-        encoder = opened.searcher.encoder
+        encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
             with self._encoding("text"):
@@ -175,9 +175,10 @@ class Library:
 
         return self._sentences.get((encoder.identity.digest, text), make)
 
-    def picture(self, opened: Opened, path: Path, name: str, key: Hashable) -> Embeddings:
-        """The embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its contents."""
-        encoder = opened.searcher.encoder
+    def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
+        """Return the embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its
+        contents."""
+        encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
             try:
@@ -193,64 +194,66 @@ class Library:
     def _together(self, encoder: Encoder) -> Batcher:
         return self._batching.setdefault(encoder.identity.digest, Batcher())
 
-    def upload(self, opened: Opened, sent: Upload) -> Embeddings:
-        """The embedding of an uploaded picture, from the cache if possible."""
-        return self.picture(opened, sent.path, sent.name, sent.key)
+    def upload(self, snapshot: Snapshot, sent: Upload) -> Embeddings:
+        """Return the embedding of an uploaded picture, from the cache if possible."""
+        return self.picture(snapshot, sent.path, sent.name, sent.key)
 
-    def part(self, opened: Opened, part: Part, sent: Upload | None = None) -> Embeddings:
-        """The embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
+    def part(self, snapshot: Snapshot, part: Part, sent: Upload | None = None) -> Embeddings:
+        """Return the embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
         if part.kind == "text":
-            return self.sentence(opened, str(part.value))
+            return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
             assert sent is not None
-            return self.upload(opened, sent)
+            return self.upload(snapshot, sent)
         try:
-            return self.stored(opened, opened.searcher.index.find([str(part.value)])[0])
+            return self.stored_embeddings(snapshot, snapshot.searcher.index.find([str(part.value)])[0])
         except KeyError:
             raise unknown(str(part.value)) from None
 
-    def item(self, opened: Opened, item: Item) -> Embeddings:
-        """An item of the index, encoded again to get the regions or words that the index does not store."""
+    def item(self, snapshot: Snapshot, item: Item) -> Embeddings:
+        """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
-            return self.sentence(opened, item.content)
+            return self.sentence(snapshot, item.content)
         path = Path(item.content)
-        return self.picture(opened, path, item.group or path.name, (item.content, *_stamp(path)))
+        return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
 
-    def stored(self, opened: Opened, item: Item) -> Embeddings:
-        """An item as the index stores it; if the code reads regions or words, it is also encoded again."""
-        found = opened.searcher.stored(item.id)
+    def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
+        """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
+        embeddings = snapshot.searcher.stored(item.id)
         return (
-            replace(self.item(opened, item), vectors=found.vectors) if opened.searcher.codec.reads_concepts else found
+            replace(self.item(snapshot, item), vectors=embeddings.vectors)
+            if snapshot.searcher.codec.reads_concepts
+            else embeddings
         )
 
-    def shown(self, opened: Opened, item: Item) -> Embeddings:
-        """The stored vector of an item with its regions or words; without these if its picture is missing."""
-        found = opened.searcher.stored(item.id)
+    def embeddings_with_parts(self, snapshot: Snapshot, item: Item) -> Embeddings:
+        """Return the stored vector of an item with its regions or words; without these if its picture is missing."""
+        embeddings = snapshot.searcher.stored(item.id)
         try:
-            return replace(self.item(opened, item), vectors=found.vectors)
+            return replace(self.item(snapshot, item), vectors=embeddings.vectors)
         except ImageError:
-            return found
+            return embeddings
 
-    def _current(self) -> Opened:
+    def _current(self) -> Snapshot:
         if self._away is not None:
             if monotonic() - self._looked < AGAIN:
                 raise ProblemError(503, self._away, {"Retry-After": "1"})
-            return self._renewed()
+            return self._reopen()
         if monotonic() - self._looked > self._settings.look_every and self._looking.acquire(blocking=False):
             self._looked = monotonic()
             threading.Thread(target=self._look, daemon=True).start()
-        return self._opened
+        return self._snapshot
 
     def _look(self) -> None:
         """Reopen the index if it was replaced; record if it is gone."""
         try:
-            self._take(self._opened.searcher.renewed())
+            self._take(self._snapshot.searcher.renewed())
         except (BocError, OSError) as error:
             self._away, self._looked = str(error), monotonic()
         finally:
             self._looking.release()
 
-    def _renewed(self) -> Opened:
+    def _reopen(self) -> Snapshot:
         """Open the index now. ProblemError 503 if that fails.
 
         Requests that wait meanwhile share what comes of it: while a server starts, each try takes as long as a search.
@@ -260,28 +263,28 @@ class Library:
             if self._looked >= begun:
                 if self._away is not None:
                     raise ProblemError(503, self._away, {"Retry-After": "1"})
-                return self._opened
+                return self._snapshot
             try:
-                self._take(self._opened.searcher.renewed(force=True))
+                self._take(self._snapshot.searcher.renewed(force=True))
             except (BocError, OSError) as error:
                 self._away = str(error)
                 raise ProblemError(503, self._away, {"Retry-After": "1"}) from error
             finally:
                 self._looked = monotonic()
-        return self._opened
+        return self._snapshot
 
     def _take(self, searcher: Searcher) -> None:
-        if searcher is not self._opened.searcher:
-            if "encoder" in vars(self._opened.searcher):
+        if searcher is not self._snapshot.searcher:
+            if "encoder" in vars(self._snapshot.searcher):
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
-            self._opened = Opened.of(searcher)
+            self._snapshot = Snapshot.of(searcher)
         self._away = None
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Values that change when a file does; empty for a missing file."""
+    """Return values that change when a file does; empty for a missing file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns

@@ -65,17 +65,17 @@ class Metrics:
                 self._stages.labels(name.removesuffix("_ms")).observe(value / 1000)
 
     def encoding(self, kind: str) -> AbstractContextManager[object]:
-        """A block in which a query, a "text" or an "image", is encoded."""
+        """Return a block in which a query, a "text" or an "image", is encoded."""
         timer: AbstractContextManager[object] = self._encoder.labels(kind).time()
         return timer
 
     def cache(self, name: str) -> Callable[[bool], None]:
-        """A function to call for each value asked of the cache ``name``, with whether the cache had it."""
+        """Return a function to call for each value asked of the cache ``name``, with whether the cache had it."""
         hit, miss = (self._cache.labels(name, result) for result in ("hit", "miss"))
-        return lambda found: (hit if found else miss).inc()
+        return lambda known: (hit if known else miss).inc()
 
     def text(self, libraries: Mapping[str, Library]) -> bytes:
-        """All values, and the state of the indexes by name, in the text format of Prometheus."""
+        """Return all values, and the state of the indexes by name, in the text format of Prometheus."""
         registry = self._own
         if SHARED in os.environ:
             registry = CollectorRegistry()
@@ -104,7 +104,7 @@ def add_operations(app: FastAPI, libraries: Mapping[str, Library], metrics: Metr
         return PlainTextResponse(text, 503 if away else 200, FRESH)
 
     @app.get("/metrics", include_in_schema=False)
-    def measured() -> Response:
+    def metrics_text() -> Response:
         return Response(metrics.text(libraries), 200, FRESH, CONTENT_TYPE_LATEST)
 
 

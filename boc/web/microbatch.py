@@ -14,7 +14,7 @@ MOST = 32  # sentences per batch
 class _Waiting:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.found: Embeddings | None = None
+        self.result: Embeddings | None = None
 
 
 class Batcher:
@@ -26,7 +26,7 @@ class Batcher:
         self._waiting: list[_Waiting] = []
 
     def alone(self) -> AbstractContextManager[object]:
-        """A lock that gives one thread the encoder, for other work than sentences."""
+        """Return a lock that gives one thread the encoder, for other work than sentences."""
         return self._encoding
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
@@ -36,8 +36,8 @@ class Batcher:
         with self._list:
             self._waiting.append(mine)
         with self._encoding:
-            if mine.found is not None:
-                return mine.found
+            if mine.result is not None:
+                return mine.result
             others: list[_Waiting] = []
             with self._list:
                 if mine in self._waiting:  # else it was in a batch that failed
@@ -45,9 +45,9 @@ class Batcher:
                     others, self._waiting = self._waiting[: MOST - 1], self._waiting[MOST - 1 :]
             encoded = encode([mine.text, *(other.text for other in others)])
             for i, each in enumerate([mine, *others]):
-                each.found = _row(encoded, i)
-            assert mine.found is not None
-            return mine.found
+                each.result = _row(encoded, i)
+            assert mine.result is not None
+            return mine.result
 
 
 def _row(encoded: Embeddings, i: int) -> Embeddings:

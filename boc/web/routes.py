@@ -21,10 +21,10 @@ from boc.errors import BackendError, BocError, ImageError, UnreachableError
 from boc.explain.score import explain_item
 from boc.types import Item
 from boc.web import schemas, serialize
+from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
-from boc.web.facets import offered
 from boc.web.http.responses import ProblemError, as_json, unknown
-from boc.web.live_index import Library, Opened
+from boc.web.live_index import Library, Snapshot
 from boc.web.pictures import archive, uploads
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
@@ -32,7 +32,7 @@ from boc.web.search import MOST, Id, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 LABELLED = 12  # terms per explanation that get words and pictures
-KEPT = "private, no-cache"  # to be asked after each time: another index may have another picture under the same id
+CACHE_CONTROL = "private, no-cache"  # checked each time: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
@@ -47,7 +47,7 @@ class Why(BaseModel):
     z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
 
 
-class Chosen(BaseModel):
+class Selection(BaseModel):
     """Items, by their ids."""
 
     ids: list[Id] = Field(min_length=1, max_length=archive.PICTURES)
@@ -59,7 +59,7 @@ Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', 
 
 @dataclass(frozen=True)
 class Service:
-    """What the routes of one index use. ``names`` are those of all indexes of the application."""
+    """The parts that the routes of one index use. ``names`` are those of all indexes of the application."""
 
     names: tuple[str, ...]
     library: Library
@@ -67,7 +67,7 @@ class Service:
     settings: Settings
     search: Search
 
-    async def answer(self, work: Callable[[Opened], serialize.Json]) -> Response:
+    async def answer(self, work: Callable[[Snapshot], serialize.Json]) -> Response:
         """Run ``work`` on the index in a thread; answer with its result as JSON."""
         return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
@@ -87,14 +87,14 @@ class Service:
         data = await image.read()
 
         def run() -> Response:
-            with uploads.kept(data, image.filename, self.settings.upload, self.settings.pixels) as sent:
+            with uploads.keep_upload(data, image.filename, self.settings.upload, self.settings.pixels) as sent:
                 return work(sent)
 
         return await run_in_threadpool(run)
 
 
 async def service_of(request: Request) -> Service:
-    """The service of the index that the address names, else of the first. ProblemError 404 if there is none."""
+    """Return the service of the index that the address names, else of the first. ProblemError 404 if there is none."""
     services: dict[str, Service] = request.app.state.services
     name = request.path_params.get("index", next(iter(services)))
     if name not in services:
@@ -103,21 +103,21 @@ async def service_of(request: Request) -> Service:
 
 
 Served = Annotated[Service, Depends(service_of)]
-Asked = Annotated[Question, Query()]
+Parameters = Annotated[Question, Query()]
 api = APIRouter(prefix="/api", responses=ERRORS)
 
 
 @api.get("/info", response_model=schemas.Info)
 async def info(service: Served) -> Response:
-    """What the index holds, and the limits of requests."""
-    return await service.answer(lambda opened: _info(opened, service))
+    """Return the contents of the index, and the limits of requests."""
+    return await service.answer(lambda snapshot: _info(snapshot, service))
 
 
 @api.get("/search", response_model=schemas.SearchAnswer)
 @api.post("/search", response_model=schemas.SearchAnswer)
-async def search(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+async def search(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
     """Search by a sentence, by items, by a picture, or by several of these. Items that it names are left out."""
-    return await service.with_upload(request, image, partial(service.search, request, asked))
+    return await service.with_upload(request, image, partial(service.search, request, question))
 
 
 WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
@@ -125,17 +125,17 @@ WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json"
 
 @api.get("/query", response_class=Response, responses=WRITTEN)
 @api.post("/query", response_class=Response, responses=WRITTEN)
-async def request_body(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+async def request_body(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
     """Return the body of the search request for the server that holds the index. 400 for what no single request
     does."""
 
     def work(sent: Upload | None) -> Response:
-        query = asked.query(sent)
+        query = question.query(sent)
 
-        def write(opened: Opened) -> str:
-            encoded = [] if query.ids else [service.library.part(opened, each, sent) for each in query.parts]
+        def write(snapshot: Snapshot) -> str:
+            encoded = [] if query.ids else [service.library.part(snapshot, each, sent) for each in query.parts]
             try:
-                return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("body")
+                return snapshot.searcher.request(query, question.options(snapshot), encoded=encoded).written("body")
             except UnreachableError:
                 raise
             except BackendError as error:
@@ -148,15 +148,15 @@ async def request_body(request: Request, service: Served, asked: Asked, image: P
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
 @api.post("/facets", response_model=schemas.FacetsAnswer)
-async def facets(request: Request, service: Served, asked: Asked, image: Picture = None) -> Response:
+async def facets(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
     """Count how many of the hits have which value of each field."""
 
     def work(sent: Upload | None) -> Response:
-        query = asked.query(sent)
+        query = question.query(sent)
 
-        def count(opened: Opened) -> serialize.Json:
-            encoded = [service.library.part(opened, each, sent) for each in query.parts]
-            return count_facets(opened, query, encoded, asked.options(opened))
+        def count(snapshot: Snapshot) -> serialize.Json:
+            encoded = [service.library.part(snapshot, each, sent) for each in query.parts]
+            return count_facets(snapshot, query, encoded, question.options(snapshot))
 
         return as_json(service.library.do(count))
 
@@ -164,50 +164,50 @@ async def facets(request: Request, service: Served, asked: Asked, image: Picture
 
 
 @api.post("/zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})
-async def as_zip(service: Served, chosen: Chosen) -> StreamingResponse:
+async def as_zip(service: Served, selection: Selection) -> StreamingResponse:
     """The files of pictures, or of the pictures that sentences describe, as a ZIP."""
 
-    def work(opened: Opened) -> list[Item]:
-        items = [_item(opened, id) for id in dict.fromkeys(chosen.ids)]
+    def work(snapshot: Snapshot) -> list[Item]:
+        items = [_item(snapshot, id) for id in dict.fromkeys(selection.ids)]
         pictures = {item.id if item.modality == "image" else item.group for item in items}
-        return [_item(opened, id) for id in sorted(pictures)]
+        return [_item(snapshot, id) for id in sorted(pictures)]
 
-    found = await run_in_threadpool(lambda: archive.files(service.library.do(work)))
+    files = await run_in_threadpool(lambda: archive.files(service.library.do(work)))
     headers = {
         "Content-Disposition": f'attachment; filename="{service.settings.name}.zip"',
         "Cache-Control": "no-store",
     }
-    return StreamingResponse(archive.stream(found), 200, headers, "application/zip")
+    return StreamingResponse(archive.stream(files), 200, headers, "application/zip")
 
 
 @api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 @api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 async def why(
-    request: Request, service: Served, id: str, asked: Annotated[Why, Query()], image: Picture = None
+    request: Request, service: Served, id: str, parameters: Annotated[Why, Query()], image: Picture = None
 ) -> Response:
     """Explain why an item has its score for a sentence, for another item, or for a picture."""
-    q, like, library = asked.q, asked.like, service.library
+    q, like, library = parameters.q, parameters.like, service.library
 
     def work(sent: Upload | None) -> Response:
         if (q is not None) + (like is not None) + (sent is not None) != 1:
             raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
 
-        def explain(opened: Opened) -> serialize.Json:
+        def explain(snapshot: Snapshot) -> serialize.Json:
             if sent is not None:
-                query, encoded, kind = Item("query", "image", sent.name), library.upload(opened, sent), "image"
+                query, encoded, kind = Item("query", "image", sent.name), library.upload(snapshot, sent), "image"
             elif like is not None:
-                query, kind = _item(opened, like), "item"
-                encoded = library.shown(opened, query)
+                query, kind = _item(snapshot, like), "item"
+                encoded = library.embeddings_with_parts(snapshot, query)
             else:
                 query, kind = Item("query", "text", str(q)), "sentence"
-                encoded = library.sentence(opened, str(q))
-            item, searcher = _item(opened, id), opened.searcher
-            encode = partial(library.item, opened)
+                encoded = library.sentence(snapshot, str(q))
+            item, searcher = _item(snapshot, id), snapshot.searcher
+            encode = partial(library.item, snapshot)
             explanation = explain_item(
-                searcher, query, encoded, item, encode, opened.labels, labelled=LABELLED, query_z=asked.z
+                searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
             )
             terms = searcher.index.terms([id])
-            return serialize.explanation(explanation, terms, kind, captions(opened, item))
+            return serialize.explanation(explanation, terms, kind, captions(snapshot, item))
 
         return as_json(library.do(explain))
 
@@ -218,11 +218,11 @@ async def why(
 async def item(service: Served, id: str) -> Response:
     """One item."""
 
-    def work(opened: Opened) -> serialize.Json:
-        found = _item(opened, id)
-        words = opened.searcher.codec.words if found.modality == "image" else {}
-        terms = serialize.written(opened.searcher.index.terms([id]), words) if words else []
-        return {**serialize.item(found), "captions": captions(opened, found), "words": terms}
+    def work(snapshot: Snapshot) -> serialize.Json:
+        entry = _item(snapshot, id)
+        words = snapshot.searcher.codec.words if entry.modality == "image" else {}
+        terms = serialize.word_answers(snapshot.searcher.index.terms([id]), words) if words else []
+        return {**serialize.item(entry), "captions": captions(snapshot, entry), "words": terms}
 
     return await service.answer(work)
 
@@ -237,16 +237,16 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
 
 
 def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
-    """The thumbnail as JPEG, or 304 if its tag is among those ``known``."""
+    """Return the thumbnail as JPEG, or 304 if its tag is among those ``known``."""
 
-    def picture(opened: Opened) -> Item:
-        found = _item(opened, id)
-        return found if found.modality == "image" else _item(opened, found.group)
+    def picture(snapshot: Snapshot) -> Item:
+        entry = _item(snapshot, id)
+        return entry if entry.modality == "image" else _item(snapshot, entry.group)
 
     path = Path(service.library.do(picture).content)
     try:
         tag = f'"{service.thumbnails.tag(path, side)}"'
-        headers = {"ETag": tag, "Cache-Control": KEPT}
+        headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}
         if tag in known:
             return Response(None, 304, headers)
         return Response(service.thumbnails.get(path, side).data, 200, headers, "image/jpeg")
@@ -254,29 +254,29 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         raise ProblemError(404, str(error)) from error
 
 
-def captions(opened: Opened, item: Item) -> list[str]:
-    """The sentences about the same picture, found by the ids that boc gives to the captions of a table."""
-    if not item.group or not opened.searcher.index.manifest.items["text"]:
+def captions(snapshot: Snapshot, item: Item) -> list[str]:
+    """Return the sentences about the same picture, found by the ids that boc gives to the captions of a table."""
+    if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
-    wanted = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
-    while wanted:
+    ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
+    while ids:
         try:
-            found = opened.searcher.index.find(wanted)
-            return [each.content for each in found if each.group == item.group and each.id != item.id]
+            items = snapshot.searcher.index.find(ids)
+            return [each.content for each in items if each.group == item.group and each.id != item.id]
         except KeyError as error:
-            del wanted[wanted.index(error.args[0]) :]
+            del ids[ids.index(error.args[0]) :]
     return []
 
 
-def _item(opened: Opened, id: str) -> Item:
+def _item(snapshot: Snapshot, id: str) -> Item:
     try:
-        return opened.searcher.index.find([id])[0]
+        return snapshot.searcher.index.find([id])[0]
     except KeyError:
         raise unknown(id) from None
 
 
-def _info(opened: Opened, service: Service) -> serialize.Json:
-    searcher, settings = opened.searcher, service.settings
+def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
+    searcher, settings = snapshot.searcher, service.settings
     manifest = searcher.index.manifest
     return {
         "name": settings.name,
@@ -292,10 +292,10 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,
         "encoder": manifest.identity.spec,
-        "fields": opened.fields,
-        "facets": offered(opened),
+        "fields": snapshot.fields,
+        "facets": facet_fields(snapshot),
         "concepts": manifest.concept_dtype is not None,
-        "examples": opened.examples,
+        "examples": snapshot.examples,
         "limits": {
             "k": K,
             "sentence": SENTENCE,
@@ -306,8 +306,8 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
 
 
 def _most_terms(codec: SurrogateCodec) -> int:
-    """The largest number of terms of a query."""
+    """Return the largest number of terms of a query."""
     steps: list[Any] = list(codec.steps)
     halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
-    found = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
-    return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in found if z is not None)])
+    limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
+    return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in limits if z is not None)])

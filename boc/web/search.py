@@ -19,7 +19,7 @@ from boc.search.queries import BETA, GAMMA, Part, Query, parse_text
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.http.responses import as_json
-from boc.web.live_index import Library, Opened
+from boc.web.live_index import Library, Snapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
@@ -46,12 +46,12 @@ def _parameters() -> dict[str, Any]:
     """Return the fields of ``SearchOptions`` as parameters of a request, described by its docstring."""
     types = get_type_hints(SearchOptions)
     texts = dict(re.findall(r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE))
-    found = {}
+    parameters = {}
     for each in fields(SearchOptions):
         kind, value = LIMITS.get(each.name, (types[each.name], Field(each.default)))
         value.description = " ".join(texts.get(each.name, "").split())
-        found[each.name] = kind, value
-    return found
+        parameters[each.name] = kind, value
+    return parameters
 
 
 _Options: Any = create_model("_Options", **_parameters())
@@ -70,13 +70,13 @@ class Question(_Options):
     )
     unlike_weight: float = Field(GAMMA, gt=0, le=HEAVIEST, description="Weight of all together that is unwanted.")
 
-    def options(self, opened: Opened) -> SearchOptions:
+    def options(self, snapshot: Snapshot) -> SearchOptions:
         """Return its options for an index. BocError for an unknown field, and for what the index does not hold."""
-        manifest = opened.searcher.index.manifest
+        manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(f"the index holds no concept sets, which {self.rerank} compares; leave rerank out")
         values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
-        values["find"] = opened.searcher.target(self.find)
+        values["find"] = snapshot.searcher.target(self.find)
         values["filters"] = [parse_filter(each, manifest.fields) for each in self.filters]
         return SearchOptions(**values)
 
@@ -105,25 +105,25 @@ class Question(_Options):
 class Search:
     """Searches by embeddings from an encoder or from the index."""
 
-    def __init__(self, library: Library, measured: Callable[[serialize.Json], None]) -> None:
-        """``measured`` is called with the milliseconds of the stages of each search."""
+    def __init__(self, library: Library, observe: Callable[[serialize.Json], None]) -> None:
+        """``observe`` is called with the milliseconds of the stages of each search."""
         self._library = library
-        self._measured = measured
+        self._observe = observe
 
     def __call__(self, request: Request, question: Question, sent: Upload | None) -> Response:
         """Return the ``SearchAnswer`` to a question with the picture that was sent."""
         start: float = request.scope["state"]["start"]
         query, encode = question.query(sent), partial(self._library.part, sent=sent)
-        answer = self._library.do(lambda opened: self._answer(opened, query, question, partial(encode, opened)))
+        answer = self._library.do(lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)))
         answer["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
-        self._measured(answer["stages"])
+        self._observe(answer["stages"])
         return as_json({"query": question.summary(query), **answer})
 
     def _answer(
-        self, opened: Opened, query: Query, question: Question, encode: Callable[[Part], Embeddings]
+        self, snapshot: Snapshot, query: Query, question: Question, encode: Callable[[Part], Embeddings]
     ) -> serialize.Json:
-        searcher, stages = opened.searcher, Stages()
-        options, find = question.options(opened), searcher.target(question.find)
+        searcher, stages = snapshot.searcher, Stages()
+        options, find = question.options(snapshot), searcher.target(question.find)
         begun = perf_counter()
         encoded = list(map(encode, query.parts))
         stages.took("encode_ms", begun)
@@ -144,7 +144,7 @@ class Search:
             "find": find,
             "hits": shown,
             "stages": {name: _ms(getattr(stages, name)) for name in MEASURED},
-            "postings": opened.postings(stages.codes),
+            "postings": snapshot.postings(stages.codes),
             "terms": int(stages.codes.nnz),
             "candidates": stages.candidates,
             "more": len(hits) == options.k < min(K, searcher.index.manifest.items[find]),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.explain.score import Explanation, Match, Parts
-from boc.inputs.file_facts import shown
+from boc.inputs.file_facts import visible_fields
 from boc.labels import Example
 from boc.types import Item, TermMatrix
 
@@ -22,19 +22,19 @@ CAPTIONS = 12  # captions per picture that are sent
 Json = dict[str, Any]
 
 
-def item(found: Item) -> Json:
+def item(entry: Item) -> Json:
     """Return an ``ItemAnswer``. It has the file name of a picture, but not its path on this disk; its width and height
     are those of its fields."""
-    picture = found.modality == "image"
-    sizes = [found.fields.get(name) for name in ("width", "height")]
+    picture = entry.modality == "image"
+    sizes = [entry.fields.get(name) for name in ("width", "height")]
     width, height = sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
-    pictured = found.id if picture else found.group
+    pictured = entry.id if picture else entry.group
     return {
-        "id": found.id,
-        "modality": found.modality,
-        "content": Path(found.content).name if picture else found.content,
-        "group": found.group,
-        "fields": shown(found.fields),
+        "id": entry.id,
+        "modality": entry.modality,
+        "content": Path(entry.content).name if picture else entry.content,
+        "group": entry.group,
+        "fields": visible_fields(entry.fields),
         "width": width,
         "height": height,
         "thumb": thumb(pictured) if pictured else None,
@@ -42,45 +42,47 @@ def item(found: Item) -> Json:
 
 
 def thumb(id: str) -> str:
-    """The address of the thumbnail of an item, from that of the page of its index."""
+    """Return the address of the thumbnail of an item, from that of the page of its index."""
     # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
-def written(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
+def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
     """``WordAnswer``s of one row of terms, the most frequent first, ties to the lower term."""
     pairs = sorted(zip(terms.indices.tolist(), terms.data.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
     return [{"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words]
 
 
-def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
-    """An ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
-    cosines = found.alignment
+def explanation(result: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
+    """Return an ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
+    cosines = result.alignment
     return {
-        "id": found.item.id,
-        "modality": found.item.modality,
-        "score": found.score,
+        "id": result.item.id,
+        "modality": result.item.modality,
+        "score": result.score,
         "of": of,
-        "terms": [_term(found, match, parts) for match, parts in zip(found.matches, _carried(found), strict=True)],
-        "item_parts": _parts(found.item_parts, found.weights),
-        "query_parts": _parts(found.query_parts, None),
-        "alignment": None if cosines is None else _rounded(cosines),
-        "weighed_by": found.weighed_by,
-        "missing": found.missing or None,
-        "surrogate": {"query": _text(found.query_terms), "item": _text(terms)},
+        "terms": [
+            _term(result, match, parts) for match, parts in zip(result.matches, _part_shares(result), strict=True)
+        ],
+        "item_parts": _parts(result.item_parts, result.weights),
+        "query_parts": _parts(result.query_parts, None),
+        "alignment": None if cosines is None else _round(cosines),
+        "weighed_by": result.weighed_by,
+        "missing": result.missing or None,
+        "surrogate": {"query": _text(result.query_terms), "item": _text(terms)},
         "captions": list(captions),
     }
 
 
-def _carried(found: Explanation) -> list[list[float] | None]:
+def _part_shares(result: Explanation) -> list[list[float] | None]:
     """For each term the shares of the parts of the item."""
-    if not found.part_shares.any():
-        return [None] * len(found.matches)
-    return [_rounded(row) if row.any() else None for row in found.part_shares]
+    if not result.part_shares.any():
+        return [None] * len(result.matches)
+    return [_round(row) if row.any() else None for row in result.part_shares]
 
 
-def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:
+def _term(result: Explanation, match: Match, parts: list[float] | None) -> Json:
     label = match.label
     return {
         "term": match.term,
@@ -89,7 +91,7 @@ def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:
         "query": match.query_frequency,
         "item": match.item_frequency,
         "product": match.product,
-        "share": match.product / found.score,
+        "share": match.product / result.score,
         "parts": parts,
     }
 
@@ -101,17 +103,17 @@ def _example(example: Example) -> Json:
 def _parts(parts: Parts | None, weights: NDArray[np.float64] | None) -> Json | None:
     if parts is None:
         return None
-    boxes = None if parts.boxes is None else _rounded(parts.boxes)
-    return {"names": parts.names, "boxes": boxes, "weights": None if weights is None else _rounded(weights)}
+    boxes = None if parts.boxes is None else _round(parts.boxes)
+    return {"names": parts.names, "boxes": boxes, "weights": None if weights is None else _round(weights)}
 
 
-def _rounded(values: NDArray[Any]) -> list[Any]:
+def _round(values: NDArray[Any]) -> list[Any]:
     rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()
     return rounded
 
 
 def _text(terms: TermMatrix | None) -> str:
-    """The surrogate text of one row, cut to ``SURROGATE`` characters."""
+    """Return the surrogate text of one row, cut to ``SURROGATE`` characters."""
     if terms is None:
         return ""
     pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache; for a user without a
-    home, in the temporary folder."""
+    """Return the default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache; for a user without
+    a home, in the temporary folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # a user without a home, as in a container
@@ -58,5 +58,5 @@ class Settings:
 
     @property
     def private(self) -> bool:
-        """Whether the server listens on this machine only."""
+        """True if the server listens on this machine only."""
         return self.host in LOOPBACK

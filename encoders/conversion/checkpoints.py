@@ -64,14 +64,16 @@ def read_published(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
     try:
-        with _unpacked(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
+        with _unpack(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
             content = torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
         raise EncoderError(f"{path}: {_reason(error)}") from error
     parts = content.get("model") if isinstance(content, dict) else None
     states = parts if isinstance(parts, (list, tuple)) else [parts]
-    if not all(isinstance(state, dict) and state and all(map(_is_named_tensor, state.items())) for state in states):
+    named = ((name, tensor) for state in states if isinstance(state, dict) for name, tensor in state.items())
+    whole = all(isinstance(state, dict) and state for state in states)
+    if not whole or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in named):
         raise EncoderError(f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)")
     checkpoint: dict[str, Any] = content
     return checkpoint
@@ -96,7 +98,7 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """The TERN in a checkpoint from ``read_published``; its sizes are read from the tensors.
+    """Return the TERN in a checkpoint from ``read_published``; its sizes are read from the tensors.
 
     EncoderError for unsupported settings, and for missing or unused tensors.
     """
@@ -106,7 +108,7 @@ def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
 
 def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """The TERAN in a checkpoint, with shared last layers if the tensors show it. Errors as for TERN."""
+    """Return the TERAN in a checkpoint, with shared last layers if the tensors show it. Errors as for TERN."""
     if kind_of(checkpoint) != "teran":
         raise EncoderError("this checkpoint holds no TERAN")
     shared = not any(name.removeprefix(PREFIX).startswith("transformer_encoder_2.") for name in checkpoint["model"])
@@ -115,7 +117,8 @@ def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
 
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
-    """The pooling that the published network was trained with, as in ``networks.alignment``; None without alignment."""
+    """Return the pooling that the published network was trained with, as in ``networks.alignment``; None without
+    alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
     return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
 
@@ -145,7 +148,7 @@ def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any
 
 
 def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the network, by the names used here."""
+    """Return the tensors of the network, by the names used here."""
     state = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     alias = state.pop(ALIAS, None)
     if alias is not None and not torch.equal(alias, state[WORDS]):
@@ -186,7 +189,7 @@ def _shape(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
 
 
 def _count(state: Mapping[str, Tensor], start: str) -> int:
-    """Number of layers: tensor names are ``start``, the number of the layer, and a suffix."""
+    """Return the number of layers: tensor names are ``start``, the number of the layer, and a suffix."""
     return len({name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)})
 
 
@@ -199,12 +202,8 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
-    """A setting of the published configuration, or ``default`` in older files that lack it."""
+    """Return a setting of the published configuration, or ``default`` in older files that lack it."""
     return _section(checkpoint, section).get(key, default)
-
-
-def _is_named_tensor(pair: tuple[Any, Any]) -> bool:
-    return isinstance(pair[0], str) and isinstance(pair[1], Tensor)
 
 
 def _plain_types() -> list[Any]:
@@ -215,7 +214,7 @@ def _plain_types() -> list[Any]:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
+def _unpack(path: Path) -> Iterator[Path]:
     """``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
 
     The suffix does not decide: VSRN's files end in .tar and are no archives.
@@ -236,7 +235,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 
 def _reason(error: BaseException) -> str:
-    """One line on why a file was rejected; it names what a hostile file tries to call."""
+    """Return one line on why a file was rejected; it names what a hostile file tries to call."""
     stranger = re.search(r"GLOBAL (\S+)", str(error))
     if stranger:
         return f"refused: it wants to call {stranger[1]}, which no checkpoint needs; nothing of it was run"

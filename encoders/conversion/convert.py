@@ -38,7 +38,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Converted:
+class Conversion:
     """The result of a conversion: the kind of network, its settings, its number of parameters, and what the file says
     of its training (epoch, best scores, pooling of alignments)."""
 
@@ -55,7 +55,7 @@ def convert(
     source: RegionSource,
     *,
     stop_list: Path | None = None,
-) -> Converted:
+) -> Conversion:
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
@@ -92,7 +92,7 @@ def convert(
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Converted(kind, asdict(network.config), parameters, _training(kind, published))
+    return Conversion(kind, asdict(network.config), parameters, _training(kind, published))
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
@@ -108,8 +108,8 @@ def _words(path: Path, network: Network) -> Vocabulary:
 
 
 def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
-    """The tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published networks
-    split words in the same way."""
+    """Return the tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published
+    networks split words in the same way."""
     config = network.txt_enc.bert_model.config
     pieces = _read_pieces(path)
     if len(pieces) != config.vocab_size:
@@ -126,7 +126,10 @@ def _read_pieces(path: Path) -> dict[str, int]:
     """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     try:
         text = path.read_text(encoding="utf-8")
-        vocabulary = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _numbered(text)
+        if path.suffix == ".json":
+            vocabulary = json.loads(text)["model"]["vocab"]
+        else:
+            vocabulary = {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -136,10 +139,6 @@ def _read_pieces(path: Path) -> dict[str, int]:
         raise EncoderError(f"{path}: not the vocabulary of a BERT, {' '.join(missing)} not in it")
     pieces: dict[str, int] = vocabulary
     return pieces
-
-
-def _numbered(text: str) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
 
 
 def _training(kind: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:

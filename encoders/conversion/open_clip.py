@@ -49,9 +49,9 @@ UNUSED = {"attn_mask"}  # made again by either library
 
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
-    """The network, the tokenizer and the image processor. ValueError for another architecture."""
-    told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    network, pictures = told["model_cfg"], told.get("preprocess_cfg", {})
+    """Return the network, the tokenizer and the image processor. ValueError for another architecture."""
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use
     tokenizer = library.CLIPTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -80,7 +80,7 @@ def check(network: Mapping[str, Any], pictures: Mapping[str, Any]) -> None:
 
 
 def configure(network: Mapping[str, Any], tokenizer: Any) -> Any:
-    """The settings of the same network in the transformers library."""
+    """Return the settings of the same network in the transformers library."""
     vision, text = network["vision_cfg"], network["text_cfg"]
     common = {
         "hidden_act": "quick_gelu" if network.get("quick_gelu") else "gelu",
@@ -110,7 +110,7 @@ def _sizes(tower: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 
 def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the names of the transformers library. ValueError for an unknown one."""
+    """Return the tensors under the names of the transformers library. ValueError for an unknown one."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if name in UNUSED:
@@ -139,7 +139,7 @@ def _block(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def processor(side: int, pictures: Mapping[str, Any]) -> Any:
-    """The image processor: the shorter side to ``side`` pixels by Pillow, then the middle of it."""
+    """Return the image processor: the shorter side to ``side`` pixels by Pillow, then the middle of it."""
     kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
     size = pictures.get("size", side)
     side = size if isinstance(size, int) else size[0]

@@ -28,7 +28,7 @@ DAMAGE = (
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """The network of a published VSRN; sizes and variant are read from the tensors.
+    """Return the network of a published VSRN; sizes and variant are read from the tensors.
 
     EncoderError lists missing and unused tensors.
     """
@@ -64,7 +64,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
+    """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
 
     JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
     only that class, which is replaced by an empty one. EncoderError names anything else that a file requires.
@@ -74,7 +74,7 @@ def read_vocabulary(path: Path) -> list[str]:
     except OSError as error:
         raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickled(data))
+        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
         if isinstance(content, Mapping):
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]
@@ -98,21 +98,21 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
         )
 
 
-def _unpickled(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     class Vocabulary:
         pass
 
-    class Restricted(Unpickler):
+    class VocabularyUnpickler(Unpickler):
         def find_class(self, module: str, name: str) -> type:
             if (module, name) != ("__main__", "Vocabulary"):
                 raise UnpicklingError(f"it asks for {module}.{name}")
             return Vocabulary
 
-    return Restricted(BytesIO(data), encoding="utf-8").load()
+    return VocabularyUnpickler(BytesIO(data), encoding="utf-8").load()
 
 
 def _linear(name: str, tensor: Tensor) -> Tensor:
-    """A convolution with a kernel of size one as a linear layer."""
+    """Return a convolution with a kernel of size one as a linear layer."""
     return tensor.squeeze(-1) if CONVOLUTION.fullmatch(name) and tensor.ndim == 3 else tensor
 
 

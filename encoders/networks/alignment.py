@@ -31,7 +31,7 @@ def check_pooling(pooling: str) -> str:
     return pooling
 
 
-def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
+def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
     """Alignment scores (images, sentences).
 
     ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) are true

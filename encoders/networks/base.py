@@ -15,7 +15,7 @@ from boc.types import Regions
 from . import text_towers
 
 
-class Encoded(NamedTuple):
+class Encodings(NamedTuple):
     """Outputs of a network: ``vectors`` (B, dim) with unit rows; contextualised ``sets`` (B, rows, dim), whose rows
     beyond the length of an item are undefined."""
 
@@ -51,35 +51,35 @@ class Network(nn.Module):
         """Width of the common space."""
         raise NotImplementedError
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """features (B, n, region_dim), boxes (B, n, 4) as fractions of width and height, lengths (B,), the true n."""
         raise NotImplementedError
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         """hidden (B, L, h), the output of the text tower, lengths (B,)."""
         raise NotImplementedError
 
-    def texts(self, ids: Tensor, lengths: Tensor) -> Encoded:
+    def texts(self, ids: Tensor, lengths: Tensor) -> Encodings:
         """ids (B, L), special ones included, lengths (B,)."""
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
-        """Boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
+        """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
         before, _ = self.region_margins
-        return _between(before, before + lengths, rows)
+        return _row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Boolean (B, L): which rows of the sets of texts are words."""
+        """Return boolean (B, L): which rows of the sets of texts are words."""
         before, behind = self.word_margins
-        return _between(before, lengths - behind, ids.shape[1])
+        return _row_mask(before, lengths - behind, ids.shape[1])
 
 
-def _between(start: int, stop: Tensor, size: int) -> Tensor:
+def _row_mask(start: int, stop: Tensor, size: int) -> Tensor:
     places = torch.arange(size, device=stop.device)[None, :]
     return (places >= start) & (places < stop[:, None])
 
 
-def raised(features: Tensor, power: float) -> Tensor:
+def signed_power(features: Tensor, power: float) -> Tensor:
     """|x| ** power with the sign of x."""
     return features if power == 1 else features.sign() * features.abs().pow(power)
 

@@ -30,7 +30,7 @@ class Tower:
         tower.register_forward_hook(self._keep)
 
     def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
+        """Return unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
         output = self._features(**inputs)
         vectors = output if isinstance(output, Tensor) else output.pooler_output
         hidden, self._hidden = self._hidden, None

@@ -30,7 +30,7 @@ class _NoLayers(nn.Module):
 
 
 def padding_mask(lengths: Tensor, size: int) -> Tensor:
-    """Boolean (B, size), true beyond the length of each row."""
+    """Return boolean (B, size), true beyond the length of each row."""
     return torch.arange(size, device=lengths.device)[None, :] >= lengths[:, None]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encoded
+from .base import Encodings
 from .tern import Tern, TernConfig
 
 CLAMP = 20.0  # of the logarithm of a row's weight
@@ -64,15 +64,15 @@ class Teran(Tern):
     def image_joint(self) -> nn.Module:
         return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().images(features, boxes, lengths)
         mask = self.region_mask(lengths, encoded.sets.shape[1])
-        return self._pooled(encoded, mask, "image_gather")
+        return self._pool(encoded, mask, "image_gather")
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         encoded = super().words(hidden, lengths)
         places = torch.arange(hidden.shape[1], device=hidden.device)[None, :]
-        return self._pooled(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
+        return self._pool(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """As of a network; without stop-words the last of the pieces that remain is dropped, as in the authors'
@@ -80,16 +80,17 @@ class Teran(Tern):
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         places = torch.arange(ids.shape[1], device=ids.device)[None, :]
-        kept = (places >= 1) & (places < (lengths - 1)[:, None]) & ~torch.isin(ids, self._stop_ids.to(ids.device))
-        from_here = kept.flip(1).cumsum(dim=1).flip(1)
-        return kept & (from_here >= self.word_margins[1])
+        mask = (places >= 1) & (places < (lengths - 1)[:, None]) & ~torch.isin(ids, self._stop_ids.to(ids.device))
+        from_here = mask.flip(1).cumsum(dim=1).flip(1)
+        return mask & (from_here >= self.word_margins[1])
 
-    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
-        encoded = super()._encoded(joined, rows)
+    def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
+        encoded = super()._encodings(joined, rows)
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
-    def _pooled(self, encoded: Encoded, mask: Tensor, gather: str) -> Encoded:
-        """The mean over masked rows in place of the first row, if so configured; the first where there are none."""
+    def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
+        """Return the mean over masked rows in place of the first row, if so configured; the first where there are
+        none."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encoded, Network, raised
+from .base import Encodings, Network, signed_power
 from .layers import padding_mask, transformer
 
 BOX_CODE = 5  # x1, y1, x2, y2, area
@@ -108,20 +108,20 @@ class Tern(Network):
         width: int = self.config.joint_width
         return width
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """An all-zero row goes before the regions: I-CLS, which gathers the picture."""
-        features = raised(features, self.config.region_power)
+        features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask), rows)
+        return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         mask = padding_mask(lengths, hidden.shape[1])
         rows = self.cap_proj(hidden)
-        return self._encoded(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
+        return self._encodings(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
 
     @property
     def image_joint(self) -> nn.Module:
@@ -132,11 +132,11 @@ class Tern(Network):
         config = self.config
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 
-    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
-        """What the last layers made of ``rows``, both (B, n, joint_width)."""
+    def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
+        """Return the output of the last layers for ``rows``, both (B, n, joint_width)."""
         first = joined[:, 0]
         vectors = first / first.norm(dim=1, keepdim=True)
         if not self.config.residual:
-            return Encoded(vectors, joined)
+            return Encodings(vectors, joined)
         own = nn.functional.normalize(rows, dim=-1) * joined.norm(dim=-1, keepdim=True)
-        return Encoded(vectors, joined + self.config.residual * own)
+        return Encodings(vectors, joined + self.config.residual * own)

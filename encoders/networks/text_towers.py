@@ -34,7 +34,7 @@ WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's e
 SMALL = 128  # width of the towers that are learned from few captions
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
-"""What the libraries raise for files of a BERT that are missing or damaged."""
+"""Errors that the libraries raise for files of a BERT that are missing or damaged."""
 
 TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
 
@@ -47,10 +47,10 @@ class Tokens(Protocol):
         """Number of different ids."""
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, cut to the limit of the tower."""
+        """Return the ids of each text, cut to the limit of the tower."""
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """The tokens of the ids as readable strings."""
+        """Return the tokens of the ids as readable strings."""
 
     def dump(self) -> str:
         """JSON from which ``read_tokens`` restores the tokenizer."""
@@ -206,7 +206,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
 
 
 def _bert_tower(folder: Path, layers: int) -> TextTower:
-    """The first ``layers`` layers of the BERT in a folder of the transformers library."""
+    """Return the first ``layers`` layers of the BERT in a folder of the transformers library."""
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
@@ -227,30 +227,30 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
 
 
 def describe(bert: BertConfig) -> dict[str, Any]:
-    """The description of a BERT tower."""
+    """Return the description of a BERT tower."""
     return {"kind": "bert", **bert.to_diff_dict()}
 
 
 def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
-    """The ids of ``words`` that are one piece; by default of frequent English words without content."""
+    """Return the ids of ``words`` that are one piece; by default of frequent English words without content."""
     listed = stop_words() if words is None else words
     return sorted({id for row in tokens.ids(sorted(listed)) if len(row) == 3 for id in row[1:-1]})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """The ids of words that say where one thing is seen from another, each with the id of its opposite; only pairs that
-    the tokenizer knows as whole words."""
-    found: dict[int, int] = {}
+    """Return the ids of words that say where one thing is seen from another, each with the id of its opposite; only
+    pairs that the tokenizer knows as whole words."""
+    pairs: dict[int, int] = {}
     for pair in OPPOSITES:
         rows = tokens.ids(pair)
         if [row[1:-1] for row in tokens.strings(rows)] == [[word] for word in pair]:
             one, other = (row[1] for row in rows)
-            found |= {one: other, other: one}
-    return found
+            pairs |= {one: other, other: one}
+    return pairs
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids (B, longest) padded with 0, and lengths (B,)."""
+    """Return ids (B, longest) padded with 0, and lengths (B,)."""
     lengths = torch.tensor([len(row) for row in ids])
     padded = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
     for row, values in zip(padded, ids, strict=True):
@@ -266,7 +266,7 @@ def _minilm_folder() -> Path:
 
 
 def _static_tower(folder: Path) -> TextTower:
-    """The input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for training."""
+    """Return the input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for training."""
     weights = load_file(folder / "model.safetensors")
     known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
     text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .base import Encoded, Network, raised
+from .base import Encodings, Network, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
@@ -138,7 +138,7 @@ class _ImageTower(nn.Module):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all at least 1 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
-        reasoned = rows = self.embedded(features, real)
+        reasoned = rows = self.embed_regions(features, real)
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
@@ -149,8 +149,8 @@ class _ImageTower(nn.Module):
         states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
 
-    def embedded(self, features: Tensor, real: Tensor) -> Tensor:
-        """The regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
+    def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
+        """Return the regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
         rows: Tensor = self.fc(features)
         return self._unit(rows, real) if self.first_norm else rows
 
@@ -199,28 +199,29 @@ class Vsrn(Network):
         width: int = self.config.width
         return width
 
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
         """A picture without regions is treated as one region with a zero feature."""
         features, boxes, lengths = self._clean(features, boxes, lengths)
         state, regions = self.img_enc(features, boxes, lengths)
-        return Encoded(nn.functional.normalize(state, dim=1), regions)
+        return Encodings(nn.functional.normalize(state, dim=1), regions)
 
     def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The inputs of ``images`` with at least one region, features raised to their power, zeros as padding."""
+        """Return the inputs of ``images`` with at least one region, features raised to their power, zeros as
+        padding."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
         features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
-        return raised(features, self.config.region_power), boxes, lengths.clamp(min=1)
+        return signed_power(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.txt_rnn is None:
             rows = self.txt_fc(hidden)
             pooled = mean_of(rows, ~padding_mask(lengths, hidden.shape[1]))
         else:
             rows, _ = self.txt_rnn(hidden)
             pooled = at_last(rows, lengths)
-        return Encoded(nn.functional.normalize(pooled, dim=1), rows)
+        return Encodings(nn.functional.normalize(pooled, dim=1), rows)
 
 
 def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
@@ -228,12 +229,13 @@ def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
 
 
 def mean_of(rows: Tensor, real: Tensor) -> Tensor:
-    """The mean (B, d) of the real rows of each of rows (B, n, d)."""
+    """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
     return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """The last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read there."""
+    """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read
+    there."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encoded
+from .base import Encodings
 from .layers import padding_mask
 from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig, one_of
 
@@ -131,13 +131,13 @@ class VsrnPlusPlus(Vsrn):
         if config.word_reasoning:
             self.word_reasoning = Reasoning(self.txt_enc.width, config.batch_norm, config.affinity == "row")
 
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.special_words:
-            return self._reasoned(hidden, lengths)
-        encoded = self._reasoned(hidden[:, 1:], (lengths - 2).clamp(min=1))
-        return Encoded(encoded.vectors, nn.functional.pad(encoded.sets, (0, 0, 1, 0)))
+            return self._reason(hidden, lengths)
+        encoded = self._reason(hidden[:, 1:], (lengths - 2).clamp(min=1))
+        return Encodings(encoded.vectors, nn.functional.pad(encoded.sets, (0, 0, 1, 0)))
 
-    def _reasoned(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+    def _reason(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.word_reasoning:
             hidden = self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1]))
         return super().words(hidden, lengths)

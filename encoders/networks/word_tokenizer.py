@@ -65,7 +65,7 @@ class Vocabulary:
         ]
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """The word of each id; <unk> for unknown words."""
+        """Return the word of each id; <unk> for unknown words."""
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
@@ -85,7 +85,7 @@ class Vocabulary:
 
 
 def is_words(value: Any) -> bool:
-    """Whether ``value`` is a list of strings."""
+    """Return whether ``value`` is a list of strings."""
     return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 

@@ -24,7 +24,7 @@ def load(spec: str) -> RegionSource:
     """Load the region source ``KIND`` or ``KIND:ARGUMENT``. EncoderError for an unknown kind or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
-        raise EncoderError(f"no region source {spec!r}; known: {', '.join(known().values())}")
+        raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")
     name, function, _, extra = KINDS[kind]
     try:
         module = import_module(f".{name}", __name__)
@@ -36,6 +36,6 @@ def load(spec: str) -> RegionSource:
     return source
 
 
-def known() -> dict[str, str]:
+def spec_forms() -> dict[str, str]:
     """Return the spec of each kind of region source by name: ``tsv:FILE`` for ``tsv``."""
     return {kind: f"{kind}:{argument}" if argument else kind for kind, (_, _, argument, _) in KINDS.items()}

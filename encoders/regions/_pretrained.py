@@ -28,7 +28,7 @@ UNUSED = "pooler"  # part of AutoModel that many published backbones lack; its o
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Backbone:
     """A network for inference with its picture processor.
 
     ``name`` finds it again: the absolute folder, or the name in the cache. ``digest`` (SHA-256) covers its weights and
@@ -42,7 +42,7 @@ class Pretrained:
     device: str
 
     def inputs(self, picture: Image.Image) -> dict[str, Any]:
-        """The inputs of the network for one picture, on its device. ImageError if it cannot be resized."""
+        """Return the inputs of the network for one picture, on its device. ImageError if it cannot be resized."""
         try:
             made: Mapping[str, Any] = self.processor(images=picture, return_tensors="pt")
         except ValueError as error:
@@ -53,12 +53,12 @@ class Pretrained:
         return {name: value.to(self.device) for name, value in made.items() if isinstance(value, torch.Tensor)}
 
 
-def load(name: str, auto: Any, kind: str) -> Pretrained:
+def load(name: str, auto: Any, kind: str) -> Backbone:
     """Load the model ``name`` with ``auto`` (AutoModel or a variant) in float32; ``kind`` is for messages.
 
     Raises EncoderError for a model that is missing or damaged, lacks weights, or would execute code or download files.
     """
-    folder, found = _folder(name, kind)
+    folder, place = _folder(name, kind)
     described, weights = _files(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
     try:
@@ -80,11 +80,11 @@ def load(name: str, auto: Any, kind: str) -> Pretrained:
         raise EncoderError(f"{name}: {len(missing)} weights are missing (such as {missing[0]}); fetch the model again")
     digest = hashlib.sha256("\n".join(f"{p.name} {sha256(p)}" for p in described + weights).encode()).hexdigest()
     device = pick("auto")
-    return Pretrained(found, digest, network.float().eval().to(device), processor, device)
+    return Backbone(place, digest, network.float().eval().to(device), processor, device)
 
 
 def _folder(name: str, kind: str) -> tuple[Path, str]:
-    """The folder of a model and the name to find it again."""
+    """Return the folder of a model and the name to find it again."""
     if name and Path(name).is_dir():
         folder = Path(name).resolve()
         if not (folder / "config.json").is_file():
@@ -103,7 +103,7 @@ def _folder(name: str, kind: str) -> tuple[Path, str]:
 
 
 def _files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Configuration files and weight files. EncoderError if either is missing."""
+    """Return the configuration files and weight files. EncoderError if either is missing."""
     described = [folder / name for name in ("config.json", "preprocessor_config.json", "processor_config.json")]
     described = [path for path in described if path.is_file()]
     weights = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -114,7 +114,7 @@ def _files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _config(folder: Path) -> Any:
-    """The configuration, without pretrained parts that would be downloaded separately."""
+    """Return the configuration, without pretrained parts that would be downloaded separately."""
     stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
@@ -128,5 +128,5 @@ def _config(folder: Path) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a message."""
+    """Return the first line of a message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

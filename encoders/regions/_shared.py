@@ -21,28 +21,29 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
     """
     name, mark, query = argument.partition("?")
     defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")
         if not equals or key not in defaults:
-            raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {_known(defaults)}")
-        if key in given:
+            raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {_parameters(defaults)}")
+        if key in values:
             raise EncoderError(f"{argument}: {key} is given twice; give it once")
         expected = type(defaults[key])
         try:
-            given[key] = expected(text)
+            values[key] = expected(text)
         except ValueError:
             raise EncoderError(
-                f"{argument}: {key} must be of type {expected.__name__}, got {text!r}; known: {_known(defaults)}"
+                f"{argument}: {key} must be of type {expected.__name__}, got {text!r}; known: {_parameters(defaults)}"
             ) from None
     try:
-        return name, kind(**given)
+        return name, kind(**values)
     except ValueError as error:
         raise EncoderError(f"{argument}: {error}") from None
 
 
 def write_spec(kind: str, name: str, options: object) -> str:
-    """The region source ``kind:name?...``, with the non-default parameters only; the inverse of ``parse_spec``."""
+    """Return the region source ``kind:name?...``, with the non-default parameters only; the inverse of
+    ``parse_spec``."""
     said = [
         f"{field.name}={getattr(options, field.name)}"
         for field in fields(options)  # type: ignore[arg-type]
@@ -51,12 +52,12 @@ def write_spec(kind: str, name: str, options: object) -> str:
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
 
 
-def _known(defaults: dict[str, Any]) -> str:
+def _parameters(defaults: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in defaults.items()) or "none"
 
 
 @dataclass(frozen=True)
-class Kept:
+class BoxOptions:
     """Options for the boxes of a detector that become regions.
 
     At most ``top`` of those whose class confidence reaches ``threshold``, the most confident first (36 and 0.2 are
@@ -74,23 +75,23 @@ class Kept:
 
 
 def select(
-    corners: NDArray[np.float32], confidence: NDArray[np.float32], kept: Kept
+    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: BoxOptions
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
+    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
     (n,).
 
     The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
     are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
-    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= kept.threshold)
+    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
     order = np.argsort(-confidence, kind="stable")
-    rows = order[usable[order]][: kept.top].astype(np.int64)
+    rows = order[usable[order]][: options.top].astype(np.int64)
     return boxes[rows], rows
 
 
 def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:
-    """Boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by row."""
+    """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by row."""
     y, x = (a.ravel() for a in np.mgrid[0:rows, 0:columns])
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
     return edges.astype(np.float32)

@@ -30,7 +30,7 @@ from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ..runtime import device
-from ._shared import Kept, parse_spec, select, write_spec
+from ._shared import BoxOptions, parse_spec, select, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
 SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
@@ -45,7 +45,7 @@ SOURCE = "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is i
 
 
 @dataclass(frozen=True)
-class Options(Kept):
+class Options(BoxOptions):
     """Options of the source. ``nms``: if two boxes overlap by more than this, the less confident one loses the class.
     The defaults are those of the published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and
     ``top=100`` those of 10 to 100, apart from the least number."""
@@ -60,7 +60,7 @@ class Options(Kept):
 
 
 def load(argument: str) -> BottomUpRegions:
-    """The source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
+    """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
     name, options = parse_spec(argument, Options)
     return BottomUpRegions(Path(name), options)
 
@@ -73,31 +73,30 @@ class BottomUpRegions:
     """
 
     def __init__(self, path: Path, options: Options | None = None) -> None:
-        self._options = options or Options()
+        options = self._options = options or Options()
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
-        kept = self._options
-        decides = f"bottomup {sha256(path)} {kept.top} {kept.threshold} {kept.nms}"
-        spec = write_spec("bottomup", str(path.resolve()), kept)
+        decides = f"bottomup {sha256(path)} {options.top} {options.threshold} {options.nms}"
+        spec = write_spec("bottomup", str(path.resolve()), options)
         self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), self._network.width)
 
     @torch.inference_mode()
     def __call__(self, image: ImageRef) -> Regions:
-        pixels, scale = prepared(pil_to_tensor(read_image(image.path)))
+        pixels, scale = prepare_pixels(pil_to_tensor(read_image(image.path)))
         size = pixels.shape[1:]
         boxes, features, probabilities = self._network(pixels[None].to(self._device), LEAST * scale)
         sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
         corners = (boxes / boxes.new_tensor([size[1], size[0]] * 2)).cpu().numpy()
-        kept, rows = select(corners, sure, self._options)
-        return Regions(np.asarray(features.cpu().numpy()[rows], dtype=np.float32), kept)
+        selected, rows = select(corners, sure, self._options)
+        return Regions(np.asarray(features.cpu().numpy()[rows], dtype=np.float32), selected)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
 
 
-def prepared(picture: Tensor) -> tuple[Tensor, float]:
-    """A picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the mean;
-    and the factor of its sides."""
+def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
+    """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the
+    mean; and the factor of its sides."""
     sides = sorted(picture.shape[1:])
     scale = min(SHORTER / sides[0], LONGER / sides[1])
     size = [max(1, round(side * scale)) for side in picture.shape[1:]]
@@ -110,9 +109,9 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     boxes that overlap a more probable one by more than ``overlap`` are dropped; 0 if none stays. (n,)"""
     count, classes = probabilities.shape
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
-    kept = batched_nms(boxes.repeat(classes, 1), probabilities.T.reshape(-1), numbers, overlap)
+    rows = batched_nms(boxes.repeat(classes, 1), probabilities.T.reshape(-1), numbers, overlap)
     stays = torch.zeros(classes * count, dtype=torch.bool, device=boxes.device)
-    stays[kept] = True
+    stays[rows] = True
     return torch.where(stays.reshape(classes, count).T, probabilities, 0).amax(dim=1)
 
 
@@ -188,7 +187,7 @@ class Detector(nn.Module):
         scores = self._part(f"{head}.objectness_logits", hidden)[0].permute(1, 2, 0).reshape(-1)
         steps = self._part(f"{head}.anchor_deltas", hidden)[0].permute(1, 2, 0).reshape(-1, 4)
         cells = self.get_parameter(CELLS)
-        boxes = clip_boxes_to_image(moved(anchors_of(cells, maps.shape[2], maps.shape[3]), steps), size)
+        boxes = clip_boxes_to_image(move_boxes(anchors_of(cells, maps.shape[2], maps.shape[3]), steps), size)
         order = scores.argsort(descending=True, stable=True)[:CANDIDATES]
         boxes, scores = boxes[order], scores[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
@@ -197,8 +196,8 @@ class Detector(nn.Module):
         return chosen
 
     def _part(self, name: str, maps: Tensor) -> Tensor:
-        found: Tensor = self.get_submodule(name)(maps)
-        return found
+        output: Tensor = self.get_submodule(name)(maps)
+        return output
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
@@ -208,9 +207,9 @@ def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
     return (shifts[:, :, None] + cells).reshape(-1, 4)
 
 
-def moved(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides (Girshick et
-    al., CVPR 2014, appendix C)."""
+def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
+    """Return boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides
+    (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
     halves = sides * steps[:, 2:].clamp(max=LARGEST_STEP).exp() / 2
@@ -218,8 +217,8 @@ def moved(boxes: Tensor, steps: Tensor) -> Tensor:
 
 
 def read_network(path: Path) -> Detector:
-    """The detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over or of
-    another shape, or the file cannot be read without running code."""
+    """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over
+    or of another shape, or the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
     if path.suffix == ".pkl":
@@ -242,7 +241,7 @@ def read_network(path: Path) -> Detector:
 
 
 def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -> nn.Sequential:
-    """The residual blocks ``name`` with the sizes that their tensors have in ``state``."""
+    """Return the residual blocks ``name`` with the sizes that their tensors have in ``state``."""
     blocks: list[nn.Module] = []
     while f"{name}.{len(blocks)}.conv1.weight" in state:
         block = f"{name}.{len(blocks)}"

@@ -16,13 +16,13 @@ from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from . import _pretrained
-from ._shared import Kept, parse_spec, select, write_spec
+from ._shared import BoxOptions, parse_spec, select, write_spec
 
 
 def load(argument: str) -> DetectorRegions:
-    """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
-    name, kept = parse_spec(argument, Kept)
-    return DetectorRegions(name, kept)
+    """Return the source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
+    name, options = parse_spec(argument, BoxOptions)
+    return DetectorRegions(name, options)
 
 
 class DetectorRegions:
@@ -34,11 +34,12 @@ class DetectorRegions:
     ``post_process_object_detection`` of its processor. Overlaps are not suppressed.
     """
 
-    def __init__(self, name: str, kept: Kept | None = None) -> None:
-        self._kept = kept or Kept()
+    def __init__(self, name: str, options: BoxOptions | None = None) -> None:
+        self._options = options or BoxOptions()
         self._model = _pretrained.load(name, AutoModelForObjectDetection, "detector")
-        spec = write_spec("detector", self._model.name, self._kept)
-        digest = hashlib.sha256(f"{self._model.digest} {self._kept}".encode()).hexdigest()
+        spec = write_spec("detector", self._model.name, self._options)
+        decides = f"Kept(top={self._options.top}, threshold={self._options.threshold})"
+        digest = hashlib.sha256(f"{self._model.digest} {decides}".encode()).hexdigest()
         try:
             states, _, _ = self._detect(Image.new("RGB", (64, 48)))
         except (AttributeError, TypeError) as error:
@@ -47,7 +48,7 @@ class DetectorRegions:
 
     def __call__(self, image: ImageRef) -> Regions:
         states, confidence, corners = self._detect(read_image(image.path))
-        boxes, rows = select(corners.numpy(), confidence.numpy(), self._kept)
+        boxes, rows = select(corners.numpy(), confidence.numpy(), self._options)
         return Regions(states.numpy()[rows].astype(np.float32), boxes)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -55,7 +56,8 @@ class DetectorRegions:
 
     @torch.inference_mode()
     def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
-        """The states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all queries."""
+        """Return the states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all
+        queries."""
         output = self._model.network(**self._model.inputs(picture))
         logits = output.logits[0].float()
         config: Any = self._model.network.config

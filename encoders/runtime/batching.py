@@ -99,7 +99,7 @@ class _Result:
 
 
 def _attempt(encode: Encode[T], batch: Sequence[T], places: Sequence[int]) -> _Result | None:
-    """The result of a batch; None if memory ran out, after everything allocated is free again."""
+    """Return the result of a batch; None if memory ran out, after everything allocated is free again."""
     try:
         return _Result(*encode(batch), places)
     except torch.OutOfMemoryError:

@@ -19,7 +19,7 @@ def pick(device: str) -> str:
 
 
 def fast_bfloat16(device: str) -> bool:
-    """Whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
+    """Return whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -29,13 +29,13 @@ from ..networks.vsrnpp import VsrnPlusPlus
 FORMAT = 2
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
 NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training")
-"""What there is in a model folder, or is while it is trained."""
+"""The contents of a model folder, also while it is trained."""
 
 PARTS = {"network", "text", "regions"}
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
-    """A network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
+    """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
@@ -109,7 +109,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
+    """Return the SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
     return sha256(*(folder / name for name in ("config.json", "model.safetensors", "tokenizer.json")))
 
 

@@ -17,7 +17,7 @@ from boc.plugins import RegionSource
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 
 from ..networks import text_towers
-from ..networks.base import Encoded, Network, pad_regions
+from ..networks.base import Encodings, Network, pad_regions
 from . import device
 from .batching import in_batches, to_device
 
@@ -70,43 +70,45 @@ class SetEncoder:
             )
 
         around = (before, behind) if self.special else (0, 0)
-        found = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
+        boxes = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
         vectors, sets = self._in_batches(prepared, [len(r) for r in prepared], encode)
-        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
+        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(boxes, 4))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         ids = self.tokens.ids(texts)
-        kept = self.places(ids)
-        words = self.tokens.strings([[row[i] for i in places] for row, places in zip(ids, kept, strict=True)])
-        return Embeddings("text", *self.encode_ids(ids, kept), words=words)
+        places = self.places(ids)
+        words = self.tokens.strings([[row[i] for i in own] for row, own in zip(ids, places, strict=True)])
+        return Embeddings("text", *self.encode_ids(ids, places), words=words)
 
-    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray[np.float32], Ragged]:
-        """Encode texts that are given as ids: global vectors, and the rows ``kept`` of each set."""
-        inputs = list(zip(ids, kept, strict=True))
+    def encode_ids(
+        self, ids: Sequence[list[int]], places: Sequence[Sequence[int]]
+    ) -> tuple[NDArray[np.float32], Ragged]:
+        """Encode texts that are given as ids: global vectors, and the rows ``places`` of each set."""
+        inputs = list(zip(ids, places, strict=True))
 
         def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
             padded, lengths = (to_device(t, self.device) for t in text_towers.pad([row for row, _ in batch]))
-            return self._rows(self._texts(padded, lengths), [places for _, places in batch])
+            return self._rows(self._texts(padded, lengths), [own for _, own in batch])
 
         return self._in_batches(inputs, [len(row) for row in ids], encode)
 
     def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
-        """Positions of the words among the ids of each text; all positions if ``special`` is set."""
+        """Return the positions of the words among the ids of each text; all positions if ``special`` is set."""
         if self.special or not ids:
             return [range(len(row)) for row in ids]
         masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
-    def _rows(self, encoded: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
-        """Vectors, and the rows ``kept`` of each set, as slices where possible, which avoid a device
+    def _rows(self, encoded: Encodings, places: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+        """Return vectors, and the rows ``places`` of each set, as slices where possible, which avoid a device
         synchronisation."""
         vectors = encoded.vectors
         if self._precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)
-        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in kept]
+        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in places]
         return vectors, [
             rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
-            for rows, p, whole in zip(encoded.sets, kept, gapless, strict=True)
+            for rows, p, whole in zip(encoded.sets, places, gapless, strict=True)
         ]
 
 
@@ -138,7 +140,7 @@ class AloneEncoder:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
         whole = self.encoder.encode_texts(texts)
         ids = self.encoder.tokens.ids(texts)
-        words = [np.array(row)[list(kept)] for row, kept in zip(ids, self.encoder.places(ids), strict=True)]
+        words = [np.array(row)[list(own)] for row, own in zip(ids, self.encoder.places(ids), strict=True)]
         each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
         alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
         _, sets = self.encoder.encode_ids(alone, [[1]] * len(alone))
@@ -146,7 +148,7 @@ class AloneEncoder:
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
-    """The encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
+    """Return the encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
 
     Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """

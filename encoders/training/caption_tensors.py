@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from boc.atomic_files import replacing
 from boc.types import Item
 
-from ..networks.base import Encoded, Network
+from ..networks.base import Encodings, Network
 from ..networks.text_towers import Tokens, opposite_ids, pad, stop_ids
 from ..runtime.device import fast_bfloat16
 
@@ -30,7 +30,7 @@ class Chunk:
     for the rows of their sets that are words."""
 
     places: list[int]
-    encoded: Encoded
+    encoded: Encodings
     mask: Tensor
 
 

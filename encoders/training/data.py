@@ -74,8 +74,8 @@ class RegionReader:
                 )
             self.identity = file.header.identity
             self.offsets = file.offsets("image")
-            self.features = file.mapped("image", "ragged/features")
-            self.boxes = file.mapped("image", "ragged/boxes")
+            self.features = file.memory_map("image", "ragged/features")
+            self.boxes = file.memory_map("image", "ragged/boxes")
 
     def __call__(self, pictures: Sequence[int] | NDArray[np.int64], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
         """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from ..networks.alignment import check_pooling, pooled
-from ..networks.base import Encoded, Network
+from ..networks.alignment import check_pooling, pool_cosines
+from ..networks.base import Encodings, Network
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import Captions, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
@@ -52,7 +52,7 @@ class Objective(nn.Module):
 
     def forward(
         self,
-        images: Encoded,
+        images: Encodings,
         lengths: Tensor,
         region_mask: Tensor,
         chunks: Sequence[Chunk],
@@ -107,7 +107,7 @@ class Objective(nn.Module):
         others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
         return preference(scores[own, places], others, self.config.alignment_temperature)
 
-    def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    def scores(self, part: str, images: Encodings, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
         """Score pictures and captions (pictures, captions) by ``matching`` or ``alignment``."""
         columns = []
         for chunk in chunks:
@@ -121,7 +121,7 @@ class Objective(nn.Module):
         with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
             # TERN's sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
-            return pooled(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
+            return pool_cosines(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
 
     @property
     def ranking(self) -> str:

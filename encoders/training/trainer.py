@@ -28,7 +28,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
-from ..networks.base import Network, raised
+from ..networks.base import Network, signed_power
 from ..networks.layers import recompute
 from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
@@ -265,14 +265,16 @@ class Trainer:
         power = self.network.config.region_power
         if getattr(self.network.config, "scaled", False):
             pictures = self.train.sample(SCALED, self.config.seed).pictures
-            scale(self.network, torch.cat([raised(self.regions([i])[0][0], power) for i in pictures]))
+            scale(self.network, torch.cat([signed_power(self.regions([i])[0][0], power) for i in pictures]))
         if self.config.warm_start:
             self._warm_start()
 
     def _warm_start(self) -> None:
         pairs = self.train.sample(WARM_START, self.config.seed)
         power = self.network.config.region_power
-        means = torch.stack([raised(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures])
+        means = torch.stack(
+            [signed_power(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures]
+        )
         each = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
         numbers = np.concatenate(pairs.captions)
         if self.network.text["kind"] == "embedding":

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.browser.pages import SECRET, TAG, serving
-from tests.helpers import boc
+from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
@@ -66,12 +66,8 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.writerow(["id", "maker", "year:integer", "lens", "taken:date"])
         rows.writerows([name, TAG, 2015 + i, "", ""] for i, name in enumerate(names))
     at = f"file:{home / 'index'}"
-    for command in (
-        ("extract", home / "captions.csv", "-o", home / "odd.h5", "--encoder", f"tern:{library / 'model'}"),
-        ("index", "odd", home / "odd.h5", "--at", at, "--metadata", home / "fields.csv"),
-    ):
-        result = boc(*command)
-        assert result.exit_code == 0, result.output
+    run("extract", home / "captions.csv", "-o", home / "odd.h5", "--encoder", f"tern:{library / 'model'}")
+    run("index", "odd", home / "odd.h5", "--at", at, "--metadata", home / "fields.csv")
     (home / "images" / names[5]).write_bytes(b"not a picture any more")
     return home
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -111,6 +111,19 @@ def settle(page: Any) -> list[str]:
     page.wait_for_function("() => !document.querySelector('#results').hasAttribute('aria-busy')")
     page.wait_for_selector("#results li a.open")
     return ids(page)
+
+
+def settle_after(page: Any, address: str, act: Callable[[], Any]) -> list[str]:
+    """Do what asks the server at ``address``, and wait until the page shows the answer; the ids it shows."""
+    with page.expect_response(lambda response: address in response.url):
+        act()
+    page.wait_for_timeout(50)
+    return settle(page)
+
+
+def query_of(page: Any) -> dict[str, list[str]]:
+    """The parameters in the address of a page."""
+    return parse_qs(urlsplit(page.url).query)
 
 
 def word(page: Any, text: str) -> Any:

@@ -10,17 +10,15 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import SECRET, below, serving, settle
-from tests.helpers import boc
+from tests.browser.pages import below, serving, settle
+from tests.helpers import run
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 LOADED = "() => [...document.querySelectorAll('li.hit img')].slice(0, 8).every((i) => i.complete && i.naturalWidth)"
 
 
-def test_everything_works_below_the_prefix_of_a_proxy(
-    visit: Callable[..., Any], servers: ExitStack, server: str, library: Path
-) -> None:
+def test_page_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, server: str, library: Path) -> None:
     url = servers.enter_context(below("/my/pictures", server))
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)
@@ -42,28 +40,13 @@ def test_everything_works_below_the_prefix_of_a_proxy(
     assert page.url == url
 
 
-def test_the_token_is_asked_for_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, odd_server: str) -> None:
-    url = servers.enter_context(below("/my/pictures", odd_server))
-    page = visit(url, expected="Failed to load resource")  # 401 at first, and 404 of a damaged picture
-    page.get_by_label("Token").fill(SECRET)
-    page.get_by_role("button", name="Open").click()
-    page.wait_for_selector("text=Describe a picture")
-    page.fill("#q", "a red box")
-    settle(page)
-    assert page.url.startswith(url)
-
-
 def test_several_indexes_are_beside_each_other(
     visit: Callable[..., Any], servers: ExitStack, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp("several")
     for name, without in (("photos", range(35, 40)), ("album", range(8, 40))):
-        for command in (
-            ("index", name, library / "photos.h5"),
-            ("delete", name, *(f"{i:03d}.png" for i in without)),
-        ):
-            made = boc(*command, "--at", f"file:{home / 'index'}")
-            assert made.exit_code == 0, made.output
+        run("index", name, library / "photos.h5", "--at", f"file:{home / 'index'}")
+        run("delete", name, *(f"{i:03d}.png" for i in without), "--at", f"file:{home / 'index'}")
     process = servers.enter_context(serving("photos", home, home / "cache", others=["album"]))
     url = servers.enter_context(below("/all", process.url))
     page = visit(f"{url}?q={quote(SENTENCE)}&k=10")

@@ -10,28 +10,15 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from tests.browser.pages import SECRET, ids, settle
+from tests.browser.pages import SECRET, ids, query_of, settle, settle_after
 from tests.browser.test_quality import serious
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 
 
-def asked(page: Any) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.url).query)
-
-
-def answered(page: Any, act: Callable[[], Any]) -> list[str]:
-    with page.expect_response(lambda response: "/api/s" in response.url):
-        act()
-    page.wait_for_timeout(50)
-    return settle(page)
-
-
 @pytest.mark.parametrize("find", ["image", "text"])
-def test_the_line_is_above_the_first_hit_that_is_probably_wrong(
-    visit: Callable[..., Any], server: str, find: str
-) -> None:
+def test_confidence_line(visit: Callable[..., Any], server: str, find: str) -> None:
     page = visit("about:blank")
 
     def judged(route: Any) -> None:
@@ -60,9 +47,7 @@ def test_the_line_is_above_the_first_hit_that_is_probably_wrong(
     assert quote(ids(page)[8]) in page.evaluate("document.activeElement.href")
 
 
-def test_selected_pictures_are_searched_by_downloaded_and_copied(
-    visit: Callable[..., Any], server: str, library: Path, tmp_path: Path
-) -> None:
+def test_selection_actions(visit: Callable[..., Any], server: str, library: Path, tmp_path: Path) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     shown = settle(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -81,26 +66,26 @@ def test_selected_pictures_are_searched_by_downloaded_and_copied(
     with zipfile.ZipFile(tmp_path / "found.zip") as archive:
         assert sorted(archive.namelist()) == sorted(shown[:2])
         assert archive.read(shown[0]) == (library / "images" / shown[0]).read_bytes()
-    found = answered(page, bar.get_by_role("button", name="More like these").click)
-    assert asked(page)["like"] == shown[:2]
-    assert asked(page)["q"] == [SENTENCE]
-    assert not set(found) & set(shown[:2])
+    ids_after = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
+    assert query_of(page)["like"] == shown[:2]
+    assert query_of(page)["q"] == [SENTENCE]
+    assert not set(ids_after) & set(shown[:2])
     assert bar.is_hidden()
     page.locator("li.hit").first.get_by_role("button", name="Select").click()
-    answered(page, bar.get_by_role("button", name="Less like these").click)
-    assert asked(page)["unlike"] == found[:1]
+    settle_after(page, "/api/s", bar.get_by_role("button", name="Less like these").click)
+    assert query_of(page)["unlike"] == ids_after[:1]
     assert "like 2 items, unlike" in page.locator("#asked-by").inner_text()
     page.locator("a.open").first.click()
     page.get_by_role("button", name="Less like this").click()
     page.wait_for_url("**unlike=*&unlike=*")
     page.reload()
     settle(page)
-    assert len(asked(page)["unlike"]) == 2
+    assert len(query_of(page)["unlike"]) == 2
     page.get_by_role("button", name="Clear the search").click()
     page.wait_for_selector("text=Describe a picture")
 
 
-def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], odd_server: str) -> None:
+def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) -> None:
     page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
     page.fill("#q", "a red box")
     before = settle(page)
@@ -114,12 +99,12 @@ def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], 
     value.wait_for()
     year = value.locator("span").inner_text()
     assert serious(page) == []
-    found = answered(page, value.click)
-    assert asked(page)["filter"] == [f"year={year}"]
-    assert 0 < len(found) < len(before)
+    ids_after = settle_after(page, "/api/s", value.click)
+    assert query_of(page)["filter"] == [f"year={year}"]
+    assert 0 < len(ids_after) < len(before)
     page.wait_for_function("() => document.querySelector('.facet-value[aria-pressed=true]')")
-    answered(page, page.locator(".facet-value[aria-pressed=true]").click)
-    assert "filter" not in asked(page)
+    settle_after(page, "/api/s", page.locator(".facet-value[aria-pressed=true]").click)
+    assert "filter" not in query_of(page)
     page.keyboard.press("Escape")
     assert not page.locator("details.facet[open]").count()
 
@@ -149,22 +134,22 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     order = page.get_by_label("Order of the hits")
     assert order.input_value() == ""
     order.focus()
-    newest = answered(page, lambda: page.keyboard.press("ArrowDown"))
-    assert asked(page)["sort"] == ["-taken"]
+    newest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
+    assert query_of(page)["sort"] == ["-taken"]
     assert newest[:5] == best[4::-1]  # above the line, the last year first
     assert set(newest) == set(best)
     assert page.locator("#results li.line").count() == 1
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
     assert serious(page) == []
-    oldest = answered(page, lambda: page.keyboard.press("ArrowDown"))
+    oldest = settle_after(page, "/api/s", lambda: page.keyboard.press("ArrowDown"))
     assert oldest[:5] == best[:5]
     page.reload()
     assert settle(page) == oldest
     assert order.input_value() == "taken"
     page.go_back()
     page.wait_for_url("**sort=-taken*")
-    answered(page, lambda: order.select_option(""))
-    assert "sort" not in asked(page)
+    settle_after(page, "/api/s", lambda: order.select_option(""))
+    assert "sort" not in query_of(page)
     assert sorts[:2] == ["", "-taken"]
 
 
@@ -184,8 +169,8 @@ def test_facets_narrow_the_search_by_a_picture(visit: Callable[..., Any], server
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
     count = int(value.locator("small").inner_text())
-    found = answered(page, value.click)
-    assert 0 < len(found) <= max(count, 40)
+    ids_after = settle_after(page, "/api/s", value.click)
+    assert 0 < len(ids_after) <= max(count, 40)
     assert page.locator("#asked-by").is_visible()
 
 
@@ -210,7 +195,7 @@ def test_dates_have_sliders(visit: Callable[..., Any], server: str) -> None:
     page.locator("details.facet summary").click()
     page.get_by_label("from, taken").fill("18300")
     page.wait_for_url("**filter=taken*")
-    assert asked(page)["filter"] == ["taken>=2020-02-08"]
+    assert query_of(page)["filter"] == ["taken>=2020-02-08"]
     page.get_by_role("button", name="2021").wait_for()
 
 
@@ -229,8 +214,8 @@ def test_near_duplicates_and_rerank_are_settings(visit: Callable[..., Any], serv
     page = visit(f"{server}?q=red")
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
-    answered(page, page.get_by_label("Under the best").check)
-    assert asked(page)["collapse"] == ["true"]
+    settle_after(page, "/api/s", page.get_by_label("Under the best").check)
+    assert query_of(page)["collapse"] == ["true"]
     page.reload()
     settle(page)
     assert page.get_by_label("Under the best").is_checked()

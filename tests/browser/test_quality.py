@@ -36,7 +36,7 @@ def serious(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
-def test_nothing_keeps_people_out(visit: Callable[..., Any], server: str, dark: bool, phone: bool) -> None:
+def test_accessibility(visit: Callable[..., Any], server: str, dark: bool, phone: bool) -> None:
     pytest.importorskip("axe_playwright_python")
     page = visit(server, dark=dark, phone=phone)
     page.wait_for_selector("text=Describe a picture")

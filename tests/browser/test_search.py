@@ -7,28 +7,16 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 from PIL import Image
 
 from boc.search.searcher import Searcher
-from tests.browser.pages import ids, settle
+from tests.browser.pages import ids, query_of, settle, settle_after
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
-
-
-def asked(page: Any) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.url).query)
-
-
-def answered(page: Any, address: str, act: Callable[[], Any]) -> list[str]:
-    """Do something that asks the server, and wait for what the page shows of the answer."""
-    with page.expect_response(lambda response: address in response.url):
-        act()
-    page.wait_for_timeout(50)
-    return settle(page)
 
 
 def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> None:
@@ -37,7 +25,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     page.keyboard.type("a red box")  # the box has the focus
     first = settle(page)
     page.wait_for_url("**/?q=a+red+box")
-    answered(page, "bottom", lambda: page.keyboard.type(" at the bottom"))
+    settle_after(page, "bottom", lambda: page.keyboard.type(" at the bottom"))
     page.wait_for_url("**/?q=a+red+box+at+the+bottom")
     page.wait_for_function(
         f"() => !{first!r}.every((id, i) => document.querySelectorAll('a.open')[i].href.includes(id))"
@@ -47,7 +35,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     page.wait_for_function("() => /40 pictures in .* milliseconds/.test(document.querySelector('#status').textContent)")
 
 
-def test_an_older_answer_is_never_shown_over_a_newer_one(visit: Callable[..., Any], server: str) -> None:
+def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
     kept: list[Any] = []
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
@@ -63,7 +51,7 @@ def test_an_older_answer_is_never_shown_over_a_newer_one(visit: Callable[..., An
     assert not page.locator("#results.stale").count()
 
 
-def test_last_results_stay_while_a_new_answer_is_under_way(visit: Callable[..., Any], server: str) -> None:
+def test_stale_results_stay(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     before = settle(page)
     page.route("**/api/search?*green*", lambda route: None)
@@ -101,10 +89,10 @@ def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, li
         else:
             page.evaluate(TRANSFER, ["#q" if way == "paste" else "#results", way, picture_file(library)])
 
-    assert answered(page, "/api/search", give)[0] == "007.png"
+    assert settle_after(page, "/api/search", give)[0] == "007.png"
     assert page.locator("#asked-by").inner_text() == ("007.png" if way == "choose" else "mine.png")
     assert page.input_value("#q") == ""
-    assert "q" not in asked(page)
+    assert "q" not in query_of(page)
     page.reload()
     assert settle(page)[0] == "007.png"
     page.go_back()
@@ -134,12 +122,12 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page = visit(f"{server}?q={quote(SENTENCE)}")
     first = settle(page)[0]
     page.locator("li.hit").first.hover()
-    found = answered(page, "like=", page.locator("a.like").first.click)
-    assert first not in found
+    ids_after = settle_after(page, "like=", page.locator("a.like").first.click)
+    assert first not in ids_after
     alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
-    assert set(found) == {hit.item.id for hit in alike} - {first}
-    assert len(set(found)) == len(found) > 10
-    assert asked(page) == {"like": [first]}
+    assert set(ids_after) == {hit.item.id for hit in alike} - {first}
+    assert len(set(ids_after)) == len(ids_after) > 10
+    assert query_of(page) == {"like": [first]}
     assert page.input_value("#q") == ""
     page.go_back()
     page.wait_for_function(f"() => document.querySelector('a.open')?.href.includes({first!r})")
@@ -149,10 +137,10 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
 def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
-    answered(page, "find=text", lambda: page.get_by_label("Sentences", exact=True).check())
+    settle_after(page, "find=text", lambda: page.get_by_label("Sentences", exact=True).check())
     assert page.locator("li.sentence-hit .sentence").first.inner_text()
     assert page.locator("li.sentence-hit img").first.is_visible()
-    assert asked(page)["find"] == ["text"]
+    assert query_of(page)["find"] == ["text"]
     first = settle(page)
     page.locator("a.open").first.focus()
     page.keyboard.press("ArrowDown")
@@ -188,8 +176,8 @@ def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) 
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert page.evaluate(focused) == 1
-    found = answered(page, "like=", lambda: page.keyboard.press("m"))
-    assert len(found) == 39
+    ids_after = settle_after(page, "like=", lambda: page.keyboard.press("m"))
+    assert len(ids_after) == 39
     assert page.evaluate(focused) == 0
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.id") == "q"
@@ -206,10 +194,10 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
         page.get_by_label(label).focus()
         for _ in range(keys):
             page.keyboard.press("ArrowLeft")
-    answered(page, "hybrid=rrf", lambda: page.get_by_label("Fuse ranks").check())
+    settle_after(page, "hybrid=rrf", lambda: page.get_by_label("Fuse ranks").check())
     page.locator("a.open").nth(2).click()
     page.wait_for_selector("dialog .terms li")
-    state = asked(page)
+    state = query_of(page)
     assert state.keys() == {"q", "k", "rm", "z", "hybrid", "open"}
     assert (state["k"], state["rm"]) == (["10"], ["3"])
     title, shown = page.locator("dialog .figures").inner_text(), ids(page)
@@ -219,7 +207,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     assert page.get_by_label("Candidates re-ranked per hit").get_attribute("aria-valuetext") == "3 \u00d7"
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
-    assert "open" not in asked(page)
+    assert "open" not in query_of(page)
 
 
 def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: str) -> None:
@@ -248,14 +236,14 @@ def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: st
         for _ in range(3):
             page.keyboard.press("ArrowLeft")
 
-    answered(page, "z=", fewer)
+    settle_after(page, "z=", fewer)
     page.wait_for_selector(".cell .was")
     after = dict(page.evaluate(read))
     number = {
         name: int(text.replace(",", "")) for name, text in after.items() if name in ("postings read", "query terms")
     }
     assert number["postings read"] < int(before["postings read"].replace(",", ""))
-    assert number["query terms"] == int(asked(page)["z"][0])
+    assert number["query terms"] == int(query_of(page)["z"][0])
     assert f"was {before['postings read']}" in page.locator(".cell", has_text="postings read").inner_text()
     assert "of 10" in page.locator(".cell", has_text="as before").inner_text()
 

@@ -18,7 +18,7 @@ NETWORK = "Failed to load resource"
 BOXES = "all => all.map((e) => e.getBoundingClientRect()).map(({ x, y, width, height }) => [x, y, width, height])"
 
 
-def test_a_server_that_dies_is_told_of_and_waited_for(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
+def test_server_dies(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
     port = free_port()
     with serving("photos", library, tmp_path / "cache", port) as process:
         page = visit(f"{process.url}?q=red", expected=NETWORK)
@@ -158,8 +158,3 @@ def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Any], server: s
     page.goto(server)
     page.wait_for_selector("text=This index is empty")
     assert page.locator("text=boc index photos").is_visible()
-
-
-def test_no_result_is_said(visit: Callable[..., Any], odd_server: str) -> None:
-    page = signed_in(visit, odd_server, f"?q=red&filter={quote('maker=nobody')}")
-    page.wait_for_selector("text=Nothing found")

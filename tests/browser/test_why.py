@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.browser.pages import serving, settle, word
-from tests.helpers import boc
+from tests.helpers import run
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
@@ -114,13 +114,16 @@ def test_a_picture_is_written_in_words_that_search(
     library: Path, tmp_path: Path, visit: Callable[..., Any], servers: ExitStack
 ) -> None:
     words = tmp_path / "words.npz"
-    for command in (
-        ("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7),
-        ("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at",
-         f"file:{tmp_path / 'index'}"),
-    ):  # fmt: skip
-        done = boc(*command)
-        assert done.exit_code == 0, done.output
+    run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)
+    run(
+        "index",
+        "written",
+        library / "photos.h5",
+        "--code",
+        f"words(codebook={words})",
+        "--at",
+        f"file:{tmp_path / 'index'}",
+    )
     url = servers.enter_context(serving("written", tmp_path, tmp_path / "cache")).url
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)

@@ -20,8 +20,7 @@ from scipy import sparse
 from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
 from boc.inputs.features import FeatureFile
-from boc.inputs.metadata import holds, parse_filter
-from boc.inputs.sorting import by_field, check_sort
+from boc.inputs.metadata import by_field, check_sort, holds, parse_filter
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
 from boc.rerank.storage import kept, store

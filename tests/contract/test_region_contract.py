@@ -113,23 +113,26 @@ def ref(folder: Path, name: str) -> ImageRef:
     return ImageRef(name, folder / name)
 
 
-@pytest.mark.slow
-def test_a_picture_of_any_mode_has_regions_within_it_the_same_from_any_copy_of_the_source(given: Given) -> None:
+@pytest.mark.parametrize("name", PICTURES)
+def test_regions_of_every_mode(given: Given, name: str) -> None:
     source, folder = given
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-    assert copy.identity == source.identity
-    fresh = plugins.region_source(source.identity.spec)
-    for name in PICTURES:
-        expected = source(ref(folder, name))
-        assert expected.features.dtype == expected.boxes.dtype == np.float32
-        assert expected.features.shape == (len(expected), source.identity.dim)
-        assert np.isfinite(expected.features).all()
-        assert (expected.boxes >= 0).all()
-        assert (expected.boxes <= 1).all()
-        assert (expected.boxes[:, :2] < expected.boxes[:, 2:]).all()
-    for name in reversed(PICTURES):
-        expected = source(ref(folder, name))
-        for found in (fresh(ref(folder, name)), copy(ref(folder, name))):
+    regions = source(ref(folder, name))
+    assert regions.features.dtype == regions.boxes.dtype == np.float32
+    assert regions.features.shape == (len(regions), source.identity.dim)
+    assert np.isfinite(regions.features).all()
+    assert (regions.boxes >= 0).all()
+    assert (regions.boxes <= 1).all()
+    assert (regions.boxes[:, :2] < regions.boxes[:, 2:]).all()
+
+
+@pytest.mark.slow
+def test_source_copies_agree(given: Given) -> None:
+    source, folder = given
+    fresh, copy = plugins.region_source(source.identity.spec), pickle.loads(pickle.dumps(source))  # noqa: S301
+    assert fresh.identity == copy.identity == source.identity
+    first = [source(ref(folder, name)) for name in PICTURES]
+    for name, expected in reversed(list(zip(PICTURES, first, strict=True))):
+        for found in (each(ref(folder, name)) for each in (source, fresh, copy)):
             assert np.array_equal(found.features, expected.features)
             assert np.array_equal(found.boxes, expected.boxes)
 
@@ -140,7 +143,7 @@ def test_the_identity_finds_the_source_again(given: Given) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
-def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> None:
+def test_missing_picture(given: Given) -> None:
     source, folder = given
     with pytest.raises(ImageError, match="nowhere"):
         source(ref(folder, "nowhere.png"))
@@ -156,7 +159,7 @@ def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
-def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layout: str, suffix: str) -> None:
+def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
     source = plugins.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
     folder = draw(tmp_path / "pictures")
     for i, name in enumerate(PICTURES):
@@ -169,7 +172,7 @@ def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layo
         assert np.allclose(found.boxes * np.array(SIZE * 2), corners, atol=1e-4)
 
 
-def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
+def test_region_files_in_folders(tmp_path: Path) -> None:
     spec = make_files(tmp_path / "f", ("bu_att", "bu_box"), "npy")
     flat = plugins.region_source(spec)
     picture = draw(tmp_path / "pictures") / "grey.png"
@@ -184,15 +187,15 @@ def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
     assert len(nested(ImageRef("train/grey.png", picture))) == 3
 
 
-def test_an_unknown_kind_is_told_all_that_there_are() -> None:
+def test_unknown_kind() -> None:
     from encoders import regions
 
     with pytest.raises(EncoderError) as caught:
         plugins.region_source("magic:x")
-    for kind, written in regions.known().items():
+    for kind, written in regions.spec_forms().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
-    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.known())
+    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.spec_forms())
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
+from boc.errors import BocError
+
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
 )
+
+
+FORGED = int(os.environ.get("BOC_FORGED", "100"))
+"""How many forged files are tried."""
+
+
+def verdict(work: Callable[[], object], success: str) -> str:
+    """``success``, "refused" if ``work`` raises a BocError of one line, else the error that is none of ours."""
+    try:
+        work()
+    except BocError as error:
+        return "refused" if "\n" not in str(error) and str(error) else f"not one line: {str(error)[:300]}"
+    except Exception:
+        return " | ".join(traceback.format_exc().splitlines()[-7:])
+    return success
 
 
 def damages(sound: bytes) -> st.SearchStrategy[bytes]:

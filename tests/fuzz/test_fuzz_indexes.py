@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from boc.atomic_files import sha256
-from boc.errors import BocError
 from boc.indexes.compare import compare_pictures
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
+from tests.fuzz.mutations import FORGED, verdict
 from tests.indexing.embedded.test_corruption import DAMAGES, ask_all, damage, files_of, make
 from tests.indexing.embedded.test_crash import start, tell
 from tests.indexing.embedded.test_model_based import NAME, small_segments
 
-FORGED = int(os.environ.get("BOC_FORGED", "100"))
 ODD: tuple[Any, ...] = (None, True, -1, 0, 1, 10**12, 1.5, "", "x", "../x", [], {}, [1], {"a": 1})
 
 
@@ -70,6 +68,13 @@ def restored(home: Path) -> Iterator[None]:
             path.write_bytes(data)
 
 
+def use(home: Path, model: Any) -> None:
+    index = EmbeddedBackend(home.parent).open(NAME)
+    ask_all(index, model)
+    pictures = {item.id: item for item in index.items() if item.modality == "image"}
+    compare_pictures(list(pictures.values()), pictures, index.manifest.unreadable)
+
+
 def judge(folder: str, first: str, last: str) -> None:
     """Forge indexes one after the other, and tell what comes of each. In a process of its own."""
     small_segments(pytest.MonkeyPatch())
@@ -81,16 +86,7 @@ def judge(folder: str, first: str, last: str) -> None:
     for number in range(int(first), int(last)):
         with restored(home):
             tell(f"{number}: {forge(home, random.Random(number))}")
-            try:
-                index = EmbeddedBackend(home.parent).open(NAME)
-                ask_all(index, model)
-                pictures = {item.id: item for item in index.items() if item.modality == "image"}
-                compare_pictures(list(pictures.values()), pictures, index.manifest.unreadable)
-                tell("answered")
-            except BocError:
-                tell("refused")
-            except Exception:
-                tell(" | ".join(traceback.format_exc().splitlines()[-7:]))
+            tell(verdict(partial(use, home, model), "answered"))
 
 
 @pytest.mark.slow

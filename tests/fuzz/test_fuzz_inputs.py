@@ -37,7 +37,7 @@ TABLE = b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\na.jpg,
 CAPTIONS = b'image,caption\na.jpg,"a dog, and a cat"\nb.jpg,two birds\n'
 
 
-def taken_or_refused(data: bytes, read: Callable[[Path], object], name: str) -> None:
+def check(data: bytes, read: Callable[[Path], object], name: str) -> None:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / name
@@ -50,13 +50,13 @@ def taken_or_refused(data: bytes, read: Callable[[Path], object], name: str) -> 
 @example(b"image,caption\n\x00.jpg,a\n")
 @example(b"image,caption\na.jpg," + b"x" * 140_000)
 def test_captions(data: bytes) -> None:
-    taken_or_refused(data, open_source, "captions.csv")
+    check(data, open_source, "captions.csv")
 
 
 @given(damages(TABLE) | st.text().map(lambda text: f"id,tag:keyword\n{text}".encode(errors="replace")))
 @example(b"id,year:integer\na,9223372036854775808\n")
 def test_metadata(data: bytes) -> None:
-    taken_or_refused(data, Metadata.read, "m.csv")
+    check(data, Metadata.read, "m.csv")
 
 
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
@@ -87,7 +87,7 @@ def features(library: Path) -> bytes:
 @pytest.mark.slow
 @given(data=st.data())
 def test_feature_files(features: bytes, data: st.DataObject) -> None:
-    taken_or_refused(data.draw(damages(features)), drain, "f.h5")
+    check(data.draw(damages(features)), drain, "f.h5")
 
 
 @given(st.data(), JSON)

@@ -115,7 +115,7 @@ def judge(folder: str, first: str, last: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_damaged_picture_ends_the_process_or_holds_it_up(tmp_path: Path) -> None:
+def test_damaged_pictures_in_a_process(tmp_path: Path) -> None:
     process = start(judge, tmp_path, 0, PICTURES)
     outcomes = [line.partition(" ")[2] for line in process.communicate()[0].splitlines()]
     assert process.returncode == 0, f"ended by {process.returncode} at picture {len(outcomes)}"

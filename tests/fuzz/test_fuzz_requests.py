@@ -15,8 +15,7 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 from fastapi.testclient import TestClient
 
-from boc.web.app import create_app
-from boc.web.settings import Settings
+from tests.boc.web.test_api import client_of
 
 ROUTES = ("search", "explain/", "item/", "thumb/", "info", "")
 NAMES = ("q", "k", "rm", "z", "find", "like", "unlike", "filter", "hybrid", "rerank", "side", "weight", "words_weight")
@@ -33,8 +32,7 @@ HEADERS = st.dictionaries(
 @pytest.fixture(scope="module")
 def client(library: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path_factory.mktemp("cache")))
-    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    return client_of(searcher, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def command(
         click.echo(_speed(extraction), err=True)
     with FeatureFile(output) as file:
         click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
-        options.report(file.failed)
+        options.report(file.failures)
 
 
 def _speed(extraction: Extraction) -> str:

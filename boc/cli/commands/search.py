@@ -191,8 +191,7 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer all queries of a feature file, or of a file of sentences."""
-    from boc.inputs.features import is_feature_file
-    from boc.inputs.query_files import read_queries
+    from boc.inputs.features import is_feature_file, read_queries
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):

@@ -86,7 +86,7 @@ def command(
     """
     from boc import plugins
     from boc.atomic_files import check_writable, sole_writer
-    from boc.inputs.sources import joined, open_source, without
+    from boc.inputs.sources import join_sources, open_source, without
 
     trainer = plugins.trainer()
     with trainer.join_processes() as processes, ExitStack() as stack:
@@ -100,7 +100,7 @@ def command(
             held_out = None
             if validate is not None:
                 held_out = open_source(source, validate, images)
-                data = joined(without(data, held_out) if ids is None else data, held_out)
+                data = join_sources(without(data, held_out) if ids is None else data, held_out)
             validated = None if held_out is None else {item.id for item in held_out.items if item.modality == "image"}
             data.check_captioned()
             pictures = sum(item.modality == "image" for item in data.items)
@@ -140,7 +140,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource, *, quiet: bo
         extraction = Extraction(data, path, regions=source, workers=None)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
-        for _, reason in () if quiet else file.failed:
+        for _, reason in () if quiet else file.failures:
             click.echo(f"left out: {reason}", err=True)
     return path
 

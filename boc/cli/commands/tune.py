@@ -95,7 +95,7 @@ def _queries(path: Path, identity: Identity) -> Embeddings:
     """Return all queries of one modality of a feature file: the sentences, if it has any."""
     import numpy as np
 
-    from boc.inputs.query_files import read_queries
+    from boc.inputs.features import read_queries
     from boc.types import Embeddings
 
     batches = [batch for _, batch in read_queries(path, identity, None)]

@@ -36,7 +36,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("Cache-Control", "no-cache")  # an upgrade never mixes files of two versions
@@ -45,13 +45,14 @@ class Guard:
             await send(message)
 
         try:
-            answer = self._checked(scope, Headers(scope=scope))
+            answer = self._check(scope, Headers(scope=scope))
         except ProblemError as error:
             answer = refusal(error.status, str(error), error.headers)
-        await (answer or self._app)(scope, receive, guarded)
+        await (answer or self._app)(scope, receive, send_with_headers)
 
-    def _checked(self, scope: Scope, headers: Headers) -> Response | None:
-        """None for a request that may pass; the redirect that sets the cookie for one with the token in its address."""
+    def _check(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return None for a request that may pass; the redirect that sets the cookie for one with the token in its
+        address."""
         if path_of(scope) in PROBES:
             return None
         self._check_host(headers)
@@ -61,41 +62,41 @@ class Guard:
         if self._token is None:
             return None
         if path_of(scope) == "/":
-            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")))
+            return self._exchange_token(parse_qsl(scope["query_string"].decode("latin-1")))
         if not path_of(scope).startswith("/static/"):
             self._check_token(headers)
         return None
 
     def _check_host(self, headers: Headers) -> None:
         """Reject unknown host names: a foreign name that points here is how DNS rebinding reaches a local server."""
-        given = headers.getlist("host")
-        name = _host(given[0]) if len(given) == 1 else None
+        names = headers.getlist("host")
+        name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
-            shown = ", ".join(given)[:100]
+            shown = ", ".join(names)[:100]
             raise ProblemError(
                 400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
             )
 
-    def _handed_in(self, query: list[tuple[str, str]]) -> Response | None:
+    def _exchange_token(self, query: list[tuple[str, str]]) -> Response | None:
         """Set the cookie for a token in the address, and redirect to the address without it."""
-        given = dict(query).get("token")
-        if given is None:
+        token = dict(query).get("token")
+        if token is None:
             return None
-        if not _same(given, self._token or ""):
-            raise _unauthorized()
+        if not _same(token, self._token or ""):
+            raise _token_error()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         answer = RedirectResponse(f"./?{rest}" if rest else "./", 303, {"Cache-Control": "no-store"})
-        answer.set_cookie(COOKIE, _ticket(given), max_age=30 * 86400, httponly=True, samesite="strict")
+        answer.set_cookie(COOKIE, _ticket(token), max_age=30 * 86400, httponly=True, samesite="strict")
         return answer
 
     def _check_token(self, headers: Headers) -> None:
         token = self._token or ""
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _same(given.strip(), token):
+        kind, _, credentials = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _same(credentials.strip(), token):
             return
         if _same(_cookie(headers.get("cookie", "")), _ticket(token)):
             return
-        raise _unauthorized()
+        raise _token_error()
 
 
 def _check_origin(headers: Headers) -> None:
@@ -108,38 +109,38 @@ def _check_origin(headers: Headers) -> None:
         )
 
 
-def _unauthorized() -> ProblemError:
+def _token_error() -> ProblemError:
     said = "the token is missing or wrong; open the address with ?token=TOKEN, or send Authorization: Bearer TOKEN"
     return ProblemError(401, said, {"WWW-Authenticate": "Bearer"})
 
 
-def _same(given: str, wanted: str) -> bool:
+def _same(one: str, other: str) -> bool:
     """Compare in constant time, so that timing does not reveal where they differ."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode("utf-8", "surrogatepass"))
+    return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
 def _ticket(token: str) -> str:
-    """The value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
+    """Return the value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
     return hashlib.sha256(f"boc cookie\0{token}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _cookie(header: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        cookie = SimpleCookie(header).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if cookie is None else cookie.value
 
 
 def _host(header: str) -> str | None:
-    """The name in a Host header, without port and brackets; None if there is none."""
+    """Return the name in a Host header, without port and brackets; None if there is none."""
     try:
-        found = urlsplit(f"//{header}")
-        found.port  # noqa: B018 - raises for a port that is no number
+        address = urlsplit(f"//{header}")
+        address.port  # noqa: B018 - raises for a port that is no number
     except ValueError:
         return None
-    plain = found.netloc == header and "@" not in header and "/" not in header
-    return found.hostname if plain else None
+    plain = address.netloc == header and "@" not in header and "/" not in header
+    return address.hostname if plain else None
 
 
 def _is_address(name: str) -> bool:

@@ -22,11 +22,11 @@ _INDEX = re.compile("^/index/[^/]+(?=/)")
 
 
 def below_index(path: str) -> str:
-    """A path below the address of its index."""
+    """Return a path below the address of its index."""
     return _INDEX.sub("", path, count=1)
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path of a request below the mount prefix, and below the address of its index."""
+    """Return the path of a request below the mount prefix, and below the address of its index."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return below_index(path[len(root) :] if root and path.startswith(f"{root}/") else path)

@@ -22,7 +22,7 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._most = settings.upload + FORM
-        self._shown = settings.upload
+        self._limit = settings.upload
         self._patience = settings.patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,9 +48,9 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None if the client disconnected."""
-        told = headers.get("content-length", "0")
-        if not told.isdecimal() or int(told[:20]) > self._most:
+        """Return the body; None if the client disconnected."""
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared[:20]) > self._most:
             raise self._too_long()
         parts, length = [], 0
         while True:
@@ -66,7 +66,7 @@ class BodyLimit:
                 return b"".join(parts)
 
     def _too_long(self) -> ProblemError:
-        said = f"the picture has too many bytes, the limit is {self._shown:,}; reduce it"
+        said = f"the picture has too many bytes, the limit is {self._limit:,}; reduce it"
         return ProblemError(413, said, {"Connection": "close"})
 
 

@@ -49,8 +49,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         start, status, size = perf_counter(), 500, 0
-        wanted = Headers(scope=scope).get(ID, "")
-        id = wanted if _SOUND.fullmatch(wanted) else uuid4().hex[:16]
+        requested = Headers(scope=scope).get(ID, "")
+        id = requested if _SOUND.fullmatch(requested) else uuid4().hex[:16]
         REQUEST.set(id)
 
         async def observe(message: Message) -> None:

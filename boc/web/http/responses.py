@@ -76,7 +76,7 @@ def _message(error: Mapping[str, Any]) -> str:
     return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 
 
-class Compressed:
+class Compression:
     """Compress all responses but pictures and archives of them, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:

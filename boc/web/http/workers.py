@@ -42,12 +42,12 @@ class _Worker:
         return True
 
 
-def run_workers(count: int, work: Work, *given: Any, ready: Ready) -> None:
-    """Run ``work(told, first, *given)`` in ``count`` processes until Ctrl-C or SIGTERM.
+def run_workers(count: int, work: Work, *arguments: Any, ready: Ready) -> None:
+    """Run ``work(ready, first, *arguments)`` in ``count`` processes until Ctrl-C or SIGTERM.
 
-    ``work`` is to call ``told()`` once it answers requests; ``first`` is whether it runs in the first of the processes,
-    which begins alone. ``ready`` is called when all answer. The cores are shared out among them. BocError if a process
-    ends before it answers: what it raised.
+    ``work`` is to call its ``ready()`` once it answers requests; ``first`` is whether it runs in the first of the
+    processes, which begins alone. ``ready`` is called when all answer. The cores are shared out among them. BocError if
+    a process ends before it answers: what it raised.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     context = get_context("spawn")  # a fork would copy locks that threads of libraries hold
@@ -55,7 +55,7 @@ def run_workers(count: int, work: Work, *given: Any, ready: Ready) -> None:
 
     def start(first: bool = False) -> _Worker:
         word, end = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(end, work, first, *given), daemon=True)
+        process = context.Process(target=_run, args=(end, work, first, *arguments), daemon=True)
         process.start()
         end.close()
         workers.append(_Worker(process, word))
@@ -86,13 +86,13 @@ def _stop(workers: list[_Worker]) -> None:
         worker.process.kill()
 
 
-def _run(end: Connection, work: Work, first: bool, *given: Any) -> None:
+def _run(end: Connection, work: Work, first: bool, *arguments: Any) -> None:
     """A worker. It ignores Ctrl-C, which its parent passes on, and ends when its parent ends."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        work(lambda: end.send(None), first, *given)
+        work(lambda: end.send(None), first, *arguments)
     except BocError as error:
         end.send(str(error))
 

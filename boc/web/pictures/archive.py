@@ -16,8 +16,9 @@ CHUNK = 1 << 18  # bytes read at a time
 
 
 def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
-    """The files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too large."""
-    found, names, total = [], set(), 0
+    """Return the files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too
+    large."""
+    entries, names, total = [], set(), 0
     for item in items:
         path = Path(item.content)
         try:
@@ -28,26 +29,26 @@ def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
         while name.lower() in names:
             name = f"{Path(name).parent / Path(name).stem}_{Path(name).suffix}"
         names.add(name.lower())
-        found.append((path, name))
+        entries.append((path, name))
     if total > BYTES:
         raise ProblemError(413, f"the pictures have {total:,} bytes, the limit is {BYTES:,}; choose fewer")
-    return found
+    return entries
 
 
 def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
-    """The bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``."""
+    """Yield the bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``."""
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
         for path, name in chosen:
             with path.open("rb") as source, archive.open(zipfile.ZipInfo.from_file(path, name), "w") as target:
                 while chunk := source.read(CHUNK):
                     target.write(chunk)
-                    yield sink.taken()
-    yield sink.taken()
+                    yield sink.take()
+    yield sink.take()
 
 
 def _name(item: Item) -> str:
-    """The id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
+    """Return the id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
     parts = [re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", part) for part in item.id.split("/") if part not in ("", ".", "..")]
     name, suffix = "/".join(parts) or "picture", Path(item.content).suffix
     return name if Path(name).suffix.lower() == suffix.lower() else name + suffix
@@ -66,6 +67,6 @@ class _Sink:
     def flush(self) -> None:
         pass
 
-    def taken(self) -> bytes:
-        found, self._parts = b"".join(self._parts), []
-        return found
+    def take(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        return data

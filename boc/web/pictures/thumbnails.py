@@ -35,10 +35,10 @@ class Thumbnails:
     bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
-    def __init__(self, folder: Path, most: int, budget: Budget, counted: Callable[[bool], None]) -> None:
-        """``counted`` is called once per requested thumbnail, with True if the folder had it."""
+    def __init__(self, folder: Path, most: int, budget: Budget, count: Callable[[bool], None]) -> None:
+        """``count`` is called once per requested thumbnail, with True if the folder had it."""
         self._folder = folder
-        self._counted = counted
+        self._count = count
         self._most = most
         self._budget = budget
         self._lock = threading.Lock()
@@ -46,23 +46,23 @@ class Thumbnails:
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
     def tag(self, path: Path, side: int) -> str:
-        """The name of the thumbnail of a picture. ImageError if the picture is missing."""
+        """Return the name of the thumbnail of a picture. ImageError if the picture is missing."""
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index again") from error
-        told = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{side}"
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        facts = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
+        return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, path: Path, side: int) -> Thumbnail:
-        """The thumbnail of a picture. ImageError if the picture cannot be read."""
+        """Return the thumbnail of a picture. ImageError if the picture cannot be read."""
         tag = self.tag(path, side)
         file = self._folder / tag[:2] / f"{tag}.jpg"
         with suppress(OSError):
-            found = Thumbnail(file.read_bytes(), tag)
-            self._counted(True)
-            return found
-        self._counted(False)
+            thumbnail = Thumbnail(file.read_bytes(), tag)
+            self._count(True)
+            return thumbnail
+        self._count(False)
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)
@@ -74,7 +74,7 @@ class Thumbnails:
     def _draw(self, path: Path, side: int) -> bytes:
         try:
             with self._budget.of(path):
-                return _drawn(path, side)
+                return _jpeg(path, side)
         except ImageError as error:
             raise ImageError(str(error).replace(str(path), path.name)) from error
 
@@ -102,16 +102,16 @@ class Thumbnails:
         self._total = left
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time, size and path of every cached thumbnail."""
-        found = []
+        """Return time, size and path of every cached thumbnail."""
+        files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):
-                told = path.stat()
-                found.append((told.st_mtime_ns, told.st_size, path))
-        return found
+                status = path.stat()
+                files.append((status.st_mtime_ns, status.st_size, path))
+        return files
 
 
-def _drawn(path: Path, side: int) -> bytes:
+def _jpeg(path: Path, side: int) -> bytes:
     image = read_image(path, least=2 * side)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

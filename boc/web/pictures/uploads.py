@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.inputs.images import formats, opened
+from boc.inputs.images import formats, open_image
 from boc.web.http.responses import ProblemError
 
 
@@ -25,7 +25,7 @@ class Upload:
 
 
 @contextmanager
-def kept(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
+def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
     """Keep an uploaded picture in a temporary file.
 
     ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for more than ``most``
@@ -49,7 +49,7 @@ def _suffix(data: bytes, pixels: int) -> str:
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
     try:
-        with opened(io.BytesIO(data), "the picture") as image:
+        with open_image(io.BytesIO(data), "the picture") as image:
             (width, height), kind = image.size, str(image.format).lower()
     except ImageError as error:
         raise _refusal(error, pixels) from None
@@ -59,7 +59,7 @@ def _suffix(data: bytes, pixels: int) -> str:
 
 
 def _refusal(error: ImageError, pixels: int) -> ProblemError:
-    """What to answer for a picture whose header cannot be read."""
+    """Return the answer to a picture whose header cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):

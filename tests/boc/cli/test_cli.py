@@ -260,7 +260,7 @@ def test_extract_settings(library: Path, tmp_path: Path) -> None:
     ok("extract", library / "regions.h5", "-o", path, encoder(library), "--set=dtype=float32", "--set=concepts=false")
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
         assert file.header.dtype == "float32"
-        assert file.mapped("image", "dense/vectors").dtype == np.float32
+        assert file.memory_map("image", "dense/vectors").dtype == np.float32
         assert not file.ragged_arrays("image")
         assert full.ragged_arrays("image") == {"concepts", "boxes"}
         assert file.batch("text", 0, 1).embeddings.words is None

@@ -14,8 +14,7 @@ from boc.errors import BackendError, BocError, EncoderError
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile
-from boc.inputs.query_files import read_queries
+from boc.inputs.features import FeatureFile, read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
@@ -218,7 +217,7 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
     assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [0, 36]
     at = f"file:{tmp_path / 'index'}"
     with FeatureFile(tmp_path / "f.h5") as file:
-        assert file.failed == []
+        assert file.failures == []
         assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [0, 1, 2, 3, 0]
         codec = fit_code(file, global_code(z=16))
         assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]

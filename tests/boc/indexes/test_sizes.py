@@ -13,9 +13,8 @@ from boc.codecs import SurrogateCodec, global_code
 from boc.indexes import sizes
 from boc.indexes.build import build_index
 from boc.indexes.learn import fit_code
-from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
+from boc.inputs.features import FeatureFiles, Header
 from boc.types import Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
 

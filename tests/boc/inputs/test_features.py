@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FORMAT, FeatureFile, Header, is_embeddings
+from boc.inputs.features import FORMAT, FeatureFile, FeatureFiles, Header, is_embeddings
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 from tests.oracles import TEXT
 
@@ -68,7 +67,7 @@ SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
     dtype=st.sampled_from(["float16", "float32"]),
     batch=st.integers(1, 6),
 )
-def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
+def test_feature_file_round_trip(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
     batches = [[make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)] for i, (a, b) in
                enumerate(parts)]  # fmt: skip
     with TemporaryDirectory() as folder:
@@ -87,7 +86,7 @@ def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtyp
                 assert np.array_equal(file.vectors(modality), whole.embeddings.vectors)
                 for name, values in (("dense/vectors", whole.embeddings.vectors),
                                      ("ragged/concepts", whole.embeddings.concepts.values)):  # fmt: skip
-                    mapped = file.mapped(modality, name)
+                    mapped = file.memory_map(modality, name)
                     assert mapped.dtype == dtype
                     assert np.array_equal(mapped.astype(np.float32), values)
                     assert not mapped.flags.writeable or mapped.size == 0
@@ -105,7 +104,7 @@ def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> N
         path = write(Path(folder) / "f.h5", HEADER, [[batch]], [("é", "日本")])
         with FeatureFile(path) as file:
             assert file.items("text") == items
-            assert file.failed == [("é", "日本")]
+            assert file.failures == [("é", "日本")]
 
 
 def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
@@ -114,7 +113,6 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
         assert file.header == HEADER
         assert file.header.identity == Identity("tern:somewhere", "ab" * 32, 3)
         found = file.batch("image", 1, 3).embeddings
-        assert found.concepts is not None
         assert [len(found.concepts[i]) for i in range(2)] == [0, 1]
         assert np.array_equal(found.vectors, rows.embeddings.vectors[1:])
         assert file.count("text") == 0
@@ -125,7 +123,7 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
     assert is_embeddings(tmp_path / "f.h5")
 
 
-def test_regions_keep_the_last_bits_of_their_boxes(tmp_path: Path) -> None:
+def test_region_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
     ragged = {"features": Ragged.from_sets([f for f, _ in sets], 5), "boxes": Ragged.from_sets([b for _, b in sets], 4)}
@@ -147,39 +145,40 @@ def test_regions_keep_the_last_bits_of_their_boxes(tmp_path: Path) -> None:
 PARTS = [[make_rows([1, 0, 3], start=0)], [make_rows([0, 0], start=3)], [make_rows([2], "text", start=5)]]
 
 
+def extend(writer: FeatureWriter, parts: Sequence[Sequence[Batch]]) -> None:
+    for batches in parts:
+        writer.append(len(batches[0].items), batches)
+
+
 @pytest.mark.parametrize("before", range(4))
-def test_a_resumed_file_is_the_undisturbed_one_to_the_byte(tmp_path: Path, before: int) -> None:
+def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "resumed.h5"
     with FeatureWriter(path, HEADER) as writer:
-        for batches in PARTS[:before]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[:before])
     with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract command"):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(b"half a part")
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5, 6][before]
-        for batches in PARTS[before:]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[before:])
         writer.finish()
     assert path.read_bytes() == whole.read_bytes()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["resumed.h5", "whole.h5"]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, lost: int) -> None:
+def test_kill_while_parts_are_removed(tmp_path: Path, lost: int) -> None:
     whole = write(tmp_path / "whole.h5", HEADER, PARTS)
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
-        for batches in PARTS:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS)
     shutil.copy(whole, path)
     parts = sorted((tmp_path / "f.h5.parts").glob("[0-9]*.h5"))
     parts[lost].unlink()
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5][lost]
-        for batches in PARTS[lost:]:
-            writer.append(len(batches[0].items), batches)
+        extend(writer, PARTS[lost:])
         writer.finish()
     assert path.read_bytes() == whole.read_bytes()
 
@@ -195,9 +194,7 @@ def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, l
         ({"spec": "tern:b", "dim": 4}, "spec and dim"),
     ],
 )
-def test_parts_of_another_run_are_refused_naming_what_differs(
-    tmp_path: Path, change: dict[str, str], named: str
-) -> None:
+def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str) -> None:
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
         writer.append(3, PARTS[0])
@@ -214,14 +211,8 @@ def test_failures_are_kept_in_order_across_parts(tmp_path: Path) -> None:
         writer.append(1, [], [("c", "gone")])
         writer.finish()
     with FeatureFile(path) as file:
-        assert file.failed == [("b", "torn"), ("a", "empty"), ("c", "gone")]
+        assert file.failures == [("b", "torn"), ("a", "empty"), ("c", "gone")]
         assert file.count("image") == 3
-
-
-def test_a_file_may_hold_failures_only(tmp_path: Path) -> None:
-    with FeatureFile(write(tmp_path / "f.h5", HEADER, [[]], [("a", "torn")])) as file:
-        assert file.failed == [("a", "torn")]
-        assert [file.count(modality) for modality in MODALITIES] == [0, 0]
 
 
 def test_arrays_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
@@ -249,7 +240,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_no_feature_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_no_feature_file(tmp_path: Path) -> None:
     assert "no such file; make it with boc extract" in refusal(tmp_path / "missing.h5")
     (tmp_path / "notes.h5").write_text("not HDF5")
     (tmp_path / "empty.h5").touch()
@@ -274,7 +265,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     assert "incomplete header; make the file again" in refusal(path)
 
 
-def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_path: Path) -> None:
+def test_header_omits_defaults(tmp_path: Path) -> None:
     with h5py.File(write(tmp_path / "f.h5", HEADER, PARTS)) as file:
         assert set(file.attrs) == {"kind", "spec", "digest", "dim", "dtype", "source", "format"}
     told = replace(HEADER, precision="bfloat16", shard="3/16")
@@ -296,19 +287,14 @@ def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, 
             write(
                 Path(folder) / f"{i}.h5",
                 replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
-                [
-                    [
-                        make_rows([2] * count, modality, start=10 * i)
-                        for modality, count in zip(MODALITIES, counts, strict=True)
-                    ]
-                ],
+                [[make_rows([2] * n, m, start=10 * i) for m, n in zip(MODALITIES, counts, strict=True)]],
                 [(f"bad {i}", "torn")],
             )
             for i, counts in enumerate(parts)
         ]
         given_in = order.sample(paths, len(paths))
         with FeatureFiles(given_in) as files:
-            assert files.failed == [(f"bad {i}", "torn") for i in range(len(parts))]
+            assert files.failures == [(f"bad {i}", "torn") for i in range(len(parts))]
             assert files.header.identity == HEADER.identity
             assert (files.header.shard == "") == (len(parts) > 1)
             for position, modality in enumerate(MODALITIES):
@@ -335,7 +321,7 @@ def files_source(paths: Sequence[Path]) -> str:
         return files.header.source
 
 
-def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path: Path) -> None:
+def test_source_of_several_files(tmp_path: Path) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1])]])
     two = write(tmp_path / "2.h5", replace(HEADER, source="2"), [[make_rows([1], start=1)]])
     three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
@@ -350,25 +336,18 @@ def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path
         ({"kind": "regions"}, "their kind is regions and embeddings"),
         ({"digest": "other"}, "their digest is other and "),
         ({"dtype": "float16"}, "their dtype is float16 and float32"),
+        ({"precision": "bfloat16"}, "their precision is bfloat16 and float32"),
         ({}, "both hold 'image-0'"),
+        ({"source": "zz"}, "one of them holds no concept sets"),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused_naming_both(
-    tmp_path: Path, change: dict[str, str], words: str
-) -> None:
+def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: str) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    rows: Batch | RegionBatch = make_rows([3])
+    rows: Batch | RegionBatch = make_rows([3], concepts="no concept" not in words)
     if "kind" in change:
         rows = RegionBatch(rows.items, rows.embeddings.concepts, Ragged.from_sets([np.ones((3, 4))], 4))
-    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[rows]])
+    two = write(tmp_path / "2.h5", replace(HEADER, **({"source": "z"} | change)), [[rows]])
     with pytest.raises(FeatureFileError) as caught:
         FeatureFiles([one, two])
     for part in (str(one), str(two), words):
         assert part in str(caught.value)
-
-
-def test_files_with_and_without_concepts_are_not_mixed(tmp_path: Path) -> None:
-    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    two = write(tmp_path / "2.h5", replace(HEADER, source="z"), [[make_rows([3], start=5, concepts=False)]])
-    with pytest.raises(FeatureFileError, match="one of them holds no concept sets"):
-        FeatureFiles([two, one])

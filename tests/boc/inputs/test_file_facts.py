@@ -11,7 +11,7 @@ from boc.inputs.file_facts import FIELDS, STATE, file_facts
 from boc.inputs.metadata import parse_filter
 
 
-def test_they_are_values_of_their_types(tmp_path: Path) -> None:
+def test_file_facts(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"abc")
     os.utime(tmp_path / "a.jpg", ns=(1, 1_600_000_000_123_456_789))
     facts = file_facts(tmp_path / "a.jpg")
@@ -27,7 +27,7 @@ def test_they_are_values_of_their_types(tmp_path: Path) -> None:
     assert set(STATE) <= set(FIELDS)
 
 
-def test_they_depend_on_bytes_and_time_alone(tmp_path: Path) -> None:
+def test_facts_of_equal_files(tmp_path: Path) -> None:
     for name, content in (("a", b"abc"), ("b", b"abc"), ("c", b"abd")):
         (tmp_path / name).write_bytes(content)
         os.utime(tmp_path / name, (5, 5))

@@ -21,7 +21,6 @@ from PIL import Image, ImageFile
 
 from boc.errors import ADVICE, BocError, ImageError
 from boc.inputs.images import MAX_PIXELS, image_size, read_image, thumbnail_uri
-from tests.helpers import SHARED
 
 RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
 ORIENTATION = 0x0112
@@ -70,9 +69,9 @@ def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
         Image.fromarray(deep).save(path)
         with Image.open(path) as stored:
             assert stored.mode.startswith("I")
-        found = pixels(path)[..., 0].astype(int)
-        assert np.abs(found - deep / 257).max() <= 1
-        assert found[1, 2] == 255
+        values = pixels(path)[..., 0].astype(int)
+        assert np.abs(values - deep / 257).max() <= 1
+        assert values[1, 2] == 255
 
 
 def palette(*colours: tuple[int, int, int]) -> Image.Image:
@@ -107,19 +106,8 @@ def test_every_mode_becomes_colours(
 def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
     parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
     Image.fromarray((low + parts * (high - low)).astype(np.float32)).save(tmp_path / "a.tif")
-    found = pixels(tmp_path / "a.tif")[..., 0].astype(int)
-    assert np.abs(found - parts * 255).max() <= 1
-
-
-@pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_transparency_is_laid_on_white(tmp_path: Path, mode: str) -> None:
-    alpha = np.array([[0, 128, 255]], dtype=np.uint8)
-    colour = np.zeros((1, 3, 3 if mode == "RGBA" else 1), dtype=np.uint8)
-    Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2)).save(tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as stored:
-        assert stored.mode == mode
-    expected = [255 - int(a) for a in alpha[0]]
-    assert pixels(tmp_path / "a.png").tolist() == [[[value] * 3 for value in expected]]
+    values = pixels(tmp_path / "a.tif")[..., 0].astype(int)
+    assert np.abs(values - parts * 255).max() <= 1
 
 
 def test_printing_colours_are_converted(tmp_path: Path) -> None:
@@ -127,20 +115,20 @@ def test_printing_colours_are_converted(tmp_path: Path) -> None:
     assert np.abs(pixels(tmp_path / "a.jpg").astype(int) - RED).max() <= 6
 
 
-def test_the_first_picture_of_an_animation_is_taken(tmp_path: Path) -> None:
+def test_animation(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (5, 4), colour) for colour in (RED, WHITE, BLACK)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=50, loop=0)
-    found = pixels(tmp_path / "a.gif")
-    assert found.shape == (4, 5, 3)
-    assert (found == RED).all()
+    values = pixels(tmp_path / "a.gif")
+    assert values.shape == (4, 5, 3)
+    assert (values == RED).all()
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tif"])
 def test_every_kind_of_file_is_read(tmp_path: Path, suffix: str) -> None:
     Image.new("RGB", (16, 12), RED).save(tmp_path / f"a.{suffix}")
-    found = pixels(tmp_path / f"a.{suffix}")
-    assert found.shape == (12, 16, 3)
-    assert np.abs(found.astype(int) - RED).max() <= 8
+    values = pixels(tmp_path / f"a.{suffix}")
+    assert values.shape == (12, 16, 3)
+    assert np.abs(values.astype(int) - RED).max() <= 8
 
 
 def refusal(path: Path, **limits: int) -> str:
@@ -162,7 +150,7 @@ def test_a_truncated_picture_is_refused(tmp_path: Path, suffix: str) -> None:
     assert "fetch it again or delete it" in refusal(path) or "not a picture" in refusal(path)
 
 
-def test_what_is_no_picture_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_no_picture(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("this is no picture")
     assert "empty file (0 bytes); delete it or fetch it again" in refusal(tmp_path / "empty.jpg")
@@ -171,22 +159,22 @@ def test_what_is_no_picture_is_refused_with_the_next_step(tmp_path: Path) -> Non
     assert "cannot be read (Is a directory)" in refusal(tmp_path)
 
 
-def png_header(width: int, height: int) -> bytes:
-    """A PNG of that size with no picture data at all."""
+def png(width: int, height: int, packed: bytes = b"") -> bytes:
+    """A PNG whose header names that size, whatever its ``packed`` pixels are."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
-def test_too_many_pixels_are_refused_by_the_header_alone(tmp_path: Path) -> None:
+def test_pixel_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(png_header(60, 50))
+    path.write_bytes(png(60, 50))
     assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(path, max_pixels=2999)
     assert "cannot be read" in refusal(path, max_pixels=3000)  # allowed, and then there is nothing to decode
-    path.write_bytes(png_header(20_000, 20_000))
+    path.write_bytes(png(20_000, 20_000))
     assert f"the limit is {MAX_PIXELS:,}; reduce the picture" in refusal(path)
     noise(10).save(path)
     assert read_image(path, max_pixels=100).size == (10, 10)
@@ -195,7 +183,7 @@ def test_too_many_pixels_are_refused_by_the_header_alone(tmp_path: Path) -> None
 
 def test_the_limit_of_pillow_does_not_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(png_header(12_000, 10_000))  # Pillow warns here; the limit of read_image decides
+    path.write_bytes(png(12_000, 10_000))  # Pillow warns here; the limit of read_image decides
     assert "12000 x 10000 pixels, the limit is 100,000,000" in refusal(path)
     noise(10).save(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)
@@ -223,25 +211,15 @@ class Raising:
 
 FAILURES = [
     struct.error("unpack requires a buffer of 2 bytes"),
-    TypeError("'int' object is not subscriptable"),
-    AttributeError("'bytes' object has no attribute 'get'"),
-    RuntimeError("decoder gave up"),
-    NotImplementedError("sub-images"),
     MemoryError(),
-    OverflowError("too large"),
-    KeyError(0),
     RecursionError("deep"),
-    AssertionError(),
     OSError("broken data stream"),
-    ZeroDivisionError(),
 ]
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["load", "convert"])
-def test_whatever_a_decoder_raises_is_told_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str
-) -> None:
+def test_decoder_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image if at == "convert" else ImageFile.ImageFile, at, Raising(error))
     with pytest.raises(ImageError, match=r"a\.png"):
@@ -249,9 +227,7 @@ def test_whatever_a_decoder_raises_is_told_of_the_picture(
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-def test_exif_that_cannot_be_read_costs_no_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image, "getexif", Raising(error))
     assert np.array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
@@ -259,9 +235,7 @@ def test_exif_that_cannot_be_read_costs_no_picture(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_what_the_system_lacks_is_no_fault_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "open", Raising(OSError(number, os.strerror(number))))
     with pytest.raises(BocError, match=re.escape(ADVICE[number])) as caught:
@@ -269,25 +243,8 @@ def test_what_the_system_lacks_is_no_fault_of_the_picture(
     assert not isinstance(caught.value, ImageError)
 
 
-@pytest.mark.parametrize("name", ["bad-exif.jpg", "exif_1_TypeError.jpg", "exif_2_AttributeError.jpg"])
-def test_photographs_with_damaged_exif_are_read(name: str) -> None:
-    folder = SHARED / "fixtures" / "defects" / "pictures"
-    if not folder.is_dir():
-        pytest.skip(f"no damaged pictures in {folder}")
-    assert read_image(folder / name).mode == "RGB"
-
-
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
-@pytest.mark.parametrize("orientation", STORED)
-def test_the_size_is_that_of_the_upright_picture(tmp_path: Path, suffix: str, orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    corners().save(tmp_path / f"a.{suffix}", exif=exif)
-    assert image_size(tmp_path / f"a.{suffix}") == read_image(tmp_path / f"a.{suffix}").size
-
-
 @pytest.mark.parametrize("format", ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"])
-def test_no_other_format_is_opened_whatever_the_file_is_called(tmp_path: Path, format: str) -> None:
+def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
     corners().save(tmp_path / "a.jpg", format)
     for read in (read_image, image_size):
         with pytest.raises(ImageError, match="not a picture in a known format"):
@@ -296,7 +253,7 @@ def test_no_other_format_is_opened_whatever_the_file_is_called(tmp_path: Path, f
 
 @settings(max_examples=20)
 @given(width=st.integers(1, 30), height=st.integers(1, 700), mode=st.sampled_from(["RGBA", "LA", "P"]))
-def test_transparency_is_laid_on_white_as_in_one_piece(width: int, height: int, mode: str) -> None:
+def test_transparency(width: int, height: int, mode: str) -> None:
     values = np.random.default_rng(width * height).integers(0, 256, (height, width, 4), dtype=np.uint8)
     image = Image.fromarray(values).convert(mode)
     with TemporaryDirectory() as folder:

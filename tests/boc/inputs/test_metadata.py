@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocError, SourceError
-from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared
+from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared_field
 from boc.types import FieldType, Filter, Item
 from tests.oracles import picture, sentence
 
@@ -36,9 +36,9 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         "猫.png, 7 ,,,,,",
         "bare,,,,,,",
     ]
-    found = read(tmp_path, "\r\n".join(lines))
-    assert found.types == TYPES
-    assert found.rows == {
+    table = read(tmp_path, "\r\n".join(lines))
+    assert table.types == TYPES
+    assert table.rows == {
         "a.png": {
             "year": 2019, "tag": ["dog", "two dogs"], "taken": "2021-05-01T00:00:00", "sharpness": 0.5,
             "indoors": True, "title": "Ein Bild, groß",
@@ -50,7 +50,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         "猫.png": {"year": 7},
         "bare": {},
     }  # fmt: skip
-    assert isinstance(found.rows["a.png"]["year"], int)
+    assert isinstance(table.rows["a.png"]["year"], int)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         ('id,year\na,"1', ["not a CSV"]),
     ],
 )
-def test_what_is_no_table_is_refused_with_place_value_and_rule(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_bad_metadata_table(tmp_path: Path, text: str, words: list[str]) -> None:
     with pytest.raises(SourceError) as caught:
         read(tmp_path, text)
     for word in ["table.csv", *words]:
         assert word in str(caught.value)
 
 
-def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
+def test_unreadable_table(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("id,tag\na,é".encode("latin-1"))
     for name in ("latin.csv", "nothing.csv", "."):
         with pytest.raises(SourceError, match="not a readable CSV file"):
@@ -98,7 +98,7 @@ def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
     st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(lambda moment: moment.replace(microsecond=0)),
     st.integers(-23 * 60, 23 * 60),
 )
-def test_dates_are_moments_in_utc_whose_text_is_ordered_as_they_are(moment: datetime, minutes: int) -> None:
+def test_dates_in_utc(moment: datetime, minutes: int) -> None:
     local = moment.replace(tzinfo=timezone.utc).astimezone(timezone(timedelta(minutes=minutes)))
     value = parse_filter(f"taken={local.isoformat()}", TYPES).value
     assert value == moment.isoformat()
@@ -113,9 +113,7 @@ def test_dates_are_moments_in_utc_whose_text_is_ordered_as_they_are(moment: date
     of=st.datetimes(datetime(1, 1, 1)), near=st.booleans(), length=st.sampled_from([4, 7, 10]),
     op=st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
 )  # fmt: skip
-def test_a_year_a_month_or_a_day_stands_for_its_whole_time(
-    moment: datetime, of: datetime, near: bool, length: int, op: str
-) -> None:
+def test_periods_in_filters(moment: datetime, of: datetime, near: bool, length: int, op: str) -> None:
     """Comparing with a period is comparing with the begin of a date."""
     value, period = moment.isoformat(), (moment if near else of).isoformat()[:length]
     mine = value[:length]
@@ -124,7 +122,7 @@ def test_a_year_a_month_or_a_day_stands_for_its_whole_time(
     assert holds(parse_filter(f"taken{op}{period}", TYPES), {"taken": value}) == expected
 
 
-def test_captions_have_the_values_of_their_picture_unless_they_have_their_own(tmp_path: Path) -> None:
+def test_metadata_of_captions(tmp_path: Path) -> None:
     table = read(tmp_path, "id,year:integer,tag\na,1,x\na#1,2,\n")
     assert table.of(picture("a")) == {"year": 1, "tag": "x"}
     assert table.of(sentence("a#0", group="a")) == {"year": 1, "tag": "x"}
@@ -134,7 +132,7 @@ def test_captions_have_the_values_of_their_picture_unless_they_have_their_own(tm
     assert table.strangers([]) == ["a", "a#1"]
 
 
-def test_the_digest_tells_values_and_types_apart_but_not_the_order_of_lines(tmp_path: Path) -> None:
+def test_metadata_digest(tmp_path: Path) -> None:
     texts = [
         "id,y:integer\na,1\nb,2",
         "id,y:integer\nb,2\na,1",
@@ -202,11 +200,11 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
         ("indoors=True", Filter("indoors", "=", True)),
     ],
 )
-def test_filters_are_parsed_by_the_type_of_their_field(text: str, expected: Filter) -> None:
-    found = parse_filter(text, TYPES)
-    assert found == expected
-    assert type(found.value) is type(expected.value)
-    assert check_filter(found, TYPES) is found
+def test_parse_filter(text: str, expected: Filter) -> None:
+    condition = parse_filter(text, TYPES)
+    assert condition == expected
+    assert type(condition.value) is type(expected.value)
+    assert check_filter(condition, TYPES) is condition
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,7 @@ def test_filters_are_parsed_by_the_type_of_their_field(text: str, expected: Filt
         ("title=a", ["title is of type text", "--hybrid"]),
     ],
 )
-def test_what_is_no_filter_is_refused(text: str, words: list[str]) -> None:
+def test_bad_filter(text: str, words: list[str]) -> None:
     with pytest.raises(BocError) as caught:
         parse_filter(text, TYPES)
     for word in words:
@@ -254,5 +252,5 @@ def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -
 
 def test_fields_beyond_the_declared_are_named() -> None:
     items = [picture("a"), Item("b", "image", "", fields={"year": 1})]
-    assert undeclared(items, {"year": "integer"}) is None
-    assert undeclared(items, {"tag": "keyword"}) == "year"
+    assert undeclared_field(items, {"year": "integer"}) is None
+    assert undeclared_field(items, {"tag": "keyword"}) == "year"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from boc.indexes.sync import sync_index
 from boc.inputs import ocr
 from boc.types import ImageRef
 from tests.boc.indexes.collections_of_files import Counting
-from tests.helpers import boc
+from tests.helpers import boc, refuse_connections, run
 
 installed = pytest.mark.skipif(
     find_spec("rapidocr") is None or find_spec("onnxruntime") is None, reason="reading words needs the extra ocr"
@@ -71,11 +70,8 @@ def held(at: str) -> dict[str, Any]:
 
 @installed
 @pytest.mark.slow
-def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> NoReturn:
-        raise AssertionError("a download")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
     assert read(paint(tmp_path / "b.jpg", "EXIT", turn=6)) == "EXIT"
@@ -85,20 +81,17 @@ def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch:
 
 @installed
 @pytest.mark.slow
-def test_the_command_reads_signs_and_hybrid_search_finds_them(library: Path, tmp_path: Path) -> None:
+def test_ocr_in_hybrid_search(library: Path, tmp_path: Path) -> None:
     for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
         paint(tmp_path / "signs" / name, text)
     at = ("--at", f"file:{tmp_path / 'index'}")
-    made = boc("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
-    assert made.exit_code == 0, made.output
-    found = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
-    assert "two.png" in found.stdout
+    run("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
+    result = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
+    assert "two.png" in result.stdout
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
-) -> None:
+def test_ocr_of_an_unreadable_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     class Engine:
         def __call__(self, pixels: Any) -> NoReturn:
             raise RuntimeError("a tensor of no size")
@@ -111,16 +104,16 @@ def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
         assert read(path) == ""
 
 
-def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
-    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
-    assert made.exit_code == 1
-    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in made.stderr
+    result = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
+    assert result.exit_code == 1
+    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in result.stderr
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_words_are_read_once_and_follow_their_pictures(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
     for i, name in enumerate(("a.png", "b.png", "empty.png")):
         noise(folder / name, i)
@@ -144,7 +137,7 @@ def test_words_are_read_once_and_follow_their_pictures(encoder: Counting, preten
     assert {hit.item.id for hit in hits} == {"b.png", "c.png", "new.png"}
 
 
-def test_a_kill_costs_at_most_the_pictures_of_a_commit(
+def test_kill_while_reading_words(
     encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
@@ -168,7 +161,7 @@ def test_a_kill_costs_at_most_the_pictures_of_a_commit(
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
 
-def test_an_index_whose_table_has_the_field_keeps_it(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+def test_ocr_field_of_a_table(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
     noise(folder / "a.png", 0)
     (tmp_path / "own.csv").write_text("id,ocr:text\na.png,by hand\n", encoding="utf-8")
@@ -179,7 +172,7 @@ def test_an_index_whose_table_has_the_field_keeps_it(encoder: Counting, pretende
     assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
 
 
-def test_where_there_are_no_pictures_it_is_refused(library: Path, tmp_path: Path) -> None:
-    made = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
-    assert made.exit_code == 1
-    assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in made.stderr
+def test_ocr_without_pictures(library: Path, tmp_path: Path) -> None:
+    result = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
+    assert result.exit_code == 1
+    assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in result.stderr

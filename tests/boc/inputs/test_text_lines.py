@@ -34,13 +34,9 @@ def test_a_line_that_is_not_utf8_is_named() -> None:
         text_lines("tea\ncaf\xe9\n".encode("latin-1"), "q.txt")
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf"])
-def test_a_list_of_nothing_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "ids.txt").write_bytes(data)
-    with pytest.raises(SourceError, match="lists no ids"):
-        read_ids(tmp_path / "ids.txt")
-
-
-def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="No such file"):
+@pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf", None])
+def test_empty_or_missing_lists_are_refused(tmp_path: Path, data: bytes | None) -> None:
+    if data is not None:
+        (tmp_path / "ids.txt").write_bytes(data)
+    with pytest.raises(SourceError, match="No such file" if data is None else "lists no ids"):
         read_ids(tmp_path / "ids.txt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -10,17 +11,19 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Item
+from boc.types import Embeddings
+from tests.boc.inputs.test_images import png
 from tests.boc.web.test_api import TEXT, client_of
+from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -50,17 +53,12 @@ TRAVERSALS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
 @pytest.fixture
 def client(searcher: Searcher, tmp_path: Path) -> TestClient:
     return client_of(searcher, tmp_path, upload=UPLOAD, pixels=1_000_000)
 
 
-def refused(answer: Any, status: int, said: str = "") -> None:
+def assert_refused(answer: Any, status: int, said: str = "") -> None:
     """An error of this kind: one line of JSON that no browser takes for anything else."""
     assert answer.status_code == status, answer.text[:300]
     assert answer.headers["content-type"] == "application/json"
@@ -70,16 +68,6 @@ def refused(answer: Any, status: int, said: str = "") -> None:
     assert set(found) == {"error"}
     assert "\n" not in found["error"]
     assert re.search(said, found["error"]), found["error"]
-
-
-def png(width: int, height: int, data: bytes = b"") -> bytes:
-    """A PNG whose header tells of this many pixels, whatever it holds."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def picture(**options: Any) -> bytes:
@@ -93,7 +81,7 @@ def picture(**options: Any) -> bytes:
 @pytest.mark.parametrize("id", TRAVERSALS)
 def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: str) -> None:
     answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))
-    refused(answer, 404)
+    assert_refused(answer, 404)
     assert "root:" not in answer.text
 
 
@@ -101,7 +89,7 @@ def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: 
     "path", ["../app.py", "..%2fapp.py", "%2e%2e/settings.py", "/etc/passwd", "%2fetc%2fpasswd", ""]
 )
 def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> None:
-    refused(client.get(f"/static/{path}"), 404)
+    assert_refused(client.get(f"/static/{path}"), 404)
 
 
 @pytest.mark.slow
@@ -126,23 +114,21 @@ def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> No
     ],
     ids=lambda value: None if not isinstance(value, bytes) else repr(value[:12]),
 )
-def test_pictures_that_are_none_or_too_much_are_refused_before_they_cost_anything(
-    client: TestClient, route: str, data: bytes, status: int, said: str
-) -> None:
+def test_uploads_wrong_or_too_large(client: TestClient, route: str, data: bytes, status: int, said: str) -> None:
     name = "x.png\r\nX-Evil: 1"
-    refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
+    assert_refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
     assert client.get("/api/search", params={"q": TEXT}).status_code == 200
 
 
-def test_a_small_file_that_unpacks_to_much_is_not_unpacked(client: TestClient) -> None:
+def test_decompression_bombs(client: TestClient) -> None:
     rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
     assert len(rows) < UPLOAD
-    refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
+    assert_refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
     whole = picture()
     bomb = b"zTXt" + b"a\0\0" + zlib.compress(b"x" * 20_000_000, 9)  # text beside the picture
     chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
     assert len(chunk) < UPLOAD
-    refused(
+    assert_refused(
         client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}), 400, "cannot be read"
     )
 
@@ -150,18 +136,20 @@ def test_a_small_file_that_unpacks_to_much_is_not_unpacked(client: TestClient) -
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain", ""])
 def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> None:
-    refused(client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart")
+    assert_refused(
+        client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart"
+    )
 
 
 def test_broken_forms_are_refused(client: TestClient) -> None:
     broken = {"content-type": "multipart/form-data; boundary=x"}
-    refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
-    refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
-    refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
-    refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
+    assert_refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
+    assert_refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
+    assert_refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
+    assert_refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
 
 
-def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:
+def test_body_without_length(client: TestClient) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -171,9 +159,9 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
             yield b"x" * 10_000
 
     headers = {"content-type": "multipart/form-data; boundary=x"}
-    refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
+    assert_refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
     wrong = {**headers, "content-length": "99999999999999999999"}
-    refused(client.post("/api/search", content=b"x", headers=wrong), 413)
+    assert_refused(client.post("/api/search", content=b"x", headers=wrong), 413)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +170,10 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
         ({"q": ""}, "empty"),
         ({"q": " \t\n"}, "empty"),
         ({}, "nothing to look for"),
+        ({"q": "-snow"}, "nothing to look for"),
+        ({"q": "x", "weight": "0"}, "^weight: "),
+        ({"q": "x", "unlike": [""]}, "^unlike"),
+        ({"like": ["003.png"] * 65}, "^like: "),
         ({"q": "x" * 1001}, "1000"),
         *[({"q": "x", "k": k}, "^k: ") for k in ("0", "-1", "1001", "1e9", "nan", "", "9" * 400, "0x10", "ten")],
         *[({"q": "x", "rm": rm}, "^rm: ") for rm in ("0", "-1", "nan", "inf", "-inf", "1e309", "0.5", "9999")],
@@ -201,11 +193,11 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
     ],
 )
 def test_numbers_and_names_out_of_range_are_refused(client: TestClient, params: dict[str, Any], said: str) -> None:
-    refused(client.get("/api/search", params=params), 400, said)
+    assert_refused(client.get("/api/search", params=params), 400, said)
 
 
 @pytest.mark.parametrize("q", ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200])
-def test_odd_sentences_are_searched_or_refused_like_any_other(client: TestClient, q: Any) -> None:
+def test_odd_sentences(client: TestClient, q: Any) -> None:
     answer = client.get("/api/search", params={"q": q})
     assert answer.status_code in (200, 400)
     assert answer.headers["content-type"] == "application/json"
@@ -214,19 +206,19 @@ def test_odd_sentences_are_searched_or_refused_like_any_other(client: TestClient
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u2028&amp;"
 
 
-def test_html_in_captions_and_names_stays_text(searcher: Searcher, tmp_path: Path) -> None:
+def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) -> None:
     """It goes out as JSON, which browsers are told not to sniff, or is no part of an answer."""
-    images = tmp_path / "<b>folder"
+    images, at = tmp_path / "<b>folder", f"file:{tmp_path / 'index'}"
     images.mkdir()
-    path = images / "<img src=x onerror=alert(1)>.png"
-    path.write_bytes(picture())
-    items = {
-        "<i>.png": Item("<i>.png", "image", str(path), "<i>.png", {"tag": NASTY}),
-        "<i>.png#0": Item("<i>.png#0", "text", NASTY, "<i>.png"),
-    }
-    nasty = Nasty(searcher, items)
-    client = client_of(nasty, tmp_path / "cache")  # type: ignore[arg-type]
-    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", "/api/search?q=" + NASTY.replace("&", "%26")):
+    (images / "<i>.png").write_bytes(picture())
+    for name, columns, row in (("t.csv", ["image", "caption"], NASTY), ("fields.csv", ["id", "tag"], NASTY)):
+        with (images / name).open("w", newline="", encoding="utf-8") as handle:
+            csv.writer(handle).writerows([columns, ["<i>.png", row]])
+    run("index", "nasty", images / "t.csv", "--encoder", f"tern:{library / 'model'}", "--at", at, "--metadata",
+        images / "fields.csv")  # fmt: skip
+    client = client_of(Searcher.open("nasty", at, device="cpu"), tmp_path / "cache")
+    query = quote(NASTY)
+    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", f"/api/search?q={query}", "/api/search?q=a"):
         answer = client.get(address)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "application/json"
@@ -234,41 +226,11 @@ def test_html_in_captions_and_names_stays_text(searcher: Searcher, tmp_path: Pat
         assert "<b>folder" not in answer.text
         assert NASTY in json.dumps(answer.json(), ensure_ascii=False).replace('\\"', '"')
     shown = client.get("/api/item/<i>.png").json()
-    assert shown["content"] == path.name
+    assert shown["content"] == "<i>.png"
     assert shown["thumb"] == "api/thumb/%3Ci%3E.png"
     assert client.get(shown["thumb"]).headers["content-type"] == "image/jpeg"
     settings = client.get("/")
     assert "<script>alert" not in settings.text
-
-
-class Nasty:
-    """A searcher that finds a few items whatever is asked."""
-
-    def __init__(self, searcher: Searcher, items: dict[str, Item]) -> None:
-        self.__dict__.update(vars(searcher))
-        self.encoder = searcher.encoder
-        self.index = NastyIndex(searcher.index, items)
-        self._found = items
-        self._search = searcher.search_query
-
-    def target(self, find: Any) -> str:
-        return find or "image"
-
-    def search_query(self, *arguments: Any, **options: Any) -> Any:
-        hits = self._search(*arguments, **options)
-        return [replace(hits[0], item=item) for item in self._found.values()]
-
-
-class NastyIndex:
-    def __init__(self, index: Any, items: dict[str, Item]) -> None:
-        self._index = index
-        self._items = items
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._index, name)
-
-    def find(self, ids: list[str]) -> list[Item]:
-        return [self._items[id] for id in ids]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +238,7 @@ class NastyIndex:
 )
 def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) -> None:
     for address in ("/", "/api/info", "/static/app.js"):
-        refused(client.get(address, headers={"host": host}), 400, "allow-host")
+        assert_refused(client.get(address, headers={"host": host}), 400, "allow-host")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"])
@@ -303,8 +265,8 @@ def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) ->
 )
 def test_pages_of_other_origins_get_nothing(client: TestClient, headers: dict[str, str]) -> None:
     sent = {"image": ("x.png", picture())}
-    refused(client.post("/api/search", files=sent, headers=headers), 403)
-    refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
+    assert_refused(client.post("/api/search", files=sent, headers=headers), 403)
+    assert_refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
     assert "access-control-allow-origin" not in client.get("/api/info").headers
 
 
@@ -333,20 +295,20 @@ def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str
     ],
     ids=str,
 )
-def test_without_the_token_nothing_is_told(searcher: Searcher, tmp_path: Path, headers: dict[str, Any]) -> None:
+def test_token_is_required(searcher: Searcher, tmp_path: Path, headers: dict[str, Any]) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     for address in ("/api/info", "/api/thumb/000.png", "/api/search?q=x", "/openapi.json", "/api/nothing"):
         answer = client.get(address, headers=headers)
-        refused(answer, 401, "token")
+        assert_refused(answer, 401, "token")
         assert answer.headers["www-authenticate"] == "Bearer"
-    refused(client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
+    assert_refused(client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
     assert client.get("/", headers=headers).status_code == 200
 
 
 def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     assert client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
-    refused(client.get("/?token=wrong"), 401)
+    assert_refused(client.get("/?token=wrong"), 401)
     assert not client.cookies
     entered = client.get("/", params={"token": SECRET, "q": "a dog & a cat"}, follow_redirects=False)
     assert entered.status_code == 303
@@ -359,13 +321,13 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_token_is_asked_for_below_a_prefix_too(searcher: Searcher, tmp_path: Path) -> None:
+def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     """As where the page is a part of another application."""
     whole = FastAPI()
     whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
     for address in ("/pictures/api/info", f"/pictures/api/search?q={TEXT}", "/pictures/api/thumb/000.png"):
-        refused(client.get(address), 401, "token")
+        assert_refused(client.get(address), 401, "token")
         assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
     entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
     assert entered.headers["location"] == "./"
@@ -384,18 +346,16 @@ def test_the_token_is_asked_for_below_a_prefix_too(searcher: Searcher, tmp_path:
     ],
 )
 def test_other_methods_are_refused(client: TestClient, method: str, address: str) -> None:
-    refused(client.request(method, address), 405)
+    assert_refused(client.request(method, address), 405)
 
 
 @pytest.mark.parametrize("address", ["/api/nothing", "/nothing", "/api", "/api/", "/.git/config", "/redoc"])
 def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
-    refused(client.get(address), 404)
+    assert_refused(client.get(address), 404)
 
 
 @pytest.mark.slow
-def test_a_crowd_waits_and_what_is_too_much_comes_again(
-    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(searcher, tmp_path, active=2, waiting=3)
     let_go = threading.Event()
     encode = searcher.encoder.encode_texts
@@ -420,7 +380,7 @@ def test_a_crowd_waits_and_what_is_too_much_comes_again(
             time.sleep(0.05)
         assert len(found) == 7
         for answer in found:
-            refused(answer, 429, "again")
+            assert_refused(answer, 429, "again")
             assert answer.headers["retry-after"] == "1"
         assert client.get("/api/thumb/000.png").status_code == 200  # pictures have a queue of their own
         let_go.set()
@@ -430,11 +390,9 @@ def test_a_crowd_waits_and_what_is_too_much_comes_again(
         assert client.get("/api/info").status_code == 200
 
 
-def test_a_fault_of_ours_tells_nothing_of_the_inside(
-    client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_errors_are_hidden(client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a secret path /etc/boc")
 
     monkeypatch.setattr(searcher.encoder, "encode_texts", broken)
-    refused(client.get("/api/search", params={"q": "something new"}), 500, "failed at this")
+    assert_refused(client.get("/api/search", params={"q": "something new"}), 500, "failed at this")

@@ -15,7 +15,7 @@ from boc.web.pictures.decoding import Budget
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])
-def test_no_more_pixels_than_the_budget_unless_by_one_picture_alone(tmp_path: Path, pixels: int) -> None:
+def test_budget_limits_pixels(tmp_path: Path, pixels: int) -> None:
     sizes, lock, most = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6, threading.Lock(), [0]
     held: list[int] = []
     for number, size in enumerate(sizes):
@@ -42,7 +42,7 @@ def test_no_more_pixels_than_the_budget_unless_by_one_picture_alone(tmp_path: Pa
     assert not held
 
 
-def test_what_was_taken_is_given_back_after_an_error(tmp_path: Path) -> None:
+def test_budget_after_an_error(tmp_path: Path) -> None:
     Image.new("L", (10, 10)).save(tmp_path / "a.png")
     budget = Budget(100)
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_what_was_taken_is_given_back_after_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("least", [1, 100, 480, 5000])
-def test_a_jpeg_that_is_to_be_shown_small_is_decoded_smaller_but_large_enough(tmp_path: Path, least: int) -> None:
+def test_draft_size(tmp_path: Path, least: int) -> None:
     Image.new("RGB", (2000, 1000)).save(tmp_path / "a.jpg")
     width, height = read_image(tmp_path / "a.jpg", least=least).size
     assert width >= min(least, 2000)

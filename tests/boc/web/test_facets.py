@@ -12,7 +12,7 @@ import pytest
 
 from boc.search.searcher import Searcher
 from boc.types import Item
-from tests.helpers import boc
+from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
@@ -21,12 +21,9 @@ from fastapi.testclient import TestClient
 from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
-from boc.web.app import create_app
 from boc.web.http.responses import ProblemError
 from boc.web.pictures import archive
-from boc.web.settings import Settings
-
-TEXT = "a red box at the left"
+from tests.boc.web.test_api import TEXT
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +37,24 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     header = "id,camera,year:integer,taken:date,bytes:integer,lens"
     (home / "fields.csv").write_text(f"{header}\n" + "\n".join(lines) + "\n", encoding="utf-8")
     at = f"file:{home / 'index'}"
-    done = boc("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
-    assert done.exit_code == 0, done.output
+    run("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
     return Searcher.open("photos", at, device="cpu")
 
 
-@pytest.fixture
-def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
-    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-
-
-def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: TestClient, searcher: Searcher) -> None:
-    found = schemas.Info.model_validate_json(client.get("/api/info").content)
+def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
+    answer = schemas.Info.model_validate_json(client.get("/api/info").content)
     held = {name for item in searcher.index.items() for name in item.fields}
     types = searcher.index.manifest.fields
     assert {"lens", "gps_latitude"} <= types.keys() - held
-    assert found.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
-    assert {"camera", "year", "taken"} <= set(found.facets) <= set(found.fields) - {"bytes", "name", "ocr"}
+    assert answer.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
+    assert {"camera", "year", "taken"} <= set(answer.facets) <= set(answer.fields) - {"bytes", "name", "ocr"}
     counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
-    assert {facet["field"] for facet in counted} == set(found.facets)
+    assert {facet["field"] for facet in counted} == set(answer.facets)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
-def test_facets_count_hits_and_their_filters_find_as_many(
-    client: TestClient, searcher: Searcher, more: dict[str, Any]
-) -> None:
+def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
     answer = client.get("/api/facets", params={"q": TEXT, **more})
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
     query = {"q": TEXT, "k": 500, "rm": 1, **({} if "hybrid" in more else {"min_confidence": 0}), **more}
@@ -101,7 +89,7 @@ def test_facets_of_a_picture_are_those_of_its_hits(client: TestClient, searcher:
     assert client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
 
 
-def test_hits_have_a_confidence_where_it_is_asked_for(client: TestClient, searcher: Searcher) -> None:
+def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
     hits = client.get("/api/search", params={"q": TEXT, "min_confidence": 0}).json()["hits"]
     wanted = searcher.search(TEXT, k=40, min_confidence=0)
     assert [hit["confidence"] for hit in hits] == pytest.approx([hit.confidence for hit in wanted])
@@ -127,7 +115,7 @@ def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher:
     assert client.post("/api/zip", json={"ids": ["nobody.png"]}).status_code == 404
 
 
-def test_names_in_an_archive_stay_below_its_folder_and_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.jpg"
     path.write_bytes(b"12345")
     ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]

@@ -62,7 +62,7 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
     return encoder, found
 
 
-def test_who_waits_is_encoded_together_and_gets_its_own() -> None:
+def test_waiting_sentences_share_a_batch() -> None:
     texts = ["x" * n for n in range(1, 45)]
     encoder, found = run(texts)
     assert [len(call) for call in encoder.calls] == [1, 32, 11]
@@ -70,7 +70,6 @@ def test_who_waits_is_encoded_together_and_gets_its_own() -> None:
         own = found[text]
         assert isinstance(own, Embeddings)
         assert own.vectors.tolist() == [[len(text)]]
-        assert own.concepts is not None
         assert own.concepts[0].tolist() == [[len(text)] * 2] * len(text)
         assert own.words == [list(text)]
 

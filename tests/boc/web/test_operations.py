@@ -30,23 +30,9 @@ from boc.web.app import create_app
 from boc.web.http.logs import ACCESS, configuration
 from boc.web.http.responses import ProblemError
 from boc.web.settings import Settings
+from tests.boc.web.test_api import client_of
 
 SECRET = "open-sesame"
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-def client_of(searcher: Searcher, cache: Path, **options: Any) -> TestClient:
-    app = create_app(searcher, Settings("photos", "file:nowhere", cache=cache, **options))
-    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-
-
-@pytest.fixture
-def client(searcher: Searcher, tmp_path: Path) -> TestClient:
-    return client_of(searcher, tmp_path)
 
 
 def values(client: TestClient) -> dict[tuple[str, ...], float]:
@@ -60,9 +46,10 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClient, searcher: Searcher) -> None:
-    for _ in range(3):
-        assert client.get("/api/search", params={"q": "a red box"}).status_code == 200
+def test_metrics(client: TestClient, searcher: Searcher) -> None:
+    for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
+        assert client.get("/api/search", params={"q": "a red box", **options}).status_code == 200
+        assert client.get("/api/thumb/000.png").status_code == 200
     client.get("/api/item/none")
     client.get("/nowhere")
     found, manifest = values(client), searcher.index.manifest
@@ -70,22 +57,15 @@ def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClien
     assert found["boc_requests_total", "GET", "/api/item/{id}", "404"] == 1
     assert found["boc_requests_total", "GET", "none", "404"] == 1
     assert found["boc_request_seconds_count", "/api/search"] == 3
-    assert found["boc_cache_requests_total", "sentences", "miss"] == 1
-    assert found["boc_cache_requests_total", "sentences", "hit"] == 2
+    for cache in ("sentences", "thumbnails"):
+        assert found["boc_cache_requests_total", cache, "miss"] == 1
+        assert found["boc_cache_requests_total", cache, "hit"] == 2
     assert found["boc_encoder_seconds_count", "text"] == 1
     assert {found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")} == {3}
     assert found["boc_index_up", "photos"] == 1
     assert found["boc_index_items", "photos", "image"] == manifest.items["image"]
     assert found["boc_index_encoder", manifest.identity.digest[:12], manifest.identity.spec, "photos"] == 1
     assert found["boc_index_created_timestamp_seconds", "photos"] > 1e9
-
-
-def test_thumbnails_are_counted_as_made_or_kept(client: TestClient) -> None:
-    for _ in range(3):
-        assert client.get("/api/thumb/000.png").status_code == 200
-    found = values(client)
-    assert found["boc_cache_requests_total", "thumbnails", "miss"] == 1
-    assert found["boc_cache_requests_total", "thumbnails", "hit"] == 2
 
 
 def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
@@ -99,7 +79,7 @@ def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
     assert len(after - before) <= 3  # of /metrics, of /api/item/{id}, of /api/info
 
 
-def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Searcher, tmp_path: Path) -> None:
+def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, token=SECRET)
     strange = {"host": "10.0.0.7:8000"}
     for path in ("/healthz", "/readyz"):
@@ -113,7 +93,7 @@ def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Search
 
 
 @pytest.mark.slow
-def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_path: Path) -> None:
+def test_readiness(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     searcher = Searcher.open("photos", f"file:{tmp_path / 'index'}", device="cpu")
     client = client_of(searcher, tmp_path / "cache", look_every=0.0)
@@ -130,9 +110,7 @@ def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
     everybody, tries, caught = threading.Barrier(8), [], []
 
@@ -161,7 +139,7 @@ def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
 
 
 @contextmanager
-def logged(form: Any) -> Iterator[StringIO]:
+def capture_log(form: Any) -> Iterator[StringIO]:
     """What is logged in the block."""
     logging.config.dictConfig(configuration(form))
     stream, logger = StringIO(), logging.getLogger(ACCESS)
@@ -176,7 +154,7 @@ def logged(form: Any) -> Iterator[StringIO]:
         logger.setLevel(logging.NOTSET)
 
 
-def asked(client: TestClient, **headers: str) -> None:
+def send_requests(client: TestClient, **headers: str) -> None:
     client.get("/api/search", params={"q": "a red box", "token": SECRET}, headers=headers)
     client.get("/", params={"token": SECRET}, headers=headers)
     client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"} | headers)
@@ -184,8 +162,8 @@ def asked(client: TestClient, **headers: str) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_log_has_no_token_and_no_query(searcher: Searcher, tmp_path: Path, form: str) -> None:
-    with logged(form) as stream:
-        asked(client_of(searcher, tmp_path, token=SECRET))
+    with capture_log(form) as stream:
+        send_requests(client_of(searcher, tmp_path, token=SECRET))
     said = stream.getvalue()
     assert len(said.splitlines()) >= 3
     assert SECRET not in said
@@ -193,7 +171,7 @@ def test_a_log_has_no_token_and_no_query(searcher: Searcher, tmp_path: Path, for
 
 
 def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
-    with logged("json") as stream:
+    with capture_log("json") as stream:
         answer = client.get("/api/info", headers={"x-request-id": "abc-123"})
         other = client.get("/api/info", headers={"x-request-id": 'x" \u00e9'.encode()})
     assert answer.headers["x-request-id"] == "abc-123"
@@ -207,7 +185,7 @@ def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_request_is_one_line_whatever_its_address(searcher: Searcher, tmp_path: Path, form: str) -> None:
-    with logged(form) as stream:
+    with capture_log(form) as stream:
         client_of(searcher, tmp_path).get("/api/item/a%0a%1b[31m%E2%80%A8b", params={"q": "c\nd\u2028"})
     (line,) = stream.getvalue().splitlines()
     assert all(char.isprintable() for char in line)
@@ -221,7 +199,7 @@ def test_a_fault_names_its_request(searcher: Searcher, tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-    with logged("json") as stream:
+    with capture_log("json") as stream:
         answer = client.get("/api/broken")
     assert answer.status_code == 500
     assert answer.headers["x-request-id"] in answer.json()["error"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.processes import start
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
@@ -65,7 +65,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(library: Path, tmp_path: Path) -> None:
+def test_server_life(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     at = f"file:{tmp_path / 'index'}"
     log = tmp_path / "log"
@@ -81,8 +81,7 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         shutil.rmtree(tmp_path / "index" / "photos")
         until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
         assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
-        made = boc("index", "photos", library / "photos.h5", "--at", at)
-        assert made.exit_code == 0, made.output
+        run("index", "photos", library / "photos.h5", "--at", at)
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
         assert get(port, "/api/search?q=a%20red%20box&k=5")[1]["hits"] == found["hits"]
         end(process, signal.SIGINT)
@@ -90,7 +89,7 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         assert "Traceback" not in log.read_text()
 
 
-def test_the_token_may_come_from_the_environment_and_open_doors_are_told(library: Path, tmp_path: Path) -> None:
+def test_token_from_the_environment(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}")
     with serving(tmp_path / "one", "photos", *at, BOC_TOKEN="sesame") as (_, port, said):
         assert get(port, "/api/info")[0] == 401
@@ -107,33 +106,34 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
-    assert done.exit_code == 1
-    assert f"port {port} of 127.0.0.1 is taken" in done.output
-    assert len(done.output.strip().splitlines()) == 1
+        result = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
+    assert result.exit_code == 1
+    assert f"port {port} of 127.0.0.1 is taken" in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
-def test_what_cannot_be_served_is_told_in_one_line(library: Path, tmp_path: Path) -> None:
-    for arguments, said in (
-        (("nothing", "--at", f"file:{library / 'index'}"), "no index 'nothing'"),
-        (("photos", "--at", f"file:{library / 'index'}", "--host", "no.such.host.invalid"), "no address"),
-    ):
-        done = boc("serve", *arguments, "--port", 0)
-        assert done.exit_code == 1
-        assert said in done.output
-        assert len(done.output.strip().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("arguments", "message"), [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")]
+)
+def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
+    result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     for name in [name for name in sys.modules if name.startswith("boc.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = boc("serve", "photos", "--at", f"file:{library / 'index'}")
-    assert done.exit_code == 1
-    assert done.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+    result = boc("serve", "photos", "--at", f"file:{library / 'index'}")
+    assert result.exit_code == 1
+    assert (
+        result.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+    )
 
 
-def test_several_processes_answer_and_count_together(library: Path, tmp_path: Path) -> None:
+def test_several_workers(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "--workers", 2, "--log", "json")
     log = tmp_path / "log"
     with serving(log, "photos", *at) as (process, port, said):
@@ -157,7 +157,6 @@ def test_several_processes_answer_and_count_together(library: Path, tmp_path: Pa
 
 def end(process: BaseProcess, number: int) -> None:
     """Send a signal, and wait."""
-    assert process.pid is not None
     os.kill(process.pid, number)
     process.join(PATIENCE)
 

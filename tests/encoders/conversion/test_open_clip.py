@@ -31,9 +31,9 @@ def make(folder: Path, weights: str = "open_clip_model.safetensors", **network: 
     texts = clip_tokenizer(folder)
     context = texts["max_position_embeddings"]
     text = {"context_length": context, "vocab_size": texts["vocab_size"], "width": 24, "heads": 3, "layers": 2}
-    told = {"embed_dim": 12, "vision_cfg": VISION, "text_cfg": text} | network
+    sizes = {"embed_dim": 12, "vision_cfg": VISION, "text_cfg": text} | network
     torch.manual_seed(0)
-    model = open_clip.model.CLIP(**told).eval()
+    model = open_clip.model.CLIP(**sizes).eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(0.2 * torch.randn(tensor.shape))
@@ -42,21 +42,21 @@ def make(folder: Path, weights: str = "open_clip_model.safetensors", **network: 
         save_file(state, folder / weights)
     else:
         torch.save(state, folder / weights)
-    config = {"model_cfg": told, "preprocess_cfg": PIXELS}
+    config = {"model_cfg": sizes, "preprocess_cfg": PIXELS}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     return model
 
 
-def opened(folder: Path) -> ClipEncoder:
-    found = plugins.encoder(f"clip:{folder}", "cpu")
-    assert isinstance(found, ClipEncoder)
-    return found
+def load_encoder(folder: Path) -> ClipEncoder:
+    encoder = plugins.encoder(f"clip:{folder}", "cpu")
+    assert isinstance(encoder, ClipEncoder)
+    return encoder
 
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("weights", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
 def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weights: str) -> None:
-    model, encoder = make(tmp_path, weights, quick_gelu=quick), opened(tmp_path)
+    model, encoder = make(tmp_path, weights, quick_gelu=quick), load_encoder(tmp_path)
     ids = torch.zeros(len(TEXTS), encoder.tokenizer.model_max_length, dtype=torch.int64)
     for row, each in enumerate(encoder.tokenize(TEXTS)):
         ids[row, : len(each)] = torch.tensor(each.ids)
@@ -68,7 +68,7 @@ def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weig
 
 @pytest.mark.parametrize("size", [(32, 32), (90, 50), (33, 80), (200, 64), (5, 3)])
 def test_pictures_have_the_vectors_of_the_library(tmp_path: Path, size: tuple[int, int]) -> None:
-    model, encoder = make(tmp_path), opened(tmp_path)
+    model, encoder = make(tmp_path), load_encoder(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     path = tmp_path / "picture.png"
     Image.fromarray(pixels).save(path)
@@ -92,7 +92,7 @@ def test_every_weight_matters(tmp_path: Path) -> None:
     Image.radial_gradient("L").convert("RGB").save(picture)
 
     def vectors() -> np.ndarray[Any, Any]:
-        encoder = opened(tmp_path)
+        encoder = load_encoder(tmp_path)
         prepared = [encoder.prepare(ImageRef("picture.png", picture))]
         return np.concatenate([encoder.encode_texts(["a red box"]).vectors, encoder.encode_images(prepared).vectors])
 
@@ -106,7 +106,7 @@ def test_every_weight_matters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda c: c["model_cfg"].update(custom_text=True), "model_cfg.custom_text"),
         (lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="vit"), "vision_cfg.timm_model_name"),
@@ -118,17 +118,15 @@ def test_every_weight_matters(tmp_path: Path) -> None:
         (lambda c: c.clear(), "model_cfg"),
     ],
 )
-def test_networks_that_are_built_otherwise_are_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], told: str
-) -> None:
+def test_unsupported_networks(tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:
     make(tmp_path)
     path = tmp_path / "open_clip_config.json"
     config = json.loads(path.read_text())
     change(config)
     path.write_text(json.dumps(config))
     with pytest.raises(EncoderError, match="no dual encoder that can be used") as caught:
-        opened(tmp_path)
-    assert told in str(caught.value.__cause__)
+        load_encoder(tmp_path)
+    assert message in str(caught.value.__cause__)
 
 
 def test_an_unknown_tensor_is_refused(tmp_path: Path) -> None:
@@ -136,7 +134,7 @@ def test_an_unknown_tensor_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "open_clip_model.safetensors"
     save_file(load_file(path) | {"visual.transformer.resblocks.0.extra.weight": torch.ones(2)}, path)
     with pytest.raises(EncoderError, match="the tensor"):
-        opened(tmp_path)
+        load_encoder(tmp_path)
 
 
 def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -145,4 +143,4 @@ def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
         if path.name.startswith(("token", "vocab", "merges", "special")):
             path.unlink()
     with pytest.raises(EncoderError, match="no dual encoder that can be used"):
-        opened(tmp_path)
+        load_encoder(tmp_path)

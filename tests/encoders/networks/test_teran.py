@@ -31,11 +31,11 @@ def pictures() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_a_gathered_vector_is_the_mean_weighted_by_each_row() -> None:
+def test_gathered_vector() -> None:
     made, tokens = network()
     features, boxes, lengths = pictures()
-    found = made.images(features, boxes, lengths)
-    for vector, rows, n in zip(found.vectors, found.sets, lengths.tolist(), strict=True):
+    images = made.images(features, boxes, lengths)
+    for vector, rows, n in zip(images.vectors, images.sets, lengths.tolist(), strict=True):
         total = torch.zeros(8)
         for row in rows[1 : 1 + n]:
             total += float(np.exp(float(made.image_gather(row)))) * row
@@ -48,7 +48,7 @@ def test_a_gathered_vector_is_the_mean_weighted_by_each_row() -> None:
 
 
 @torch.no_grad()
-def test_without_layers_regions_do_not_know_of_each_other() -> None:
+def test_regions_without_layers() -> None:
     made, _ = network()
     features, boxes, lengths = pictures()
     whole = made.images(features, boxes, lengths).sets
@@ -62,7 +62,7 @@ def test_without_layers_regions_do_not_know_of_each_other() -> None:
 
 
 @torch.no_grad()
-def test_scaled_features_are_those_less_their_mean_over_their_deviation() -> None:
+def test_feature_scaling() -> None:
     plain, scaled = network()[0], network(scaled=True)[0]
     features, boxes, lengths = pictures()
     rows = features.reshape(-1, 6) * torch.tensor([1, 1e3, 1e-3, 1, 1, 0]) + 5
@@ -92,7 +92,7 @@ def test_a_box_code_may_weigh_more() -> None:
         assert torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-5)
 
 
-def test_a_text_without_words_has_a_vector_of_unit_length() -> None:
+def test_empty_text() -> None:
     made, tokens = network()
     with torch.no_grad():
         found = made.texts(*text_towers.pad(tokens.ids([""]))).vectors

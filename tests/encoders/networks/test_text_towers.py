@@ -16,7 +16,7 @@ TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red r
 
 
 @pytest.mark.parametrize("spec", ["small", "small-gru", "words", "gru", "lstm"])
-def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, spec: str) -> None:
+def test_text_tower_round_trip(tmp_path: Path, spec: str) -> None:
     if not spec.startswith("small"):
         pytest.importorskip("nltk")
     tower = text_towers.load_tower(spec, 1, TEXTS)
@@ -40,15 +40,15 @@ def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize("spec", ["small", "words"])
-def test_opposites_are_whole_words_that_the_tokens_know(spec: str) -> None:
+def test_opposites(spec: str) -> None:
     if spec == "words":
         pytest.importorskip("nltk")
     texts = ["left of the house", "to the right", "above", "a house"] * 4
     tokens = text_towers.load_tower(spec, 1, texts).tokens
     (left, right, above) = (tokens.ids([word])[0][1] for word in ("left", "right", "above"))
-    found = text_towers.opposite_ids(tokens)
-    assert found == {left: right, right: left}  # "below" is no word of theirs
-    assert above not in found
+    pairs = text_towers.opposite_ids(tokens)
+    assert pairs == {left: right, right: left}  # "below" is no word of theirs
+    assert above not in pairs
     assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
 
 
@@ -57,8 +57,6 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
     pytest.importorskip(text_towers.MINILM)
     tower = text_towers.load_tower("minilm-words", 1, [])
     bert = text_towers.load_tower("minilm", 1, [])
-    assert tower.module is not None
-    assert bert.module is not None
     known = bert.module.bert_model.embeddings.word_embeddings.weight
     weight = tower.module.embed.weight
     assert torch.equal(weight[:, : known.shape[1]], known)
@@ -72,7 +70,7 @@ def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
         text_towers.load_tower(str(tmp_path), 1, [])
 
 
-def test_a_bert_with_a_vocabulary_and_no_tokenizer_is_loaded(tmp_path: Path) -> None:
+def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
     pieces = [*text_towers.SPECIALS, "a", "red", "box", "##es"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     config = BertConfig(
@@ -81,7 +79,6 @@ def test_a_bert_with_a_vocabulary_and_no_tokenizer_is_loaded(tmp_path: Path) -> 
     BertModel(config).save_pretrained(tmp_path)
     tower = text_towers.load_tower(str(tmp_path), 1, [])
     assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [["[CLS]", "a", "red", "box", "##es", "[SEP]"]]
-    assert tower.module is not None
     assert tower.module(*text_towers.pad(tower.tokens.ids(["a box"]))).shape == (1, 4, 8)
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(EncoderError, match=r"neither tokenizer.json nor vocab.txt"):

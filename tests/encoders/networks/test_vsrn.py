@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
 from encoders.networks.word_tokenizer import SPECIALS
+from tests.helpers import Bomb
 
 UNIT, RAW = 1e-6, 1e-5
 
@@ -62,14 +62,6 @@ def test_a_vocabulary_in_json_is_read(tmp_path: Path, form: Any) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(json.dumps(form), encoding="utf-8")
     assert read_vocabulary(path) == WORDS
-
-
-class Bomb:
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.reduced = function, arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.reduced
 
 
 TOUCH = "import pathlib; pathlib.Path('exploded').touch()"
@@ -131,7 +123,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
         read_vocabulary(tmp_path / "absent.json")
 
 
-def test_a_vocabulary_of_another_length_is_refused() -> None:
+def test_vocabulary_length() -> None:
     network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
     check_vocabulary(WORDS, network, Path("vocab.pkl"))
     with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
@@ -158,7 +150,7 @@ CONFIGS = {
 }
 
 
-def shaken(module: nn.Module) -> nn.Module:
+def perturb(module: nn.Module) -> nn.Module:
     """No parameter is zero or one, so that no mistake can hide behind it; running statistics likewise."""
     generator = torch.Generator().manual_seed(5)
     for parameter in module.parameters():
@@ -176,7 +168,7 @@ def network_of(name: str) -> Vsrn:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         made = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
-    return shaken(made).double().eval()
+    return perturb(made).double().eval()
 
 
 def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,7 +182,7 @@ def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), extra=st.integers(0, 2), seed=st.integers(0, 99))
-def test_padding_and_company_of_pictures_change_nothing(name: str, lengths: list[int], extra: int, seed: int) -> None:
+def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int, seed: int) -> None:
     network = network_of(name)
     features, boxes, _ = pictures([*lengths, 5 + extra], seed)
     with torch.inference_mode():
@@ -205,7 +197,7 @@ def test_padding_and_company_of_pictures_change_nothing(name: str, lengths: list
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
-def test_padding_and_company_of_sentences_change_nothing(name: str, lengths: list[int], seed: int) -> None:
+def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int) -> None:
     network = network_of(name)
     ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
     with torch.inference_mode():
@@ -218,7 +210,7 @@ def test_padding_and_company_of_sentences_change_nothing(name: str, lengths: lis
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "random"])  # drawn for each picture and step
-def test_padding_changes_nothing_in_training_either(name: str) -> None:
+def test_padding_in_training(name: str) -> None:
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
     wide, narrow = network_of(name).train(), network_of(name).train()
@@ -255,7 +247,7 @@ def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
 
 @settings(max_examples=10)
 @given(count=st.integers(1, 7), seed=st.integers(0, 99), order=st.sampled_from(["reversed", "size", "random"]))
-def test_the_gru_reads_regions_in_the_order_that_is_asked(count: int, seed: int, order: str) -> None:
+def test_region_order(count: int, seed: int, order: str) -> None:
     """As a network in the order of the source reads regions that are put in that order; sets keep the source's."""
     network = network_of("coco")
     features, boxes, counts = pictures([count, 7], seed)
@@ -263,12 +255,12 @@ def test_the_gru_reads_regions_in_the_order_that_is_asked(count: int, seed: int,
     with torch.inference_mode():
         expected = network.images(features[:1, places], boxes[:1, places], counts[:1])
         network.img_enc.order = order
-        found = network.images(features, boxes, counts)
-    assert (found.vectors[0] - expected.vectors[0]).abs().max() < UNIT
-    assert (found.sets[0, places] - expected.sets[0]).abs().max() < UNIT
+        images = network.images(features, boxes, counts)
+    assert (images.vectors[0] - expected.vectors[0]).abs().max() < UNIT
+    assert (images.sets[0, places] - expected.sets[0]).abs().max() < UNIT
 
 
-def test_a_random_order_is_drawn_anew_in_training_only() -> None:
+def test_random_region_order() -> None:
     network = network_of("random")
     inputs = pictures([7, 7])
     with torch.inference_mode():
@@ -301,14 +293,14 @@ def test_an_order_without_a_gru_is_refused() -> None:
 def test_a_fresh_network_reads_an_empty_picture() -> None:
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
         network = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
-        found = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
-        assert (found.vectors.norm(dim=1) - 1).abs().max() < UNIT
+        images = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
-def test_batch_normalisation_sees_the_real_rows_only() -> None:
+def test_batch_normalisation() -> None:
     rows, _, counts = pictures([4, 1, 3])
     real = torch.arange(4) < counts[:, None]
-    residual, plain = shaken(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
+    residual, plain = perturb(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
     plain.load_state_dict(residual[1].state_dict())
     unpadded = torch.cat([row[:n] for row, n in zip(rows, counts, strict=True)])
     found, expected = residual(rows, real), plain(residual[0](unpadded))
@@ -345,7 +337,7 @@ def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64
 @pytest.mark.parametrize("batch_norm", [True, False])
 def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool, row_wise: bool) -> None:
     rows, _, counts = pictures([4, 2])
-    reasoning = shaken(Reasoning(6, batch_norm, row_wise)).double().eval()
+    reasoning = perturb(Reasoning(6, batch_norm, row_wise)).double().eval()
     found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
@@ -372,11 +364,11 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_location_reasoning_is_the_sum_over_all_pairs(options: dict[str, Any]) -> None:
+def test_location_reasoning(options: dict[str, Any]) -> None:
     config = VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3, **options)
     rows, boxes, counts = pictures([4, 1, 3])
     reasoned = rows.flip(2)
-    module = shaken(LocationReasoning(config)).double().eval()
+    module = perturb(LocationReasoning(config)).double().eval()
     found = module(rows, reasoned, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = (reasoned if config.location_input == "reasoned" else rows)[picture, :n].numpy()
@@ -418,7 +410,7 @@ def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.flo
 
 def test_angles_have_no_seam() -> None:
     """A region barely above, and one barely below, to the left: as good as the same place."""
-    kernels = shaken(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
+    kernels = perturb(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
     boxes = torch.tensor([[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)])
     above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)
@@ -462,18 +454,18 @@ def test_sinkhorn_balances_rows_and_columns(shape: tuple[int, int, int], tempera
 
 @settings(max_examples=20)
 @given(SCORES, st.integers(1, 5))
-def test_sinkhorn_divides_by_row_and_column_sums_in_turn(shape: tuple[int, int, int], iterations: int) -> None:
+def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> None:
     rows, columns, seed = shape
     scores = np.random.default_rng(seed).uniform(-1, 1, (rows, columns))
     S = np.exp(scores / 0.5)
     for _ in range(iterations):
         S = S / (S @ np.ones((columns, columns)))
         S = S / (np.ones((rows, rows)) @ S)
-    found = sinkhorn(torch.from_numpy(scores), iterations, 0.5, scaled=False)
-    assert np.allclose(found, S, atol=1e-5)
+    result = sinkhorn(torch.from_numpy(scores), iterations, 0.5, scaled=False)
+    assert np.allclose(result, S, atol=1e-5)
 
 
-def test_sinkhorn_is_stable_where_exponentials_are_not() -> None:
+def test_sinkhorn_stability() -> None:
     scores = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).requires_grad_()
     balanced = sinkhorn(scores, temperature=1e-3, scaled=False)
     balanced[0, 0].backward()
@@ -481,7 +473,7 @@ def test_sinkhorn_is_stable_where_exponentials_are_not() -> None:
     assert bool(scores.grad.isfinite().all())
 
 
-def test_scaled_entries_are_centred_scores_to_first_order() -> None:
+def test_sinkhorn_scaled_entries() -> None:
     scores = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (5, 7))) * 1e-2
     centred = scores - scores.mean(dim=0) - scores.mean(dim=1, keepdim=True) + scores.mean()
     assert (sinkhorn(scores, 20, 1.0) - 1 - centred).abs().max() < 2e-4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,10 @@ from torch import Tensor
 pytest.importorskip("torchvision")
 
 from boc.errors import EncoderError
-from boc.inputs.features import FeatureFile
 from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
-from encoders.regions.bottomup import Detector, anchors_of, confidence, moved, prepared, read_network
-from tests.helpers import boc
+from encoders.regions.bottomup import Detector, anchors_of, confidence, move_boxes, prepare_pixels, read_network
 
 PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
@@ -153,8 +152,8 @@ def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> 
     sides = [side * math.exp(min(s, math.log(1000 / 16))) for side, s in zip((width, height), step[2:], strict=True)]
     expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
     boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
-    found = moved(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
-    assert found == pytest.approx(expected, abs=1e-6)
+    result = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
+    assert result == pytest.approx(expected, abs=1e-6)
 
 
 def overlap(a: list[float], b: list[float]) -> float:
@@ -165,7 +164,7 @@ def overlap(a: list[float], b: list[float]) -> float:
 
 @settings(max_examples=30)
 @given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
-def test_the_confidence_is_that_of_the_classes_that_stay(count: int, seed: int, least: float) -> None:
+def test_confidence(count: int, seed: int, least: float) -> None:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
     probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
@@ -176,28 +175,28 @@ def test_the_confidence_is_that_of_the_classes_that_stay(count: int, seed: int, 
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
                 expected[i] = max(expected[i], probabilities[i, c])
-    found = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
-    assert found.tolist() == expected.tolist()
+    result = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    assert result.tolist() == expected.tolist()
 
 
 def test_pictures_are_resized_as_published() -> None:
     for width, height, expected in ((640, 480, (600, 800)), (2000, 500, (250, 1000)), (300, 300, (600, 600))):
         pixels = torch.zeros(3, height, width, dtype=torch.uint8)
         pixels[0] = 255  # red
-        found, scale = prepared(pixels)
+        found, scale = prepare_pixels(pixels)
         assert found.shape[1:] == expected
         assert scale == pytest.approx(expected[0] / height)
         assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
 
 
-def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: Path) -> None:
+def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
     """Pooled by hand, bin by bin, at the boxes of the regions."""
     source = regions.load(f"bottomup:{weights}?top=5")
     found = source(photo(tmp_path / "photo.png"))
     assert found.features.shape == (5, source.identity.dim) == (5, 64)
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
-        pixels, _ = prepared(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+        pixels, _ = prepare_pixels(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
     # torch rounds the factors of convolutions to ten bits on a GPU
     tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():
@@ -236,33 +235,17 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
 
 
-def test_a_picture_of_one_pixel_has_regions_or_none(weights: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
-    assert regions.load(f"bottomup:{weights}")(ImageRef("dot.png", tmp_path / "dot.png")).boxes.shape[1] == 4
+DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "lacking": lambda state: {name: state[name] for name in state if "res4.1.conv2.norm.bias" not in name},
+    "left over": lambda state: {**state, "stranger": torch.zeros(1)},
+    "misshapen": lambda state: {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)},
+    "other": lambda state: {"model": [1, 2]},
+    "executable": lambda state: {**state, "stranger": Path("x")},
+}
 
 
-def lacking(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor for name, tensor in state.items() if "res4.1.conv2.norm.bias" not in name}
-
-
-def left_over(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "stranger": torch.zeros(1)}
-
-
-def misshapen(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)}
-
-
-def other(state: dict[str, Any]) -> dict[str, Any]:
-    return {"model": [1, 2]}
-
-
-def executable(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "stranger": Path("x")}
-
-
-@pytest.mark.parametrize("damage", [lacking, left_over, misshapen, other, executable])
-def test_a_wrong_file_gives_one_line_with_the_next_step(weights: Path, damage: Any) -> None:
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_wrong_weights(weights: Path, damage: Any) -> None:
     torch.save(damage(checkpoint()), weights)
     with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
         regions.load(f"bottomup:{weights}")
@@ -272,16 +255,3 @@ def test_a_wrong_file_gives_one_line_with_the_next_step(weights: Path, damage: A
     weights.with_suffix(".pkl").write_bytes(b"")  # as the files of the Caffe model in Detectron2
     with pytest.raises(EncoderError, match="runs code that it may hold; fetch"):
         regions.load(f"bottomup:{weights.with_suffix('.pkl')}")
-
-
-@pytest.mark.slow
-def test_a_folder_of_pictures_is_extracted(weights: Path, tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    for seed, name in enumerate(("one.png", "two.png")):
-        photo(tmp_path / "photos" / name, seed=seed)
-    told = boc("extract", tmp_path / "photos", "-o", tmp_path / "r.h5", "--regions", f"bottomup:{weights}?top=4")
-    assert told.exit_code == 0, told.output
-    with FeatureFile(tmp_path / "r.h5") as file:
-        assert file.header.dim == 64
-        assert file.count("image") == 2
-        assert np.diff(file.offsets("image")).tolist() == [4, 4]

@@ -19,7 +19,7 @@ from PIL import Image
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
-from tests.helpers import refuse_connections
+from tests.helpers import Bomb, refuse_connections
 
 SIZE = 80, 60
 QUERIES = 9
@@ -47,25 +47,12 @@ def save(network: Any, processor: Any, folder: Path) -> str:
     return str(folder)
 
 
-def make_detr(folder: Path) -> str:
+def make_detr(folder: Path, kind: str = "Detr", **levels: Any) -> str:
     t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=["stage4"])
-    network = t.DetrForObjectDetection(t.DetrConfig(backbone_config=backbone, **DETR))
-    return save(network, t.DetrImageProcessor(size=SIDES), folder)
-
-
-def make_conditional(folder: Path) -> str:
-    t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=["stage4"])
-    network = t.ConditionalDetrForObjectDetection(t.ConditionalDetrConfig(backbone_config=backbone, **DETR))
-    return save(network, t.ConditionalDetrImageProcessor(size=SIDES), folder)
-
-
-def make_deformable(folder: Path) -> str:
-    t = pytest.importorskip("transformers")
-    backbone = t.ResNetConfig(**RESNET, out_features=STAGES)
-    config = t.DeformableDetrConfig(backbone_config=backbone, num_feature_levels=3, **DETR)
-    return save(t.DeformableDetrForObjectDetection(config), t.DeformableDetrImageProcessor(size=SIDES), folder)
+    backbone = t.ResNetConfig(**RESNET, out_features=STAGES if levels else ["stage4"])
+    config = getattr(t, f"{kind}Config")(backbone_config=backbone, **levels, **DETR)
+    processor = getattr(t, f"{kind}ImageProcessor")(size=SIDES)
+    return save(getattr(t, f"{kind}ForObjectDetection")(config), processor, folder)
 
 
 def make_rtdetr(folder: Path) -> str:
@@ -90,8 +77,8 @@ def make_yolos(folder: Path) -> str:
 
 DETECTORS: dict[str, Callable[[Path], str]] = {
     "detr": make_detr,
-    "conditional": make_conditional,
-    "deformable": make_deformable,
+    "conditional": lambda folder: make_detr(folder, "ConditionalDetr"),
+    "deformable": lambda folder: make_detr(folder, "DeformableDetr", num_feature_levels=3),
     "rtdetr": make_rtdetr,
     "yolos": make_yolos,
 }
@@ -129,14 +116,12 @@ def head(network: Any, features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS.keys())
-def test_boxes_and_confidences_are_those_of_the_library(
-    make: Callable[[Path], str], tmp_path: Path, picture: ImageRef
-) -> None:
+def test_boxes_and_confidences(make: Callable[[Path], str], tmp_path: Path, picture: ImageRef) -> None:
     import torch
     from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
     folder = make(tmp_path / "model")
-    found = plugins.region_source(f"detector:{folder}?threshold=0")(picture)
+    regions = plugins.region_source(f"detector:{folder}?threshold=0")(picture)
     network = AutoModelForObjectDetection.from_pretrained(folder, local_files_only=True).eval()
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     with torch.inference_mode():
@@ -147,13 +132,13 @@ def test_boxes_and_confidences_are_those_of_the_library(
         key = tuple(round(v, 3) for v in box)
         seen[key] = max(score, seen.get(key, 0))
     ranked = sorted(seen.items(), key=lambda pair: -pair[1])
-    assert len(found) == len(ranked) == QUERIES
-    assert len(np.unique(found.boxes, axis=0)) == QUERIES
+    assert len(regions) == len(ranked) == QUERIES
+    assert len(np.unique(regions.boxes, axis=0)) == QUERIES
     expected = (np.array([box for box, _ in ranked]) / (SIZE * 2)).clip(0, 1)
-    nearest = np.abs(found.boxes[:, None] - expected).max(axis=2).argmin(axis=1)
+    nearest = np.abs(regions.boxes[:, None] - expected).max(axis=2).argmin(axis=1)
     assert sorted(nearest.tolist()) == list(range(QUERIES))  # equal confidences may be in another order
-    np.testing.assert_allclose(found.boxes, expected[nearest], atol=1e-4)
-    scores = head(network, found.features)
+    np.testing.assert_allclose(regions.boxes, expected[nearest], atol=1e-4)
+    scores = head(network, regions.features)
     tolerance = 1e-4 if torch.cuda.is_available() else 1e-5  # torch rounds the factors of convolutions on a GPU
     np.testing.assert_allclose(scores, [score for _, score in ranked], atol=tolerance)
     np.testing.assert_allclose(scores, np.array([score for _, score in ranked])[nearest], atol=tolerance)
@@ -181,9 +166,9 @@ def test_parameters_choose_among_the_same_boxes(tmp_path: Path, picture: ImageRe
 def test_kept_boxes_are_those_a_slow_loop_keeps(
     boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
 ) -> None:
-    from encoders.regions._shared import Kept, select
+    from encoders.regions._shared import BoxOptions, select
 
-    kept, rows = select(boxes, confidence, Kept(top, 0.25))
+    kept, rows = select(boxes, confidence, BoxOptions(top, 0.25))
     expected = []
     for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
         x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])
@@ -193,21 +178,12 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     assert kept.tolist() == [box for _, box in expected]
 
 
-class Hostile:
-    """What a pickle would run."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.marker),)
-
-
-def test_weights_that_would_run_code_are_refused_and_run_nothing(tmp_path: Path) -> None:
+def test_hostile_weights(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     folder = Path(make_yolos(tmp_path / "model"))
     (folder / "model.safetensors").unlink()
-    hostile = [pickle.dumps(content, protocol=2) for content in ({"a": Hostile(marker)}, Hostile(marker))]
+    bomb = Bomb(os.mkdir, str(marker))
+    hostile = [pickle.dumps(content, protocol=2) for content in ({"a": bomb}, bomb)]
     for content in (*hostile, b"", b"rubbish", b"PK\x03\x04rubbish"):
         (folder / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(EncoderError, match="safely"):
@@ -262,7 +238,7 @@ def test_a_model_with_holes_is_refused(tmp_path: Path) -> None:
         ("detector:x?threshold=nan", "threshold must be between 0 and 1, got nan"),
     ],
 )
-def test_errors_say_what_to_do(spec: str, words: str, tmp_path: Path) -> None:
+def test_wrong_detector_specs(spec: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(EncoderError) as caught:
         plugins.region_source(spec.replace("{home}", str(tmp_path)))

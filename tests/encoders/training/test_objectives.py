@@ -16,8 +16,8 @@ from torch import nn
 from boc.errors import EncoderError
 from boc.types import Item
 from encoders.networks import text_towers
-from encoders.networks.alignment import POOLINGS, pooled
-from encoders.networks.base import Encoded
+from encoders.networks.alignment import POOLINGS, pool_cosines
+from encoders.networks.base import Encodings
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
 from encoders.training.config import TrainConfig
@@ -48,7 +48,7 @@ def test_pooling_equals_loop(seed: int, n: list[int], m: list[int], pooling: str
         for c in (n, m)
     )
     masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
-    scores = pooled(regions, masks[0], words, masks[1], pooling)
+    scores = pool_cosines(regions, masks[0], words, masks[1], pooling)
     for i in range(len(n)):
         for j in range(len(m)):
             A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
@@ -67,8 +67,8 @@ def test_scan_equals_attention() -> None:
     weights = np.exp(A) / np.exp(A).sum(axis=1, keepdims=True)
     attended = weights @ words[0].numpy()
     expected = sum(r @ a / np.linalg.norm(a) for r, a in zip(regions[0].numpy(), attended, strict=True))
-    assert float(pooled(regions, ones[0], words, ones[1], "scan")) == pytest.approx(expected, abs=1e-9)
-    alone = pooled(regions, ones[0], words, torch.zeros(1, 4, dtype=torch.bool), "scan")
+    assert float(pool_cosines(regions, ones[0], words, ones[1], "scan")) == pytest.approx(expected, abs=1e-9)
+    alone = pool_cosines(regions, ones[0], words, torch.zeros(1, 4, dtype=torch.bool), "scan")
     assert float(alone) == 0
 
 
@@ -86,7 +86,7 @@ def captions(tmp_path: Path) -> tuple[Any, Captions]:
     return small("teran", tmp_path)
 
 
-def encode(network: Any, captions: Captions) -> tuple[Encoded, torch.Tensor, torch.Tensor, Any]:
+def encode(network: Any, captions: Captions) -> tuple[Encodings, torch.Tensor, torch.Tensor, Any]:
     lengths = torch.tensor([4, 2, 3])
     images = network.images(torch.randn(3, 4, 6), torch.rand(3, 4, 4), lengths)
     mask = network.region_mask(lengths, images.sets.shape[1])
@@ -150,7 +150,7 @@ def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
     def loss(rows: torch.Tensor) -> float:
         with torch.no_grad():
             mask = network.region_mask(lengths, rows.shape[1])
-            return float(objective(Encoded(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1))
+            return float(objective(Encodings(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1))
 
     plain, mask = loss(sets), network.region_mask(lengths, sets.shape[1])
     for picture, row in np.ndindex(*mask.shape):
