@@ -50,7 +50,7 @@ class Address:
     patience: float = 300.0
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The hosts without secrets, for messages."""
         return ",".join(self.hosts)
 

@@ -73,7 +73,7 @@ class Generation:
         return VECTOR_FIELDS[self.state.vectors].at(self.layout.own("vector"), self.manifest.vector_floats)
 
     @property
-    def borrowed(self) -> bool:
+    def is_borrowed(self) -> bool:
         """Whether ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
         return not self.digest
 
@@ -116,10 +116,10 @@ def meta(manifest: Manifest, state: State) -> Json:
 
 def generations(transport: Transport, name: str) -> list[Generation]:
     """All generations of ``name``, oldest first."""
-    return _parsed(indices_of(transport, f"{name}-boc-*"), name)
+    return _parse_generations(indices_of(transport, f"{name}-boc-*"), name)
 
 
-def published(transport: Transport, name: str) -> Generation:
+def live_generation(transport: Transport, name: str) -> Generation:
     """The generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if ``name`` is
     an index of another program."""
     found = _behind(transport, name)
@@ -127,7 +127,7 @@ def published(transport: Transport, name: str) -> Generation:
         known = names(transport)
         there = f"it holds: {', '.join(known)}" if known else "it holds none"
         raise BackendError(
-            f"no index {name!r} at {transport.shown} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
+            f"no index {name!r} at {transport.label} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
         )
     return found
 
@@ -142,7 +142,7 @@ def check_own(generation: Generation | None) -> None:
     if generation is None:
         return
     name = generation.name
-    if generation.borrowed:
+    if generation.is_borrowed:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
             "under its own name, or load under a name of its own and move the alias"
@@ -156,30 +156,30 @@ def check_own(generation: Generation | None) -> None:
 
 def _behind(transport: Transport, name: str) -> Generation | None:
     indices = indices_of(transport, name)
-    found = [generation for generation in _parsed(indices, name) if generation.live]
+    found = [generation for generation in _parse_generations(indices, name) if generation.live]
     if indices and not found:
         found = [generation for generation in generations(transport, name) if generation.live]
         fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
         found = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in found]
         _check_object(found, indices)
     if indices and not found:
-        found = _borrowed(transport, indices, name)
+        found = _behind_alias(transport, indices, name)
     if indices and not found:
         raise BackendError(
-            f"{name!r} at {transport.shown} was not made by boc; choose another name, or add a code to its documents "
+            f"{name!r} at {transport.label} was not made by boc; choose another name, or add a code to its documents "
             f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it with boc copy)"
         )
     return found[-1] if found else None
 
 
-def _borrowed(transport: Transport, indices: Json, name: str) -> list[Generation]:
+def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Generation]:
     """The generation behind a name that it was not made as. BackendError if there are several."""
-    made = {physical: entry for physical, entry in indices.items() if "boc" in _told(entry)}
+    made = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
     if len(indices) > 1 and made:
         raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {', '.join(sorted(indices)[:10])}")
     found = [replace(_generation(physical, entry, name), live=True) for physical, entry in made.items()]
     if any(each.state.state not in ("complete", "editing") for each in found):
-        raise BackendError(f"{name!r} at {transport.shown} is not loaded in whole; repeat the boc index that loads it")
+        raise BackendError(f"{name!r} at {transport.label} is not loaded in whole; repeat the boc index that loads it")
     return [each for each in found if not each.state.attached]
 
 
@@ -208,7 +208,7 @@ def check_codes(transport: Transport, generation: Generation) -> None:
     hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
     if hits:
         raise BackendError(
-            f"{generation.name} at {transport.shown} has items without a code, such as {hits[0]['_id']!r}: "
+            f"{generation.name} at {transport.label} has items without a code, such as {hits[0]['_id']!r}: "
             "_reindex, _update and _update_by_query write documents from their _source, which has no codes and "
             "vectors; make it again with boc index, or copy the index that it was made of with boc copy, _clone, "
             "_shrink, _split or a snapshot"
@@ -262,24 +262,24 @@ def indices_of(transport: Transport, pattern: str) -> Json:
         raise
 
 
-def _told(entry: Json) -> Json:
+def _meta_of(entry: Json) -> Json:
     """The ``_meta`` of an index."""
     found: Json = entry.get("mappings", {}).get("_meta", {})
     return found
 
 
-def _parsed(indices: Json, name: str) -> list[Generation]:
+def _parse_generations(indices: Json, name: str) -> list[Generation]:
     found = []
     for physical, entry in indices.items():
         match = PHYSICAL.fullmatch(physical)
-        if match and match["name"] == name and "boc" in _told(entry):
+        if match and match["name"] == name and "boc" in _meta_of(entry):
             found.append(_generation(physical, entry, name, match["digest"], int(match["number"])))
     return sorted(found, key=lambda generation: generation.number)
 
 
 def _generation(physical: str, entry: Json, name: str, digest: str = "", number: int = 0) -> Generation:
     """The generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
-    told = _told(entry)
+    told = _meta_of(entry)
     try:
         state = State(**{name: told["server"][name] for name in told["server"] if name in STATE})
     except (KeyError, TypeError):

@@ -29,7 +29,7 @@ from .aliases import Generation, State, digest_of, drop, generations, indices_of
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex
-from .requests import ATTACHED, OBJECT, WINDOW, documents, kept, object_mapping
+from .requests import ATTACHED, OBJECT, WINDOW, documents, object_mapping, source_without
 from .score_check import EXACT, tried_field
 from .searches import scan
 from .term_fields import STRATEGIES
@@ -76,7 +76,7 @@ class Attachment:
             field = next((each for each, found in tried.items() if found == EXACT), "")
             if not field:
                 told = "; ".join(f"{each} {found}" for each, found in tried.items())
-                raise BackendError(f"{self._transport.shown} can add no codes to an index: {told}")
+                raise BackendError(f"{self._transport.label} can add no codes to an index: {told}")
         self._field = field
         strategy, there = STRATEGIES[field], self._mapping.get("properties", {}).get(OBJECT)
         wanted = object_mapping(strategy, manifest.identity.dim)
@@ -104,7 +104,7 @@ class Attachment:
             "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
             "mappings": {
                 "dynamic": False,
-                "_source": kept(["block"]),
+                "_source": source_without(["block"]),
                 "_meta": meta(manifest, state),
                 "properties": {"block": {"type": "binary", "doc_values": True}},
             },
@@ -198,7 +198,7 @@ class Attachment:
         BackendError if other programs write documents with a code faster than it is removed.
         """
         if self._generation is None:
-            raise BackendError(f"nothing is attached to {self.name} at {self._transport.shown}; boc info lists what is")
+            raise BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
         script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
         done = 0
         for _ in range(PASSES):
@@ -234,7 +234,7 @@ def _theirs(transport: Transport, name: str) -> Json:
     """The mapping of the one index ``name`` of another program."""
     there = indices_of(transport, name)
     if not there:
-        raise BackendError(f"no index {name!r} at {transport.shown}; boc attach adds to one that is there")
+        raise BackendError(f"no index {name!r} at {transport.label}; boc attach adds to one that is there")
     if len(there) > 1:
         raise BackendError(f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}")
     ((_, entry),) = there.items()

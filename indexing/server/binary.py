@@ -14,11 +14,11 @@ def raw(values: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(values).tobytes()
 
 
-def encoded(data: bytes) -> str:
+def to_base64(data: bytes) -> str:
     """Base64, the format of binary fields."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
-def decoded(text: str) -> bytes:
+def from_base64(text: str) -> bytes:
     """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
     return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -37,9 +37,9 @@ class Shards:
         self._index = index
         self._notice, self._pause = notice, pause
         self._seen: dict[int, str] = {}
-        self.lost()
+        self.describe_lost()
 
-    def lost(self) -> str:
+    def describe_lost(self) -> str:
         """Which shards have no living copy, and where they were; empty if there are none, or none is known."""
         try:
             told = self._transport.request("GET", f"/{self._index}/_search_shards")
@@ -67,7 +67,7 @@ class Shards:
             except (RefusedError, UnreachableError) as error:
                 if isinstance(error, RefusedError) and error.status not in (500, 503):
                     raise
-                trouble = self.lost() or str(error)
+                trouble = self.describe_lost() or str(error)
             now = time.monotonic()
             if now - begun >= patience:
                 raise UnfinishedError(f"{trouble}; bring the node back, and repeat the command to go on")
@@ -147,17 +147,17 @@ class Bulk:
 
     def index(self, id: str, document: bytes) -> None:
         """Store a document (JSON in UTF-8 without a line break), replacing an older one with this id."""
-        self._put(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
+        self._append(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
         """Delete a document; a missing one is no error."""
-        self._put(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
+        self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
         """Change a document by ``{"script": ...}``; a missing one is added to ``missing``. If another program writes it
         at the same time, the script is run again on what that wrote."""
         head = {"_id": id, "retry_on_conflict": 3, **({} if routing is None else {"routing": routing})}
-        self._put(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
+        self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
         """Wait until all rows are acknowledged; return how many deletes removed a document since the last flush.
@@ -170,7 +170,7 @@ class Bulk:
         deleted, self._deleted = self._deleted, 0
         return deleted
 
-    def _put(self, id: str, row: bytes) -> None:
+    def _append(self, id: str, row: bytes) -> None:
         if id in self._rows or any(id in rows for rows in self._sent.values()):
             if self._rows:
                 self._dispatch()
@@ -241,7 +241,7 @@ class Bulk:
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self._transport.shown}: {len(ids)} rows were sent and {len(items)} answered; is this a server of "
+                f"{self._transport.label}: {len(ids)} rows were sent and {len(items)} answered; is this a server of "
                 f"the kind that the address says?"
             )
         again, found, trouble = [], 0, ""
@@ -259,18 +259,18 @@ class Bulk:
                 reason = f"{reason} ({cause})"
             passing = result["status"] in LATER or kind in AWAY
             if not passing and (operation, result["status"]) != ("update", 409):
-                message = f"{self._transport.shown}: item {id!r} was refused: {kind}: {reason}"
+                message = f"{self._transport.label}: item {id!r} was refused: {kind}: {reason}"
                 raise RefusedError(message, result["status"], kind, reason)
             again.append(id)
-            trouble = f"{self._transport.shown}: {kind}: {reason}"
+            trouble = f"{self._transport.label}: {kind}: {reason}"
         if "primary shard is not active" in trouble and self._shards is not None:
-            trouble = self._shards.lost() or trouble
+            trouble = self._shards.describe_lost() or trouble
         return again, found, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> int:
         if len(ids) == 1:
             raise BackendError(
-                f"{self._transport.shown}: item {ids[0]!r} takes {size} bytes, more than the server takes in one "
+                f"{self._transport.label}: item {ids[0]!r} takes {size} bytes, more than the server takes in one "
                 f"request; raise its http.max_content_length, or that of what stands before it"
             )
         self._max_bytes = min(self._max_bytes, size // 2)
@@ -286,7 +286,7 @@ class Bulk:
                 f"no row was taken for {self._patience:.0f} seconds: {trouble}; {remedy}repeat the command to go on"
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
-            raise BackendError(f"{self._transport.shown}: loading was stopped")
+            raise BackendError(f"{self._transport.label}: loading was stopped")
 
 
 def _within(ids: Sequence[str], rows: dict[str, bytes], limit: int) -> Iterator[str]:
@@ -325,7 +325,7 @@ class Ledger:
     def close(self) -> None:
         self._db.close()
 
-    def found(self, ids: Iterable[str]) -> None:
+    def add_earlier(self, ids: Iterable[str]) -> None:
         """Record the ids that an earlier load left on the server."""
         self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET found = 1", ids)
 

@@ -15,7 +15,7 @@ from boc.types import Item, Modality, StoredConcepts, TermMatrix
 from .._validate import no_concepts
 from . import requests
 from .aliases import Generation
-from .binary import decoded
+from .binary import from_base64
 from .searches import PAGE, Searches, scan, stored_arrays
 from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
@@ -49,11 +49,11 @@ class Contents:
         """The arrays of the codec; ManifestError if they are not those of the manifest."""
         physical, blocks = self.generation.physical, self.generation.state.blocks
         arrays = stored_arrays(self._transport, physical, blocks, self.manifest.arrays)
-        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {physical}")
+        self.manifest.check_arrays(arrays, where=f"{self._transport.label}: {physical}")
         return arrays
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decoded(self._searches.hits_of(ids, self._vectors.shown))
+        return self._decode_vectors(self._searches.hits_of(ids, self._vectors.hit_fields))
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
@@ -62,7 +62,7 @@ class Contents:
         path = self._layout.own("concepts")
         hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
         values = [hit.get("fields", {}).get(path) for hit in hits]
-        raw = [decoded(value[0]) if value else b"" for value in values]
+        raw = [from_base64(value[0]) if value else b"" for value in values]
         scaled = dtype == "int8"
         lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
@@ -80,7 +80,7 @@ class Contents:
 
     def items(self) -> Iterator[Item]:
         there = {"exists": {"field": self._layout.own("modality")}}
-        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.shown}
+        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.source_fields}
         return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
@@ -126,7 +126,7 @@ class Contents:
         for start in range(0, len(columns), step):
             part = columns[start : start + step]
             features = self._strategy.features(part, [1] * len(part), digits)
-            clauses = [_named(self._strategy.clause(feature, 1), feature) for feature in features]
+            clauses = [_with_name(self._strategy.clause(feature, 1), feature) for feature in features]
             for first in range(0, len(distinct), PAGE):
                 wanted = [self._layout.key(key) for key in distinct[first : first + PAGE]]
                 query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
@@ -162,18 +162,18 @@ class Contents:
         name = self.generation.name
         return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
 
-    def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
+    def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""
         if not hits:
             return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
         rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
-            where = f"{self._transport.shown}: {self.generation.name}"
+            where = f"{self._transport.label}: {self.generation.name}"
             raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
-        return self._vectors.decoded(rows)
+        return self._vectors.decode(rows)
 
 
-def _named(clause: Json, name: str) -> Json:
+def _with_name(clause: Json, name: str) -> Json:
     kind, body = next(iter(clause.items()))
     if kind == "term":
         ((field, inner),) = body.items()

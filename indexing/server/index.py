@@ -33,7 +33,7 @@ class ServerIndex(Contents):
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
-        self._budget = Budget(self._takes, transport.shown)
+        self._budget = Budget(self._takes, transport.label)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
 
@@ -49,7 +49,7 @@ class ServerIndex(Contents):
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
-                return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
+                return self._align(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
         asked, bodies = [], []
         only = self._only(modality)
         reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
@@ -109,15 +109,15 @@ class ServerIndex(Contents):
             begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+            found = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
         if reranks:
-            return self._rescored(bodies, k, queries, rescore.k, stages)
-        return self._fetched(bodies, k, queries, rescore.k, stages)
+            return self._rescore_there(bodies, k, queries, rescore.k, stages)
+        return self._rescore_here(bodies, k, queries, rescore.k, stages)
 
-    def _aligned(
+    def _align(
         self,
         queries: TermMatrix,
         k: int,
@@ -138,7 +138,7 @@ class ServerIndex(Contents):
         stages.took("rerank_ms", begun)
         return ranked
 
-    def _rescored(
+    def _rescore_there(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
@@ -152,7 +152,7 @@ class ServerIndex(Contents):
         stages.candidates += candidates * len(bodies)
         found = []
         for query, hits in zip(queries, answers, strict=True):
-            best = self._found(hits, self._vectors.products([hit["_score"] for hit in hits], query))
+            best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
             best.sort(key=BY_ID)
             best.sort(key=BY_SCORE, reverse=True)
             found.append(best[:k])
@@ -162,7 +162,7 @@ class ServerIndex(Contents):
     def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
         body = {**body, **shown, "size": min(k, candidates)}
-        return requests.reranked(body, self._vectors, query, candidates)
+        return requests.rerank_body(body, self._vectors, query, candidates)
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
         queries, k, modality, filters, rescore = (
@@ -185,7 +185,7 @@ class ServerIndex(Contents):
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
-        shown = {"_source": self._layout.shown}
+        shown = {"_source": self._layout.source_fields}
         body = (
             {**body, **shown}
             if rescore is None
@@ -193,11 +193,11 @@ class ServerIndex(Contents):
         )
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
-    def _fetched(
+    def _rescore_here(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates fetched with their vectors, and re-ranked here."""
-        shown = self._vectors.shown
+        shown = self._vectors.hit_fields
         ranked = []
         begun = perf_counter()
         answers = self._searches.hits([{**body, **shown} for body in bodies], candidates)
@@ -205,7 +205,7 @@ class ServerIndex(Contents):
         self._check_exact(answers)
         for query, hits in zip(queries, answers, strict=True):
             rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
+            scores = dot(query, self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
             ranked.append(reorder(rows, scores, k))
             stages.candidates += len(rows)
         begun = stages.took("rerank_ms", begun)
@@ -226,7 +226,7 @@ class ServerIndex(Contents):
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
         shown = [{**body, **self._layout.hits} for body in bodies]
         answers = self._searches.hits(shown, k, **ALL_SHARDS)
-        found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        found = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
         if only is None and self._has_other(found, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
@@ -258,12 +258,12 @@ class ServerIndex(Contents):
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         columns, weights = queries.indices[span].tolist(), queries.data[span].tolist()
         features = self._strategy.features(columns, weights, self.generation.state.digits)
-        return self._budget.kept(features, filters + 1)
+        return self._budget.fit(features, filters + 1)
 
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
-                f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
+                f"scores reach 2^24, from where {self._transport.label} rounds them; use a code of smaller frequencies "
                 "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
             )
 
@@ -272,7 +272,7 @@ class ServerIndex(Contents):
         """Whether a hit is of another modality than all should be."""
         return modality is not None and bool({hit.item.modality for hits in found for hit in hits} - {modality})
 
-    def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
+    def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         """The hits of an answer with their ``scores``."""
         found = self._of_hits(hits)
         long = [item for item in found if isinstance(item, str)]

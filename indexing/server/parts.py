@@ -76,7 +76,7 @@ class PartWriter(ServerWriter):
         there = generations(self._transport, self._name)
         if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
-        found = self._joined()
+        found = self._join()
         if found is not None:
             self._begin(found)
         return self
@@ -95,7 +95,7 @@ class PartWriter(ServerWriter):
             "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", done, require_alias="true"
         )
         complete = self._complete()
-        if len(complete) < self._count or not self._claimed(again=self._part in before):
+        if len(complete) < self._count or not self._claim(again=self._part in before):
             self._committed = True
             return
         there = generations(self._transport, self._name)
@@ -116,7 +116,7 @@ class PartWriter(ServerWriter):
         while True:
             # Numbered before it looks for another's: one made in between has this number, and is refused below.
             self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
-            found = self._joined()
+            found = self._join()
             if found is not None:
                 return found
             try:
@@ -129,7 +129,7 @@ class PartWriter(ServerWriter):
             remember(self._transport, tested)
             return tested
 
-    def _joined(self) -> Generation | None:
+    def _join(self) -> Generation | None:
         """The generation that other processes load, once its scores are tested; None if there is none."""
         deadline = time.monotonic() + TEST_PATIENCE
         while True:
@@ -147,7 +147,7 @@ class PartWriter(ServerWriter):
         """Continue what is in ``generation``."""
         reopen(self._transport, generation.physical)
         refresh(self._transport, generation.physical)
-        self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         self._load = Load(self._transport, generation, self._address.patience)
 
     def _complete(self) -> list[Json]:
@@ -162,7 +162,7 @@ class PartWriter(ServerWriter):
         hits = self._transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
         return [hit["_source"] for hit in hits]
 
-    def _claimed(self, *, again: bool) -> bool:
+    def _claim(self, *, again: bool) -> bool:
         """Whether this process is to publish. Of several that end at once the first is, unless it died: then who loads
         a complete part ``again``."""
         assert self._load is not None
@@ -181,7 +181,7 @@ class PartWriter(ServerWriter):
     def _audit(self, physical: str, found: int, wanted: int) -> None:
         if found != wanted:
             raise UnfinishedError(
-                f"{self._transport.shown} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
+                f"{self._transport.label} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
                 "several, or they are of other versions of the source; load them with another number of parts"
             )
 
@@ -190,7 +190,7 @@ def _marker(part: int) -> str:
     return f"boc:part:{part}"
 
 
-def shared(
+def share_code(
     transport: Transport,
     address: Address,
     name: str,
@@ -208,7 +208,7 @@ def shared(
         told = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
         if told is None:
             if reserve(transport, physical):
-                return _learned(transport, address, physical, learn, beat)
+                return _learn(transport, address, physical, learn, beat)
             continue
         if told["config"] is not None:
             return told["config"], _read(transport, physical, told)
@@ -232,7 +232,7 @@ def reserve(transport: Transport, physical: str) -> bool:
         "settings": {"number_of_shards": 1, "number_of_replicas": 0},
         "mappings": {
             "dynamic": False,
-            "_source": requests.kept(["block"]),
+            "_source": requests.source_without(["block"]),
             "_meta": _meta(),
             "properties": {"block": {"type": "binary", "doc_values": True}},
         },
@@ -255,9 +255,7 @@ def _remember(transport: Transport, physical: str, meta: Json) -> None:
     transport.request("PUT", f"/{physical}/_mapping", {"_meta": meta})
 
 
-def _learned(
-    transport: Transport, address: Address, physical: str, learn: Callable[[], Learned], beat: float
-) -> Learned:
+def _learn(transport: Transport, address: Address, physical: str, learn: Callable[[], Learned], beat: float) -> Learned:
     """Learn the code while sending heartbeats, then store it; clean up on failure."""
     stop = threading.Event()
 
@@ -294,7 +292,7 @@ def _read(transport: Transport, physical: str, told: Json) -> dict[str, NDArray[
     """The arrays that another process left. BackendError if they are not those that it told of."""
     arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, told["blocks"], told["arrays"])
     if {name: describe(np.asarray(values)) for name, values in arrays.items()} != told["arrays"]:
-        raise BackendError(f"{transport.shown}: {physical} is damaged; delete it, and repeat the command")
+        raise BackendError(f"{transport.label}: {physical} is damaged; delete it, and repeat the command")
     return arrays
 
 

@@ -10,7 +10,7 @@ A document holds one item::
     terms                term frequencies, in the format of a ``Strategy``
     vector               vector for re-ranking, in the format of a ``VectorField``
     concepts             binary: base64 of the rows of its concept set
-    item      binary     what a hit shows of it: base64 of JSON, see ``packed``
+    item      binary     what a hit shows of it: base64 of JSON, see ``pack_item``
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
     content, group       in _source only
@@ -38,7 +38,7 @@ from boc.names import RequestForm
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
 from .address import Address
-from .binary import decoded, encoded, raw
+from .binary import from_base64, raw, to_base64
 from .term_fields import DIGITS, Strategy
 from .transport import Json
 from .vector_fields import Binary, VectorField
@@ -78,7 +78,7 @@ class Layout:
         return name if self.prefix else f"meta.{name}"
 
     @property
-    def shown(self) -> Any:
+    def source_fields(self) -> Any:
         """What ``_source`` of a document shows of an item."""
         return {"excludes": [self.own(name) for name in HIDDEN]} if self.prefix else ITEM
 
@@ -86,7 +86,7 @@ class Layout:
     def hits(self) -> Json:
         """What a search says so that ``of_hits`` finds the items of its hits."""
         if self.prefix:
-            return {"_source": self.shown}
+            return {"_source": self.source_fields}
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
@@ -110,14 +110,14 @@ class Layout:
         """The items of hits, or their ids if they are too long to be shown by hits. KeyError for a missing field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
-        rows = b",".join([decoded(hit.get("fields", {})["item"][0]) for hit in hits])
+        rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
         return [Item(*row) if len(row) > 1 else row[0] for row in orjson.loads(b"[%b]" % rows)]
 
 
-def packed(item: Item) -> str:
+def pack_item(item: Item) -> str:
     """An item as its own field holds it, a list; its id alone if the whole is too long."""
     whole = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
-    return encoded(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
+    return to_base64(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
 
 
 def flat(source: Json, path: str = "") -> Json:
@@ -167,7 +167,7 @@ def index_body(
         },
         "mappings": {
             "dynamic": False,
-            "_source": ALL if vectors.in_source else kept(HIDDEN),
+            "_source": ALL if vectors.in_source else source_without(HIDDEN),
             "_meta": state,
             "properties": {
                 "id": {"type": "keyword", "index": False},
@@ -203,7 +203,7 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
     }
 
 
-def kept(without: Sequence[str]) -> Json:
+def source_without(without: Sequence[str]) -> Json:
     """What an index keeps of a document in ``_source``. All is said, so that no template of the cluster adds to it."""
     return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
@@ -242,10 +242,10 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     """The rows of concept set i as a binary field has them, after their scales if they are int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
-    return encoded(scales + raw(concepts.values[rows]))
+    return to_base64(scales + raw(concepts.values[rows]))
 
 
-def reranked(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
+def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
     """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.

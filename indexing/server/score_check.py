@@ -58,7 +58,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     asked = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
     faults = [*_dots([*documents, *asked]), *_mapping(transport, index, strategy)]
     if faults:
-        raise BackendError(f"{transport.shown} would score wrongly ({strategy.name}): {'; '.join(faults)}")
+        raise BackendError(f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}")
     lack = _bulk(transport, index, ({"terms": strategy.field(document)} for document in documents))
     if lack is not None:
         return lack
@@ -71,10 +71,10 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
         return error.reason or error.kind
     for query, got, wanted in zip(asked, found, expected, strict=True):
         if not np.array_equal(got, wanted):
-            fault = _pruned(query, documents, got) or saturation(strategy, found[0])
+            fault = _pruning(query, documents, got) or saturation(strategy, found[0])
             row = int(np.flatnonzero(got != wanted)[0])
             raise BackendError(
-                f"{transport.shown} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
+                f"{transport.label} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
                 f"{row} has {got[row]:g}, not {wanted[row]:g}"
             )
     _bulk(transport, index, [None] * len(documents))
@@ -193,7 +193,7 @@ def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np
     return scores
 
 
-def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], got: NDArray[np.float64]) -> str | None:
+def _pruning(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], got: NDArray[np.float64]) -> str | None:
     """The fault, if ``got`` are the scores without frequent terms of low weight; else None."""
     heavy = 0.4 * max(query.values())
     kept = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}

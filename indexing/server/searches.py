@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 
-from .binary import decoded
+from .binary import from_base64
 from .requests import ITEM, WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
@@ -39,7 +39,7 @@ class Searches:
     def ask(self, body: Json, **params: Any) -> Json:
         """The answer to one search; ``params`` are further parameters of its URL."""
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
-        return answered(self._transport, self._transport.search(path, body))
+        return check_answer(self._transport, self._transport.search(path, body))
 
     def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
         """At most k hits for each body; asked again if a node stopped amid the search."""
@@ -60,7 +60,7 @@ class Searches:
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [answered(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
+        return [check_answer(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
 
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
         """The _source of items, None for missing ones; at most ``PAGE`` of them."""
@@ -69,7 +69,7 @@ class Searches:
         found = {}
         if asked and self._layout.prefix:  # their routing is not known
             there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.shown}
+            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.source_fields}
             found = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
         elif asked:
             path = f"/{self._target}/_mget"
@@ -100,7 +100,7 @@ def stored_arrays(
         query = {"ids": {"values": [f"boc:block:{number}"]}}
         answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(decoded(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"]["array"], []).append(from_base64(hit["fields"]["block"][0]))
     arrays = {}
     for name, told in described.items():
         flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
@@ -130,10 +130,10 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
         transport.close_pit(pit)
 
 
-def answered(transport: Transport, answer: Json) -> Json:
+def check_answer(transport: Transport, answer: Json) -> Json:
     """``answer``, unless it is an error of one search of several, or of a search that took too long."""
     if "error" in answer:
-        raise refusal(transport.shown, answer["status"], answer)
+        raise refusal(transport.label, answer["status"], answer)
     if answer.get("timed_out"):
-        raise BackendError(f"{transport.shown} took too long; give it more with ?request_timeout=SECONDS")
+        raise BackendError(f"{transport.label} took too long; give it more with ?request_timeout=SECONDS")
     return answer

@@ -205,7 +205,7 @@ class CountedText(Text):
 STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
 
 
-def preferred(names: Sequence[str], largest: int) -> list[str]:
+def by_digits(names: Sequence[str], largest: int) -> list[str]:
     """The names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
     unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
@@ -214,23 +214,23 @@ def preferred(names: Sequence[str], largest: int) -> list[str]:
 class Budget:
     """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server reports it.
 
-    ``takes`` tries whether the server accepts a query of so many clauses; ``shown`` is its address for messages.
+    ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address for messages.
     """
 
-    def __init__(self, takes: Callable[[int], bool], shown: str) -> None:
+    def __init__(self, takes: Callable[[int], bool], label: str) -> None:
         self._takes = takes
-        self._shown = shown
+        self._label = label
         self._most = SAFE
         self._too_many: int | None = None
 
-    def kept(self, features: Mapping[str, int], others: int) -> dict[str, int]:
+    def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
         """The features that fit into a query beside ``others`` clauses: all of them, or those of largest weight with a
         BocWarning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)
         warnings.warn(
-            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._shown} "
+            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._label} "
             "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             BocWarning,

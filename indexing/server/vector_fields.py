@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 
-from .binary import decoded, encoded, raw
+from .binary import from_base64, raw, to_base64
 from .transport import Json
 
 SLACK = 1.01
@@ -119,7 +119,7 @@ class VectorField(ABC):
         return [score - added for score in scores]
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         """What a search says so that its hits have the values of the field, and nothing else."""
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
@@ -129,7 +129,7 @@ class VectorField(ABC):
         return found
 
     @abstractmethod
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of ``dtype`` from the values of n hits."""
 
     def _source(self, script: str) -> str:
@@ -145,14 +145,14 @@ class Binary(VectorField):
         return {"type": "binary", "doc_values": True}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (encoded(raw(vector)) for vector in vectors)
+        return (to_base64(raw(vector)) for vector in vectors)
 
     def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
         return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return np.frombuffer(b"".join([decoded(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
 
 
 class DenseByte(VectorField):
@@ -171,13 +171,13 @@ class DenseByte(VectorField):
         return {"type": "dense_vector", "dims": dim, "element_type": "byte", "index": True, **flat}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (row.tobytes().hex() for row in rounded(vectors).astype(np.int8))
+        return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
 
     def bytes(self, dim: int) -> int:
         return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
-        return {"source": self._source(COSINE), "params": {"query": rounded(query[None])[0]}}
+        return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
@@ -197,11 +197,11 @@ class DenseByte(VectorField):
         return [(2 * score - 1) * length for score in scores]
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         script = {"source": self._source(READ_DENSE)}
         return {"_source": False, "stored_fields": "_none_", "script_fields": {self.path: {"script": script}}}
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         flat = [row[0] if isinstance(row[0], list) else row for row in rows]
         return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
 
@@ -228,13 +228,13 @@ class KnnByte(VectorField):
         return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
-        return iter(rounded(vectors))
+        return iter(quantise(vectors))
 
     def bytes(self, dim: int) -> int:
         return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
-        params = {"field": self.path, "query_value": rounded(query[None])[0], "space_type": "cosinesimil"}
+        params = {"field": self.path, "query_value": quantise(query[None])[0], "space_type": "cosinesimil"}
         return {"lang": "knn", "source": "knn_score", "params": params}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -242,18 +242,18 @@ class KnnByte(VectorField):
         return [(score - 1) * length for score in scores]  # a score is 1 + cosine
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         return {"_source": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
         found: list[Any] = hit.get("_source", {}).get(self.path, [])
         return found
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return unit_rows(np.array(rows, np.float32)).astype(self.dtype)
 
 
-def rounded(vectors: NDArray[Any]) -> NDArray[np.int32]:
+def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
     """Vectors (n, d) divided by their largest components, times 127, rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)

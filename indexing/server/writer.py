@@ -27,12 +27,12 @@ from .aliases import (
     digest_of,
     drop,
     generations,
+    live_generation,
     meta,
     publish,
-    published,
     remember,
 )
-from .binary import encoded, raw
+from .binary import raw, to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test
@@ -92,7 +92,7 @@ class ServerWriter:
             # the earlier load may have died while the index was closed for merging
             reopen(self._transport, generation.physical)
             refresh(self._transport, generation.physical)
-            self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+            self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         # no row: the earlier load may have died during the score check
         if left and next(self._ledger.strays(), None) is None:
             drop(self._transport, left)
@@ -161,7 +161,7 @@ class ServerWriter:
         wrongly."""
         lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
-        for field in term_fields.preferred(self._order, largest):
+        for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
@@ -195,7 +195,7 @@ class ServerWriter:
             drop(self._transport, [generation])
             lacking.append(f"{field} ({lack})")
         raise BackendError(
-            f"{self._transport.shown} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
+            f"{self._transport.label} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
             "or text with a scripted similarity"
         )
 
@@ -203,7 +203,7 @@ class ServerWriter:
         name = self._address.vectors
         if not fine and name != Binary.name:
             raise BackendError(
-                f"{self._transport.shown} does not store vectors as {name}, which {BYTE_NEEDS} does; "
+                f"{self._transport.label} does not store vectors as {name}, which {BYTE_NEEDS} does; "
                 "leave out ?vectors= in the address"
             )
 
@@ -212,7 +212,7 @@ class ServerWriter:
         if found != wanted:
             missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
             raise UnfinishedError(
-                f"{self._transport.shown} holds {found} documents of {wanted} that it acknowledged"
+                f"{self._transport.label} holds {found} documents of {wanted} that it acknowledged"
                 + (f", without {', '.join(map(repr, missing))}" if missing else "")
                 + "; repeat the command to load what is missing"
             )
@@ -248,7 +248,7 @@ class ServerEditor:
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
         self._patience = address.patience
-        self._generation = published(transport, name)
+        self._generation = live_generation(transport, name)
         check_own(self._generation)
 
     def __enter__(self) -> ServerEditor:
@@ -342,7 +342,7 @@ class _Rows:
                 document["meta"] = dict(item.fields)
             if item.modality == "text":
                 document["words"] = item.content
-            document["item"] = requests.packed(item)
+            document["item"] = requests.pack_item(item)
             self.bulk.index(requests.document_id(item.id), requests.dumps(document))
 
 
@@ -352,7 +352,7 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     for name, array in arrays.items():
         data = raw(array)
         for start in range(0, max(1, len(data)), BLOCK):
-            block = {"array": name, "block": encoded(data[start : start + BLOCK])}
+            block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
     return next(numbers)
 

@@ -61,7 +61,7 @@ def test_an_address_is_read_as_it_was_written(
         "key" if user is None else None,
         **options,  # type: ignore[arg-type]
     )
-    assert found.shown == ",".join(found.hosts)
+    assert found.label == ",".join(found.hosts)
 
 
 @given(scheme=SCHEMES, secret=SECRETS, form=st.sampled_from([
@@ -87,7 +87,7 @@ def test_secrets_of_the_environment_are_in_no_message_and_not_in_repr(secret: st
     except BackendError as error:
         said = str(error)
     else:
-        said = f"{found!r} {found} {found.shown} {found.layout}"
+        said = f"{found!r} {found} {found.label} {found.layout}"
         assert found.password == (secret if "@" in rest else None)
         assert found.api_key == (None if "@" in rest else other)
     assert secret not in said

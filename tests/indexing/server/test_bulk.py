@@ -41,7 +41,7 @@ class Server:
     """
 
     engine = "opensearch"
-    shown = "http://memory:9200"
+    label = "http://memory:9200"
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Server:
         if len(body) > self.largest or (fault == "413" and len(rows) > 1):
             raise RefusedError("too large", 413)
         if fault in ("429", "503"):
-            raise RefusedError(f"{self.shown} refused", int(fault))
+            raise RefusedError(f"{self.label} refused", int(fault))
         if fault == "before":
             raise UnreachableError("nobody there")
         busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
@@ -417,7 +417,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from indexing.server.bulk import Bulk
 class Hanging:
-    shown = "x"
+    label = "x"
     def request(self, *a, **k):
         print("asked", flush=True)
         threading.Event().wait()
@@ -460,7 +460,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
             if call == "found":
-                ledger.found(iter(ids))
+                ledger.add_earlier(iter(ids))
                 left.update(ids)
             elif call == "missing":
                 assert ledger.missing(iter(ids)) == sorted(ours - set(ids), key=str.encode)[:10]
@@ -479,7 +479,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
 def test_ledger_of_many() -> None:
     """More than a transaction's worth, and strays that are looked through while rows are deleted elsewhere."""
     with Ledger() as ledger:
-        ledger.found(f"{i:06d}" for i in range(20_000))
+        ledger.add_earlier(f"{i:06d}" for i in range(20_000))
         ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
         assert ledger.has([f"{i:06d}" for i in range(5_000)])
         assert len(ledger) == 25_000

@@ -30,7 +30,7 @@ def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
         features = {f"t{j}": j * 7919 % size + 1 for j in range(size)}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            kept = budget.kept(features, others)
+            kept = budget.fit(features, others)
         assert len(kept) + others <= max(limit, SAFE)
         assert len(kept) >= min(size, limit - NEAR - others)
         assert kept.items() <= features.items()
@@ -43,4 +43,4 @@ def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
 def test_a_query_that_every_server_takes_is_not_asked_about() -> None:
     budget = Budget(lambda clauses: pytest.fail("asked"), "somewhere")
     features = dict.fromkeys(map(str, range(SAFE - 3)), 1)
-    assert budget.kept(features, 3) == features
+    assert budget.fit(features, 3) == features

@@ -38,7 +38,7 @@ def test_nothing_is_lost_doubled_or_wrong_where_a_node_fails(
 class Nodes:
     """Two shards on two nodes, of which ``away`` have gone; answers searches only if none has."""
 
-    shown = "http://memory:9200"
+    label = "http://memory:9200"
 
     def __init__(self) -> None:
         self.away: set[int] = set()
@@ -60,9 +60,9 @@ class Nodes:
 def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:
     nodes = Nodes()
     shards = Shards(nodes, "photos-boc-1")  # type: ignore[arg-type]
-    assert shards.lost() == ""
+    assert shards.describe_lost() == ""
     nodes.away = {1}
-    said = shards.lost()
+    said = shards.describe_lost()
     assert "photos-boc-1 has no living copy of shard 1, last on node node-1," in said
     assert "shard 0" not in said
 
@@ -85,7 +85,7 @@ def test_another_error_than_a_missing_shard_is_raised_at_once() -> None:
             raise RefusedError("no right", 403)
 
     shards = Shards(Forbidding(), "photos-boc-1")  # type: ignore[arg-type]
-    assert shards.lost() == ""
+    assert shards.describe_lost() == ""
     with pytest.raises(RefusedError, match="no right"):
         shards.wait(9)
 

@@ -24,7 +24,7 @@ from boc.indexes.load import load_index
 from boc.inputs.features import FeatureFile
 from boc.types import Item
 from indexing.server.aliases import indices_of
-from indexing.server.parts import CLAIM, forget, reserve, shared
+from indexing.server.parts import CLAIM, forget, reserve, share_code
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
@@ -251,7 +251,7 @@ def test_who_died_or_failed_while_it_learned_is_followed_by_another(place: Place
     backend = plugins.backend(place.direct)
 
     def learned(learn: Any) -> Any:
-        return shared(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
+        return share_code(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
 
     assert reserve(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
     assert learned(lambda: (CODE, arrays())) == CODE

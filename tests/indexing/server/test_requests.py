@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests
-from indexing.server.binary import decoded, encoded, raw
+from indexing.server.binary import from_base64, raw, to_base64
 from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
@@ -137,8 +137,8 @@ def test_a_hit_shows_an_item_as_its_own_field_holds_it(
     texts: tuple[str, str, str], modality: Modality, fields: dict[str, Any], length: int
 ) -> None:
     item = Item(texts[0], modality, texts[1] + length * "x", texts[2], fields)
-    text = requests.packed(item)
-    assert len(decoded(text)) <= 32_766
+    text = requests.pack_item(item)
+    assert len(from_base64(text)) <= 32_766
     of_opensearch = text.replace("+", "-").replace("/", "_").rstrip("=")
     shown = set(requests.OWN.of_hits([{"fields": {"item": [each]}} for each in (text, of_opensearch)]))
     either = [{item}, {item.id}]
@@ -191,10 +191,10 @@ def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features:
 
 @given(data=st.binary(max_size=200))
 def test_what_was_encoded_is_decoded_in_either_alphabet(data: bytes) -> None:
-    text = encoded(data)
+    text = to_base64(data)
     assert base64.b64decode(text, validate=True) == data
-    assert decoded(text) == data
-    assert decoded(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
+    assert from_base64(text) == data
+    assert from_base64(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
 
 
 @given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))

@@ -66,8 +66,8 @@ def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
     ok("delete", "photos", "001.png")
     ok("index", "others", features, status=1)  # a name that the key does not open
     ok("delete", "photos", "--all")
-    shown = "".join(said)
-    assert not [secret for secret in secrets(secure, key) if secret in shown]
+    output = "".join(said)
+    assert not [secret for secret in secrets(secure, key) if secret in output]
 
 
 def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(

@@ -21,7 +21,7 @@ from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW
 from indexing.server.transport import Json, RefusedError, Transport
-from indexing.server.vector_fields import rounded
+from indexing.server.vector_fields import quantise
 from tests.helpers import boc
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import address, kinds
@@ -58,7 +58,7 @@ def build(backend: ServerBackend, name: str) -> ServerIndex:
 def products(index: ServerIndex, vectors: str) -> NDArray[np.float32]:
     """Of all queries as they are sent, and all vectors as they are stored."""
     stored = index.vectors([item.id for item in ITEMS]).astype(np.float32)
-    asked = rounded(QUERIES).astype(np.float32) if vectors == "byte" else QUERIES
+    asked = quantise(QUERIES).astype(np.float32) if vectors == "byte" else QUERIES
     return np.linalg.norm(QUERIES, axis=1, keepdims=True) * unit_rows(asked) @ stored.T
 
 

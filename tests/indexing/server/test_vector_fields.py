@@ -27,7 +27,7 @@ from indexing.server.vector_fields import (
     KnnByte,
     VectorField,
     offset,
-    rounded,
+    quantise,
 )
 
 DTYPES = st.sampled_from(["float16", "float32"])
@@ -43,7 +43,7 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
     vector = np.array([3.0, 4.0], np.float32)
     body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
     before = orjson.dumps(body)
-    found = requests.reranked(body, field, vector, window)
+    found = requests.rerank_body(body, field, vector, window)
     assert orjson.dumps(body) == before
     assert "sort" not in found  # a server does not rescore what is sorted
     script = field.script(vector)
@@ -104,7 +104,7 @@ def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int,
     step = np.abs(vectors.astype(np.float32)).max(axis=1, keepdims=True) / LARGEST
     short = stored * step - vectors.astype(np.float32)  # before it is scaled to length 1 again
     assert (np.abs(short) <= step / 2 + 1e-6).all()
-    read = field.decoded(stored.tolist())
+    read = field.decode(stored.tolist())
     assert read.dtype == dtype
     assert (np.abs(read.astype(np.float32) - vectors) <= step / 2 * (1 + dim**0.5) + 2e-3).all()
 
@@ -117,7 +117,7 @@ def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
     field = kind().at("vector", "float32")
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
-    asked = rounded(query[None])[0].astype(float)
+    asked = quantise(query[None])[0].astype(float)
     for item, row in zip(items, numbers(field.values(np.array(items))), strict=True):
         cosine = asked @ row / np.linalg.norm(asked) / np.linalg.norm(row)
         found = field.products([scored(cosine)], query)[0]
