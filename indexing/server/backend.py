@@ -86,11 +86,11 @@ class ServerBackend:
     def about(self) -> dict[str, str]:
         """Engine, version, and the supported field types for codes and formats of vectors, each tested with a small
         index that is removed."""
-        found = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
-        tried = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
-        default = next((field for field in self._order if tried[field] == EXACT), None)
-        tried |= {} if default is None else {default: f"{EXACT}, the default"}
-        return {**found, **tried, "vectors": tried_vectors(self.transport)}
+        about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
+        fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
+        default = next((field for field in self._order if fields[field] == EXACT), None)
+        fields |= {} if default is None else {default: f"{EXACT}, the default"}
+        return {**about, **fields, "vectors": tried_vectors(self.transport)}
 
     def _version(self) -> str:
         try:

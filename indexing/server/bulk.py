@@ -42,12 +42,12 @@ class Shards:
     def describe_lost(self) -> str:
         """Which shards have no living copy, and where they were; empty if there are none, or none is known."""
         try:
-            told = self._transport.request("GET", f"/{self._index}/_search_shards")
+            answer = self._transport.request("GET", f"/{self._index}/_search_shards")
         except BackendError:  # no master, or no right to ask: what called says what is wrong
             return ""
-        copies = [copy for group in told.get("shards", ()) for copy in group]
+        copies = [copy for group in answer.get("shards", ()) for copy in group]
         alive = {
-            int(copy["shard"]): str(told["nodes"].get(copy["node"], {}).get("name", copy["node"]))
+            int(copy["shard"]): str(answer["nodes"].get(copy["node"], {}).get("name", copy["node"]))
             for copy in sorted(copies, key=lambda copy: bool(copy["primary"]))
             if copy["state"] in ("STARTED", "RELOCATING")
         }
@@ -209,7 +209,7 @@ class Bulk:
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
         """Send rows until all are acknowledged; return how many deletes removed a document."""
-        left, found = list(rows), 0
+        left, count = list(rows), 0
         limit, pause, begun = self._max_bytes, self._shortest, self._clock()
         while left:
             ids = list(_within(left, rows, limit))
@@ -217,7 +217,7 @@ class Bulk:
             try:
                 answer = self._transport.request("POST", f"/{self._target}/_bulk", body, **self._params)
                 again, deleted, trouble = self._read(ids, answer)
-                found += deleted
+                count += deleted
                 limit = min(2 * limit, self._max_bytes)
             except UnreachableError as error:
                 again, trouble, limit = ids, str(error), max(len(body) // 2, SMALL)
@@ -234,7 +234,7 @@ class Bulk:
             if again:
                 self._wait(pause, max(begun, self._progress), trouble)
                 pause = min(2 * pause, self._longest)
-        return found
+        return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
         """Parse an answer: the ids to send again, the number of effective deletes, and why rows were rejected."""
@@ -244,12 +244,12 @@ class Bulk:
                 f"{self._transport.label}: {len(ids)} rows were sent and {len(items)} answered; is this a server of "
                 f"the kind that the address says?"
             )
-        again, found, trouble = [], 0, ""
+        again, deleted, trouble = [], 0, ""
         for id, item in zip(ids, items, strict=True):
             [(operation, result)] = item.items()
             error = result.get("error")
             if error is None:
-                found += operation == "delete" and result["status"] == 200
+                deleted += operation == "delete" and result["status"] == 200
                 continue
             if operation == "update" and error.get("type") == "document_missing_exception":
                 self.missing.append(id)
@@ -265,7 +265,7 @@ class Bulk:
             trouble = f"{self._transport.label}: {kind}: {reason}"
         if "primary shard is not active" in trouble and self._shards is not None:
             trouble = self._shards.describe_lost() or trouble
-        return again, found, trouble
+        return again, deleted, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> int:
         if len(ids) == 1:
@@ -363,14 +363,14 @@ class Ledger:
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
         """The ids among ``ids`` whose column ``mark`` is set."""
-        known: set[str] = set()
+        result: set[str] = set()
         for start in range(0, len(ids), 1000):  # SQLite limits the variables of a statement
             part = ids[start : start + 1000]
             places = ",".join("?" * len(part))
-            known.update(
+            result.update(
                 id for (id,) in self._db.execute(f"SELECT id FROM ids WHERE {mark} AND id IN ({places})", part)
             )
-        return known
+        return result
 
     def _write(self, statement: str, ids: Iterable[str]) -> None:
         try:

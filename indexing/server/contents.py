@@ -63,15 +63,15 @@ class Contents:
         hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
         values = [hit.get("fields", {}).get(path) for hit in hits]
         raw = [from_base64(value[0]) if value else b"" for value in values]
-        scaled = dtype == "int8"
-        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
+        int8 = dtype == "int8"
+        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * int8) if width else 0 for row in raw]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         values = [
-            np.frombuffer(row, dtype, offset=4 * n * scaled).reshape(n, width)
+            np.frombuffer(row, dtype, offset=4 * n * int8).reshape(n, width)
             for row, n in zip(raw, lengths, strict=True)
             if n
         ]
-        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if scaled else None
+        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if int8 else None
         return StoredConcepts(
             np.concatenate([np.empty((0, width), dtype), *values]),
             offsets,
@@ -85,18 +85,18 @@ class Contents:
 
     def find(self, ids: Sequence[str]) -> list[Item]:
         distinct = list(dict.fromkeys(ids))
-        found: dict[str, Item] = {}
+        items: dict[str, Item] = {}
         for start in range(0, len(distinct), PAGE):
             part = distinct[start : start + PAGE]
             for key, source in zip(part, self._searches.sources(part), strict=True):
                 if source is None:
                     raise KeyError(key)
-                found[key] = self._item(source)
-        return [found[key] for key in ids]
+                items[key] = self._item(source)
+        return [items[key] for key in ids]
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        drawn = {"seed": 0, "field": "_seq_no"}
-        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": drawn}}
+        draw = {"seed": 0, "field": "_seq_no"}
+        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": draw}}
         size = min(count, requests.WINDOW)
         body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
         return [hit["sort"][1] for hit in self._searches.ask(body)["hits"]["hits"]]
@@ -107,8 +107,8 @@ class Contents:
         used = set()
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
-            wanted = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
-            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in wanted]
+            conditions = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
+            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in conditions]
             answers = self._searches.hits([{**body, "_source": False} for body in bodies], 1)
             used |= {name for name, hits in zip(part, answers, strict=True) if hits}
         return used
@@ -121,32 +121,32 @@ class Contents:
         columns = range(self._n_terms) if among is None else [int(column) for column in among]
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
-        found: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
+        features_of: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
         step = SAFE // digits - 1
         for start in range(0, len(columns), step):
             part = columns[start : start + step]
             features = self._strategy.features(part, [1] * len(part), digits)
             clauses = [_with_name(self._strategy.clause(feature, 1), feature) for feature in features]
             for first in range(0, len(distinct), PAGE):
-                wanted = [self._layout.key(key) for key in distinct[first : first + PAGE]]
-                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
-                body = {"query": query, "size": len(wanted), "_source": False}
+                keys = [self._layout.key(key) for key in distinct[first : first + PAGE]]
+                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
+                body = {"query": query, "size": len(keys), "_source": False}
                 body["sort"] = [{"_score": "desc"}, self._layout.order]
                 answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
-                    found[hit["sort"][1]].update(hit.get("matched_queries", {}))
-        return requests.decode_terms([found[key] for key in ids], self._strategy.base, self._n_terms)
+                    features_of[hit["sort"][1]].update(hit.get("matched_queries", {}))
+        return requests.decode_terms([features_of[key] for key in ids], self._strategy.base, self._n_terms)
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        found = np.zeros(self._n_terms, np.int64)
+        counts = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
         for start in range(0, self._n_terms, SAFE):
             columns = range(start, min(start + SAFE, self._n_terms))
             filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
             body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
             buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
-            found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
-        return found
+            counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
+        return counts
 
     def damaged(self) -> list[str]:
         """Always empty: Lucene keeps checksums of its files."""
@@ -183,15 +183,15 @@ def _with_name(clause: Json, name: str) -> Json:
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
     """Bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
-    found = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
+    parts = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
     if generation.layout.prefix:
-        return found
+        return parts
     # Not from _stats, which servers cache for some seconds.
-    told = transport.request("GET", f"/{generation.physical}/_segments")
-    copies = [copy for shard in told["indices"][generation.physical]["shards"].values() for copy in shard]
+    answer = transport.request("GET", f"/{generation.physical}/_segments")
+    copies = [copy for shard in answer["indices"][generation.physical]["shards"].values() for copy in shard]
     segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
-    stored = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
-    return found | {"other": max(0, stored - sum(found.values()))}
+    total = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
+    return parts | {"other": max(0, total - sum(parts.values()))}
 
 
 def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
@@ -207,10 +207,10 @@ def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
         postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
         row = generation.vectors.bytes(manifest.identity.dim)
         return {"postings": postings, "vectors": row * sum(manifest.items.values())}
-    found = dict.fromkeys(PARTS.values(), 0)
-    (told,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
-    for path, entry in told.items():
+    parts = dict.fromkeys(PARTS.values(), 0)
+    (fields,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
+    for path, entry in fields.items():
         part = PARTS.get(path.removeprefix(prefix).partition(".")[0])
         if path.startswith(prefix) and part is not None:
-            found[part] += int(entry["total_in_bytes"])
-    return found
+            parts[part] += int(entry["total_in_bytes"])
+    return parts

@@ -50,7 +50,7 @@ class ServerIndex(Contents):
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
                 return self._align(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
-        asked, bodies = [], []
+        numbers, bodies = [], []
         only = self._only(modality)
         reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
         # Re-ranking all that match takes no scores of terms.
@@ -61,26 +61,26 @@ class ServerIndex(Contents):
             if features:
                 by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
                 bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
-                asked.append(i)
+                numbers.append(i)
         stages = Stages() if stages is None else stages
-        found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
+        results: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
             size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
                 part = slice(start, start + size)
                 try:
-                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, reranks, exact=words is None)
+                    answers = self._hits(bodies[part], k, numbers[part], rescore, stages, reranks, exact=words is None)
                 except RefusedError as error:
                     if not reranks or "script" not in f"{error.kind} {error.reason}":
                         raise
                     self._reranks = False  # scripts are missing or forbidden on the server
                     return self.search(request, stages)
-                for i, hits in zip(asked[part], answers, strict=True):
-                    found[i] = hits
-        if only is None and self._has_other(found, modality):
+                for i, hits in zip(numbers[part], answers, strict=True):
+                    results[i] = hits
+        if only is None and self._has_other(results, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(request, stages)
-        return found
+        return results
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         answers = self.search(request)
@@ -103,15 +103,15 @@ class ServerIndex(Contents):
         exact: bool,
     ) -> list[list[Hit]]:
         if rescore is None:
-            shown = [{**body, **self._layout.hits} for body in bodies]
+            searches = [{**body, **self._layout.hits} for body in bodies]
             begun = perf_counter()
-            answers = self._searches.hits(shown, k) if exact else self._searches.hits(shown, k, **ALL_SHARDS)
+            answers = self._searches.hits(searches, k) if exact else self._searches.hits(searches, k, **ALL_SHARDS)
             begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            found = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+            results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
             stages.took("content_ms", begun)
-            return found
+            return results
         queries = [rescore.queries.vectors[i] for i in numbers]
         if reranks:
             return self._rescore_there(bodies, k, queries, rescore.k, stages)
@@ -128,12 +128,12 @@ class ServerIndex(Contents):
     ) -> list[list[Hit]]:
         """Candidates whose concept sets are fetched, and aligned here."""
         assert modality is not None
-        found = self.search(SearchRequest(queries, k, modality, filters), stages)
-        stages.candidates += sum(map(len, found))
+        results = self.search(SearchRequest(queries, k, modality, filters), stages)
+        stages.candidates += sum(map(len, results))
         begun = perf_counter()
         ranked = [
             reorder(hits, rescored(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k)
-            for i, hits in enumerate(found)
+            for i, hits in enumerate(results)
         ]
         stages.took("rerank_ms", begun)
         return ranked
@@ -142,26 +142,26 @@ class ServerIndex(Contents):
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
-        shown = self._layout.hits
+        fields = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
-        asked = [self._reranking(*pair, candidates, k, shown) for pair in pairs]
+        searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
         begun = perf_counter()
-        answers = self._searches.hits(asked, k)
+        answers = self._searches.hits(searches, k)
         begun = stages.took("postings_ms", begun)
         stages.rerank_ms = None
         stages.candidates += candidates * len(bodies)
-        found = []
+        results = []
         for query, hits in zip(queries, answers, strict=True):
             best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
             best.sort(key=BY_ID)
             best.sort(key=BY_SCORE, reverse=True)
-            found.append(best[:k])
+            results.append(best[:k])
         stages.took("content_ms", begun)
-        return found
+        return results
 
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
+    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
-        body = {**body, **shown, "size": min(k, candidates)}
+        body = {**body, **fields, "size": min(k, candidates)}
         return requests.rerank_body(body, self._vectors, query, candidates)
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
@@ -185,11 +185,11 @@ class ServerIndex(Contents):
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
-        shown = {"_source": self._layout.source_fields}
+        fields = {"_source": self._layout.source_fields}
         body = (
-            {**body, **shown}
+            {**body, **fields}
             if rescore is None
-            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, shown)
+            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
         )
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
@@ -197,10 +197,10 @@ class ServerIndex(Contents):
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates fetched with their vectors, and re-ranked here."""
-        shown = self._vectors.hit_fields
+        fields = self._vectors.hit_fields
         ranked = []
         begun = perf_counter()
-        answers = self._searches.hits([{**body, **shown} for body in bodies], candidates)
+        answers = self._searches.hits([{**body, **fields} for body in bodies], candidates)
         begun = stages.took("postings_ms", begun)
         self._check_exact(answers)
         for query, hits in zip(queries, answers, strict=True):
@@ -210,9 +210,9 @@ class ServerIndex(Contents):
             stages.candidates += len(rows)
         begun = stages.took("rerank_ms", begun)
         items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        found = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        results = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
         stages.took("content_ms", begun)
-        return found
+        return results
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -224,13 +224,13 @@ class ServerIndex(Contents):
             return [[] for _ in texts]
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
-        shown = [{**body, **self._layout.hits} for body in bodies]
-        answers = self._searches.hits(shown, k, **ALL_SHARDS)
-        found = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
-        if only is None and self._has_other(found, modality):
+        searches = [{**body, **self._layout.hits} for body in bodies]
+        answers = self._searches.hits(searches, k, **ALL_SHARDS)
+        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
-        return found
+        return results
 
     def _check_words(self) -> None:
         if self._layout.prefix:
@@ -245,9 +245,9 @@ class ServerIndex(Contents):
 
     def _takes(self, clauses: int) -> bool:
         """Whether the server accepts a query with so many clauses; tried with terms that no item has."""
-        unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
+        query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
-            self._searches.ask({"query": unknown, "size": 0})
+            self._searches.ask({"query": query, "size": 0})
         except RefusedError as error:
             if "clause" not in str(error).lower():
                 raise
@@ -268,16 +268,16 @@ class ServerIndex(Contents):
             )
 
     @staticmethod
-    def _has_other(found: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
+    def _has_other(results: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
         """Whether a hit is of another modality than all should be."""
-        return modality is not None and bool({hit.item.modality for hits in found for hit in hits} - {modality})
+        return modality is not None and bool({hit.item.modality for hits in results for hit in hits} - {modality})
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         """The hits of an answer with their ``scores``."""
-        found = self._of_hits(hits)
-        long = [item for item in found if isinstance(item, str)]
+        items_or_ids = self._of_hits(hits)
+        long = [item for item in items_or_ids if isinstance(item, str)]
         whole = dict(zip(long, self.find(long), strict=True)) if long else {}
-        items = [whole[item] if isinstance(item, str) else item for item in found]
+        items = [whole[item] if isinstance(item, str) else item for item in items_or_ids]
         return [Hit(item, score) for item, score in zip(items, scores, strict=True)]
 
     def _of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
@@ -286,5 +286,5 @@ class ServerIndex(Contents):
         except KeyError as missing:
             if len(hits) > 1:  # one by one, to name the document
                 return [item for hit in hits for item in self._of_hits([hit])]
-            named = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
-            raise self._foreign(named, missing) from None
+            document = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
+            raise self._foreign(document, missing) from None

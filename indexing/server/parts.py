@@ -76,9 +76,9 @@ class PartWriter(ServerWriter):
         there = generations(self._transport, self._name)
         if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
-        found = self._join()
-        if found is not None:
-            self._begin(found)
+        generation = self._join()
+        if generation is not None:
+            self._begin(generation)
         return self
 
     def commit(self) -> None:
@@ -90,9 +90,9 @@ class PartWriter(ServerWriter):
         bulk.flush()
         before = [part["part"] for part in self._complete()]
         state = generation.state
-        done = {"part": self._part, "items": len(self._ledger), "unit": state.unit, "concept_dim": state.concept_dim}
+        marker = {"part": self._part, "items": len(self._ledger), "unit": state.unit, "concept_dim": state.concept_dim}
         self._transport.request(
-            "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", done, require_alias="true"
+            "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", marker, require_alias="true"
         )
         complete = self._complete()
         if len(complete) < self._count or not self._claim(again=self._part in before):
@@ -116,16 +116,16 @@ class PartWriter(ServerWriter):
         while True:
             # Numbered before it looks for another's: one made in between has this number, and is refused below.
             self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
-            found = self._join()
-            if found is not None:
-                return found
+            generation = self._join()
+            if generation is not None:
+                return generation
             try:
-                made = super()._create(largest)
+                generation = super()._create(largest)
             except RefusedError as error:
                 if error.kind != "resource_already_exists_exception":
                     raise
                 continue
-            tested = replace(made, state=replace(made.state, state="loading"))
+            tested = replace(generation, state=replace(generation.state, state="loading"))
             remember(self._transport, tested)
             return tested
 
@@ -135,11 +135,11 @@ class PartWriter(ServerWriter):
         while True:
             there = generations(self._transport, self._name)
             live = max((g.number for g in there if g.live), default=0)
-            found = next((g for g in reversed(there) if g.digest == self._digest and g.number > live), None)
-            if found is None or found.state.state != TESTING:
-                return found
+            generation = next((g for g in reversed(there) if g.digest == self._digest and g.number > live), None)
+            if generation is None or generation.state.state != TESTING:
+                return generation
             if time.monotonic() > deadline:
-                drop(self._transport, [found])
+                drop(self._transport, [generation])
                 return None
             time.sleep(PAUSE)
 
@@ -156,8 +156,8 @@ class PartWriter(ServerWriter):
         physical = self._load.generation.physical
         self._load.shards.wait(self._address.patience)
         refresh(self._transport, physical)
-        wanted = [_marker(number) for number in range(1, self._count + 1)]
-        body: Json = {"query": {"ids": {"values": wanted}}, "size": self._count}
+        markers = [_marker(number) for number in range(1, self._count + 1)]
+        body: Json = {"query": {"ids": {"values": markers}}, "size": self._count}
         params = {"allow_partial_search_results": "false"}
         hits = self._transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
         return [hit["_source"] for hit in hits]
@@ -178,10 +178,10 @@ class PartWriter(ServerWriter):
             return again or claim["_source"]["by"] == by
         return True
 
-    def _audit(self, physical: str, found: int, wanted: int) -> None:
-        if found != wanted:
+    def _audit(self, physical: str, count: int, expected: int) -> None:
+        if count != expected:
             raise UnfinishedError(
-                f"{self._transport.label} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
+                f"{self._transport.label} holds {count} items, and the {self._count} parts had {expected}: an id is in "
                 "several, or they are of other versions of the source; load them with another number of parts"
             )
 
@@ -205,15 +205,15 @@ def share_code(
     ``dead`` seconds without one."""
     physical, seen, since = f"{name}-boc-{key}-code", -1, time.monotonic()
     while True:
-        told = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
-        if told is None:
+        progress = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
+        if progress is None:
             if reserve(transport, physical):
                 return _learn(transport, address, physical, learn, beat)
             continue
-        if told["config"] is not None:
-            return told["config"], _read(transport, physical, told)
-        if told["beat"] != seen:
-            seen, since = told["beat"], time.monotonic()
+        if progress["config"] is not None:
+            return progress["config"], _read(transport, physical, progress)
+        if progress["beat"] != seen:
+            seen, since = progress["beat"], time.monotonic()
         elif time.monotonic() - since > dead:
             _drop(transport, physical)
         time.sleep(PAUSE)
@@ -278,8 +278,8 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
         with Bulk(transport, f"{physical}.load", require_alias=True, patience=address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)
         refresh(transport, physical)
-        told = {array: describe(values) for array, values in arrays.items()}
-        _remember(transport, physical, _meta(0, config, told, blocks))
+        shapes = {array: describe(values) for array, values in arrays.items()}
+        _remember(transport, physical, _meta(0, config, shapes, blocks))
         done = True
     finally:
         if not done:
@@ -288,10 +288,10 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
     return config, arrays
 
 
-def _read(transport: Transport, physical: str, told: Json) -> dict[str, NDArray[Any]]:
+def _read(transport: Transport, physical: str, progress: Json) -> dict[str, NDArray[Any]]:
     """The arrays that another process left. BackendError if they are not those that it told of."""
-    arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, told["blocks"], told["arrays"])
-    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != told["arrays"]:
+    arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, progress["blocks"], progress["arrays"])
+    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != progress["arrays"]:
         raise BackendError(f"{transport.label}: {physical} is damaged; delete it, and repeat the command")
     return arrays
 

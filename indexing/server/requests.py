@@ -122,10 +122,10 @@ def pack_item(item: Item) -> str:
 
 def flat(source: Json, path: str = "") -> Json:
     """The values of nested objects by their paths, as filters name them."""
-    found = {}
+    values = {}
     for name, value in source.items():
-        found.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
-    return found
+        values.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
+    return values
 
 
 OBJECT = "boc"
@@ -282,16 +282,16 @@ def search_body(
     return {"query": whole, "size": k, "sort": [{"_score": "desc"}, layout.order], "track_total_hits": True}
 
 
-def condition(wanted: Filter, layout: Layout = OWN) -> Json:
+def condition(filter: Filter, layout: Layout = OWN) -> Json:
     """The filter clause for a condition on metadata."""
-    name = layout.meta(wanted.field)
-    if wanted.op in ("=", "!="):
-        same: Json = {"term": {name: wanted.value}}
-        if wanted.last is not None:
-            same = {"range": {name: {"gte": wanted.value, "lte": wanted.last}}}
-        return same if wanted.op == "=" else {"bool": {"must_not": same}}
-    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[wanted.op]
-    return {"range": {name: {bound: wanted.value}}}
+    name = layout.meta(filter.field)
+    if filter.op in ("=", "!="):
+        same: Json = {"term": {name: filter.value}}
+        if filter.last is not None:
+            same = {"range": {name: {"gte": filter.value, "lte": filter.last}}}
+        return same if filter.op == "=" else {"bool": {"must_not": same}}
+    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[filter.op]
+    return {"range": {name: {bound: filter.value}}}
 
 
 def match_body(text: str, boost: float = 1.0) -> Json:
@@ -299,17 +299,17 @@ def match_body(text: str, boost: float = 1.0) -> Json:
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
-def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
+def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
     """Term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
-    for row, features in enumerate(found):
+    for row, features in enumerate(rows_of_features):
         for feature, value in features.items():
             number = feature[1:].rstrip(DIGITS)
             suffix = feature[1 + len(number) :]
             rows.append(row)
             columns.append(int(number))
             values.append(int(value) * base ** (DIGITS.index(suffix) + 1 if suffix else 0))
-    shape = (len(found), n_terms)
+    shape = (len(rows_of_features), n_terms)
     terms = sparse.coo_array((np.array(values, np.int64), (rows, columns)), shape=shape).tocsr()
     terms.sort_indices()
     return sparse.csr_array((terms.data.astype(np.int32), terms.indices, terms.indptr), shape=shape)

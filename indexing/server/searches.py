@@ -65,29 +65,29 @@ class Searches:
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
         """The _source of items, None for missing ones; at most ``PAGE`` of them."""
         keys = list(map(self._layout.key, ids))
-        asked = [key for key in keys if key]  # servers reject an empty id
-        found = {}
-        if asked and self._layout.prefix:  # their routing is not known
-            there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.source_fields}
-            found = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
-        elif asked:
+        known = [key for key in keys if key]  # servers reject an empty id
+        sources = {}
+        if known and self._layout.prefix:  # their routing is not known
+            there = [{"ids": {"values": known}}, {"exists": {"field": self._layout.own("modality")}}]
+            body = {"query": {"bool": {"filter": there}}, "size": len(known), "_source": self._layout.source_fields}
+            sources = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
+        elif known:
             path = f"/{self._target}/_mget"
-            answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=",".join(ITEM))
-            found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
-        return [found.get(key) for key in keys]
+            answer = self._transport.search(path, {"ids": known}, realtime="false", _source_includes=",".join(ITEM))
+            sources = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
+        return [sources.get(key) for key in keys]
 
-    def hits_of(self, ids: Sequence[str], shown: Json) -> list[Json]:
+    def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
-        found: dict[str, Json] = {}
+        hits: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
         for start in range(0, len(distinct), PAGE):
             part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
-            wanted = {"ids": {"values": list(map(self._layout.key, part))}}
-            body = {"query": wanted, "size": len(part), "sort": [self._layout.order], **shown}
+            query = {"ids": {"values": list(map(self._layout.key, part))}}
+            body = {"query": query, "size": len(part), "sort": [self._layout.order], **fields}
             for hit in self.ask(body)["hits"]["hits"]:
-                found[hit["sort"][0]] = hit
-        return [found[key] for key in ids]
+                hits[hit["sort"][0]] = hit
+        return [hits[key] for key in ids]
 
 
 def stored_arrays(
@@ -102,10 +102,10 @@ def stored_arrays(
         for hit in answer["hits"]["hits"]:
             data.setdefault(hit["_source"]["array"], []).append(from_base64(hit["fields"]["block"][0]))
     arrays = {}
-    for name, told in described.items():
-        flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
-        if flat.size == np.prod(told["shape"], dtype=np.int64):
-            arrays[name] = flat.reshape(told["shape"])
+    for name, entry in described.items():
+        flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])
+        if flat.size == np.prod(entry["shape"], dtype=np.int64):
+            arrays[name] = flat.reshape(entry["shape"])
     return arrays
 
 

@@ -38,9 +38,9 @@ class Strategy(ABC):
 
     def at(self, path: str) -> Strategy:
         """The same strategy for a field of another name."""
-        found = copy(self)
-        found.path = path
-        return found
+        other = copy(self)
+        other.path = path
+        return other
 
     @property
     @abstractmethod
@@ -71,17 +71,17 @@ class Strategy(ABC):
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """The features of each row with their values; digits that are 0 are left out."""
         values, bounds = terms.data, terms.indptr.tolist()
-        found = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
+        rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
         if values.max(initial=0) < self.base:
-            return found
-        found = [{feature: digit for feature, digit in row.items() if digit} for row in found]
+            return rows
+        rows = [{feature: digit for feature, digit in row.items() if digit} for row in rows]
         for suffix in DIGITS:
             values = values // self.base
             if not values.any():
                 break
-            for row, more in zip(found, _rows(terms.indices, values % self.base, bounds), strict=True):
+            for row, more in zip(rows, _rows(terms.indices, values % self.base, bounds), strict=True):
                 row.update({feature + suffix: digit for feature, digit in more if digit})
-        return found
+        return rows
 
     def digits(self, largest: int) -> int:
         """Number of digits of the frequency ``largest``."""
@@ -189,14 +189,14 @@ class CountedText(Text):
 
     @property
     def settings(self) -> Json:
-        found = super().settings
-        found["analysis"]["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
-        found["analysis"]["analyzer"]["boc_counts"] = {
+        settings = super().settings
+        settings["analysis"]["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
+        settings["analysis"]["analyzer"]["boc_counts"] = {
             "type": "custom",
             "tokenizer": "whitespace",
             "filter": ["boc_count"],
         }
-        return found
+        return settings
 
     def field(self, features: Mapping[str, int]) -> str:
         return " ".join(f"{feature}|{value}" for feature, value in features.items())
@@ -238,19 +238,19 @@ class Budget:
         )
         return strongest(features, limit)
 
-    def _limit(self, wanted: int) -> int:
+    def _limit(self, clauses: int) -> int:
         """How many of ``wanted`` clauses the server accepts."""
-        while wanted > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
-            untried = self._too_many is None or wanted < self._too_many
-            tried = wanted if untried else (self._most + (self._too_many or 0)) // 2
-            if self._takes(tried):
-                self._most = tried
+        while clauses > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
+            untried = self._too_many is None or clauses < self._too_many
+            attempt = clauses if untried else (self._most + (self._too_many or 0)) // 2
+            if self._takes(attempt):
+                self._most = attempt
             else:
-                self._too_many = tried
-        return min(wanted, self._most)
+                self._too_many = attempt
+        return min(clauses, self._most)
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
     """The ``limit`` features of largest weight, ties to the earlier one."""
-    kept = sorted(features, key=lambda feature: -features[feature])[:limit]
-    return {feature: features[feature] for feature in kept}
+    names = sorted(features, key=lambda feature: -features[feature])[:limit]
+    return {feature: features[feature] for feature in names}

@@ -61,7 +61,7 @@ class Transport(Protocol):
 def refusal(label: str, status: int, body: Any) -> RefusedError:
     """The error for an answer with ``status`` and parsed ``body``; its message says what to do."""
     kind, reason = _cause(body)
-    said = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
+    cause = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
     if status == 401:
         message = (
             f"{label} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
@@ -70,7 +70,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
     elif status == 403 and kind != "cluster_block_exception":
         message = f"{label} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
     else:
-        message = f"{label} refused ({status}): {said}"
+        message = f"{label} refused ({status}): {cause}"
     return RefusedError(message, status, kind, reason)
 
 

@@ -75,9 +75,9 @@ class VectorField(ABC):
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
-        found = copy(self)
-        found.path, found.dtype = path, dtype
-        return found
+        other = copy(self)
+        other.path, other.dtype = path, dtype
+        return other
 
     @abstractmethod
     def mapping(self, dim: int) -> Json:
@@ -115,8 +115,8 @@ class VectorField(ABC):
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         """The dot products with ``query`` for scores of ``script`` or ``best``."""
-        added = offset(query)
-        return [score - added for score in scores]
+        shift = offset(query)
+        return [score - shift for score in scores]
 
     @property
     def hit_fields(self) -> Json:
@@ -125,8 +125,8 @@ class VectorField(ABC):
 
     def value(self, hit: Json) -> list[Any]:
         """The values of a hit, none if it lacks the field."""
-        found: list[Any] = hit.get("fields", {}).get(self.path, [])
-        return found
+        values: list[Any] = hit.get("fields", {}).get(self.path, [])
+        return values
 
     @abstractmethod
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
@@ -246,8 +246,8 @@ class KnnByte(VectorField):
         return {"_source": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        found: list[Any] = hit.get("_source", {}).get(self.path, [])
-        return found
+        values: list[Any] = hit.get("_source", {}).get(self.path, [])
+        return values
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return unit_rows(np.array(rows, np.float32)).astype(self.dtype)

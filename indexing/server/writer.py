@@ -124,7 +124,7 @@ class ServerWriter:
             self._load.rows.bulk.delete(requests.document_id(stray))
         self._publish(len(self._ledger))
 
-    def _publish(self, wanted: int) -> None:
+    def _publish(self, expected: int) -> None:
         """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``wanted`` items."""
         assert self._load is not None
         bulk, physical = self._load.rows.bulk, self._load.generation.physical
@@ -133,7 +133,7 @@ class ServerWriter:
         self._load.shards.wait(self._address.patience)
         refresh(self._transport, physical)
         items, postings, digits = counts(self._transport, physical)
-        self._audit(physical, sum(items.values()), wanted)
+        self._audit(physical, sum(items.values()), expected)
         compact(self._transport, physical, self._load.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
@@ -164,12 +164,12 @@ class ServerWriter:
         for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
-            told = meta(self._manifest, state)
+            own = meta(self._manifest, state)
             body = requests.index_body(
                 generation.strategy,
                 self._manifest,
                 generation.vectors,
-                told,
+                own,
                 shards=self._address.shards,
                 replicas=self._address.replicas_while_loading,
                 order=self._address.order,
@@ -207,12 +207,12 @@ class ServerWriter:
                 "leave out ?vectors= in the address"
             )
 
-    def _audit(self, physical: str, found: int, wanted: int) -> None:
+    def _audit(self, physical: str, count: int, expected: int) -> None:
         """Compare the number of documents with the number acknowledged. UnfinishedError lists missing ids."""
-        if found != wanted:
+        if count != expected:
             missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
             raise UnfinishedError(
-                f"{self._transport.label} holds {found} documents of {wanted} that it acknowledged"
+                f"{self._transport.label} holds {count} documents of {expected} that it acknowledged"
                 + (f", without {', '.join(map(repr, missing))}" if missing else "")
                 + "; repeat the command to load what is missing"
             )
@@ -384,7 +384,7 @@ def counts(transport: Transport, index: str, layout: requests.Layout = requests.
             "digits": {"max": {"field": layout.own("digits")}},
         },
     }
-    found = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
-    told = found["aggregations"]
-    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in told["modality"]["buckets"]}
-    return {m: there.get(m, 0) for m in MODALITIES}, int(told["postings"]["value"]), int(told["digits"]["value"] or 1)
+    answer = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
+    sums = answer["aggregations"]
+    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
+    return {m: there.get(m, 0) for m in MODALITIES}, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)
