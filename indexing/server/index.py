@@ -40,6 +40,7 @@ class ServerIndex(Contents):
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
         rescore, words = request.rescore, request.words
+        stages = Stages() if stages is None else stages
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         if words is not None:
@@ -49,7 +50,7 @@ class ServerIndex(Contents):
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
-                return self._align(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
+                return self._align(request, rescore, stages)
         numbers, bodies = [], []
         only = self._only(modality)
         reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
@@ -62,7 +63,6 @@ class ServerIndex(Contents):
                 by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
                 bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
                 numbers.append(i)
-        stages = Stages() if stages is None else stages
         results: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
             size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
@@ -117,18 +117,11 @@ class ServerIndex(Contents):
             return self._rescore_there(bodies, k, queries, rescore.k, stages)
         return self._rescore_here(bodies, k, queries, rescore.k, stages)
 
-    def _align(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None,
-        filters: Sequence[Filter],
-        rescore: Rescore,
-        stages: Stages,
-    ) -> list[list[Hit]]:
-        """Candidates whose concept sets are fetched, and aligned here."""
+    def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
+        """Fetch the concept sets of candidates, and align them here."""
+        modality = request.modality
         assert modality is not None
-        results = self.search(SearchRequest(queries, k, modality, filters), stages)
+        results = self.search(SearchRequest(request.queries, request.k, modality, request.filters), stages)
         stages.candidates += sum(map(len, results))
         begun = perf_counter()
         ranked = [
@@ -165,13 +158,7 @@ class ServerIndex(Contents):
         return requests.rerank_body(body, self._vectors, query, candidates)
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
-        queries, k, modality, filters, rescore = (
-            search.queries,
-            search.k,
-            search.modality,
-            search.filters,
-            search.rescore,
-        )
+        k, filters, rescore = search.k, search.filters, search.rescore
         most = k if rescore is None else rescore.k
         if most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
@@ -181,16 +168,15 @@ class ServerIndex(Contents):
             raise BackendError(
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
             )
-        features = self._features(queries, 0, len(filters))
+        features = self._features(search.queries, 0, len(filters))
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
+        body = requests.search_body(self._strategy.query(features), k, search.modality, filters, layout=self._layout)
         fields = {"_source": self._layout.source_fields}
-        body = (
-            {**body, **fields}
-            if rescore is None
-            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
-        )
+        if rescore is None:
+            body |= fields
+        else:
+            body = self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
     def _rescore_here(
