@@ -56,7 +56,7 @@ class Address:
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """How many seconds a search waits for each host, the first time it asks them, the second, and the last."""
+        """The seconds that a search waits for each host, the first time it asks them, the second, and the last."""
         whole = self.request_timeout
         return (
             *(w for w in (self.search_timeout, 4 * self.search_timeout) if w < whole and len(self.hosts) > 1),

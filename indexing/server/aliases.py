@@ -74,7 +74,7 @@ class Generation:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
+        """True if ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
         return not self.digest
 
     @property
@@ -97,7 +97,7 @@ class Generation:
 
 
 def attached_alias(name: str) -> str:
-    """The alias of what is attached to the index ``name``."""
+    """Return the alias of what is attached to the index ``name``."""
     return f"{name}-boc"
 
 
@@ -110,18 +110,18 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 
 def meta(manifest: Manifest, state: State) -> Json:
-    """The ``_meta`` of the mapping of a generation."""
+    """Return the ``_meta`` of the mapping of a generation."""
     return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
-    """All generations of ``name``, oldest first."""
+    """Return all generations of ``name``, oldest first."""
     return _parse_generations(indices_of(transport, f"{name}-boc-*"), name)
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """The generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if ``name`` is
-    an index of another program."""
+    """Return the generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if
+    ``name`` is an index of another program."""
     generation = _behind(transport, name)
     if generation is None:
         existing = names(transport)
@@ -133,12 +133,12 @@ def live_generation(transport: Transport, name: str) -> Generation:
 
 
 def check_free(transport: Transport, name: str) -> None:
-    """BackendError if ``name`` is an index that boc did not make."""
+    """Raise BackendError if ``name`` is an index that boc did not make."""
     check_own(_behind(transport, name))
 
 
 def check_own(generation: Generation | None) -> None:
-    """BackendError if the items of ``generation`` are documents of another program, or if its name is borrowed."""
+    """Raise BackendError if the items are documents of another program, or if the name is borrowed."""
     if generation is None:
         return
     name = generation.name
@@ -173,7 +173,7 @@ def _behind(transport: Transport, name: str) -> Generation | None:
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Generation]:
-    """The generation behind a name that it was not made as. BackendError if there are several."""
+    """Return the generation behind a name that it was not made as. BackendError if there are several."""
     entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
     if len(indices) > 1 and entries:
         raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {', '.join(sorted(indices)[:10])}")
@@ -184,7 +184,7 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Genera
 
 
 def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
-    """BackendError if an index with an attached code was made again, and its fields of boc are others."""
+    """Raise BackendError if an index with an attached code was made again, and its fields of boc are others."""
     for each in candidates:
         expected = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)["properties"]
         for physical, entry in indices.items():
@@ -198,7 +198,7 @@ def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
 
 
 def check_codes(transport: Transport, generation: Generation) -> None:
-    """BackendError if the index has items whose codes are lost, as a server's own copying of documents loses them."""
+    """Raise BackendError if items lack their codes, which a server's own copying of documents loses."""
     if generation.state.attached:
         return
     there = {"exists": {"field": "modality"}}
@@ -216,7 +216,7 @@ def check_codes(transport: Transport, generation: Generation) -> None:
 
 
 def names(transport: Transport) -> list[str]:
-    """Names of all published indexes, sorted."""
+    """Return the names of all published indexes, sorted."""
     answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="open")
     result = set()
     for physical, entry in answer.items():
@@ -263,7 +263,7 @@ def indices_of(transport: Transport, pattern: str) -> Json:
 
 
 def _meta_of(entry: Json) -> Json:
-    """The ``_meta`` of an index."""
+    """Return the ``_meta`` of an index."""
     own: Json = entry.get("mappings", {}).get("_meta", {})
     return own
 
@@ -278,7 +278,7 @@ def _parse_generations(indices: Json, name: str) -> list[Generation]:
 
 
 def _generation(physical: str, entry: Json, name: str, digest: str = "", number: int = 0) -> Generation:
-    """The generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
+    """Return the generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
     own = _meta_of(entry)
     try:
         state = State(**{name: own["server"][name] for name in own["server"] if name in STATE})
@@ -306,7 +306,7 @@ THEIRS: dict[str, FieldType] = {
 
 
 def _fields(properties: Json, path: str = "") -> Iterator[tuple[str, FieldType]]:
-    """The fields of a mapping that filters know, with their types; boc's own apart."""
+    """Return the fields of a mapping that filters know, with their types; boc's own apart."""
     for name, entry in properties.items():
         if entry.get("type") == "nested" or f"{path}{name}" == OBJECT:
             continue

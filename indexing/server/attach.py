@@ -67,8 +67,8 @@ class Attachment:
         return None if self._generation is None else ServerIndex(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """What ``begin`` adds to the mapping of the index; empty if it is there. BackendError if the server can add no
-        codes, or a field is in the way."""
+        """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError if the server can
+        add no codes, or a field is in the way."""
         if self._generation is not None:
             field = self._generation.state.field
         else:
@@ -117,8 +117,8 @@ class Attachment:
         self._remember(replace(fresh, state=replace(state, blocks=blocks)))
 
     def found(self, items: Sequence[Item], key: str | None) -> dict[str, list[tuple[str, str | None, str]]]:
-        """The documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with the id
-        of an item; None: it is the _id."""
+        """Return the documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with
+        the id of an item; None: it is the _id."""
         places: dict[str, list[tuple[str, str | None, str]]] = {item.id: [] for item in items if item.id}
         ids = list(places)
         for start in range(0, len(ids), KEYS):
@@ -231,7 +231,7 @@ class Attachment:
 
 
 def _theirs(transport: Transport, name: str) -> Json:
-    """The mapping of the one index ``name`` of another program."""
+    """Return the mapping of the one index ``name`` of another program."""
     there = indices_of(transport, name)
     if not there:
         raise BackendError(f"no index {name!r} at {transport.label}; boc attach adds to one that is there")

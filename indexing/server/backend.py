@@ -61,7 +61,7 @@ class ServerBackend:
         return ServerIndex(self.transport, generation)
 
     def attach(self, name: str) -> Attachment:
-        """What is attached, or will be, to the documents of the index ``name`` of another program."""
+        """Return what is attached, or will be, to the documents of the index ``name`` of another program."""
         return Attachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:

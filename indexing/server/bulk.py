@@ -40,7 +40,7 @@ class Shards:
         self.describe_lost()
 
     def describe_lost(self) -> str:
-        """Which shards have no living copy, and where they were; empty if there are none, or none is known."""
+        """Describe the shards without a living copy, and where they were; "" if there is none, or none is known."""
         try:
             answer = self._transport.request("GET", f"/{self._index}/_search_shards")
         except BackendError:  # no master, or no right to ask: what called says what is wrong
@@ -290,7 +290,7 @@ class Bulk:
 
 
 def _within(ids: Sequence[str], rows: dict[str, bytes], limit: int) -> Iterator[str]:
-    """The first ids whose rows take at most ``limit`` bytes, but at least one."""
+    """Return the first ids whose rows take at most ``limit`` bytes, but at least one."""
     size = 0
     for i, id in enumerate(ids):
         size += len(rows[id])
@@ -319,7 +319,7 @@ class Ledger:
         self.close()
 
     def __len__(self) -> int:
-        """How many ids are part of this load."""
+        """Return the number of ids of this load."""
         return self._length
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ class Ledger:
         self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET found = 1", ids)
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier load left all of these ids; if so, they become part of this load.
+        """Return whether an earlier load left all of these ids; if so, they become part of this load.
 
         BackendError for an id that is part of this load already.
         """
@@ -350,19 +350,19 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Ids that an earlier load left and that are not part of this load, sorted."""
+        """Return ids that an earlier load left and that are not part of this load, sorted."""
         for (id,) in self._db.execute("SELECT id FROM ids WHERE found AND NOT ours ORDER BY id"):
             yield id
 
     def missing(self, present: Iterable[str]) -> list[str]:
-        """The first ten ids of this load that are not among ``present``."""
+        """Return the first ten ids of this load that are not among ``present``."""
         self._db.execute("UPDATE ids SET seen = 0 WHERE seen")
         self._write("UPDATE ids SET seen = 1 WHERE id = ?", present)
         rows = self._db.execute("SELECT id FROM ids WHERE ours AND NOT seen ORDER BY id LIMIT 10")
         return [id for (id,) in rows]
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
-        """The ids among ``ids`` whose column ``mark`` is set."""
+        """Return the ids among ``ids`` whose column ``mark`` is set."""
         result: set[str] = set()
         for start in range(0, len(ids), 1000):  # SQLite limits the variables of a statement
             part = ids[start : start + 1000]

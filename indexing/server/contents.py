@@ -46,7 +46,7 @@ class Contents:
         return self.generation.state.state == "editing"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the codec; ManifestError if they are not those of the manifest."""
+        """Return the arrays of the codec; ManifestError if they are not those of the manifest."""
         physical, blocks = self.generation.physical, self.generation.state.blocks
         arrays = stored_arrays(self._transport, physical, blocks, self.manifest.arrays)
         self.manifest.check_arrays(arrays, where=f"{self._transport.label}: {physical}")
@@ -117,7 +117,7 @@ class Contents:
         return sizes(self._transport, self.generation)
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Term frequencies by queries for each term, some hundred at a time."""
+        """Return term frequencies by queries for each term, some hundred at a time."""
         columns = range(self._n_terms) if among is None else [int(column) for column in among]
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
@@ -149,7 +149,7 @@ class Contents:
         return counts
 
     def damaged(self) -> list[str]:
-        """Always empty: Lucene keeps checksums of its files."""
+        """Return nothing: Lucene keeps checksums of its files."""
         return []
 
     def _item(self, source: Json) -> Item:
@@ -163,7 +163,7 @@ class Contents:
         return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
 
     def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of hits that were fetched with them."""
+        """Return the vectors (n, d) of hits that were fetched with them."""
         if not hits:
             return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
         rows = [self._vectors.value(hit) for hit in hits]
@@ -182,7 +182,7 @@ def _with_name(clause: Json, name: str) -> Json:
 
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
+    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
     parts = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
     if generation.layout.prefix:
         return parts

@@ -49,7 +49,7 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
 
 
 def one_per_shard(transport: Transport, index: str) -> list[str]:
-    """Ids of dummy documents, each of which belongs to another shard."""
+    """Return ids of dummy documents, each of which belongs to another shard."""
     path, ids = f"/{index}/_search_shards", dict[int, str]()
     total = len(transport.request("GET", path)["shards"])
     for number in count():
@@ -74,7 +74,7 @@ def await_release(transport: Transport, index: str, *, release: float = RELEASE,
 
 
 def _retains(transport: Transport, index: str) -> bool:
-    """Whether a shard retains operations from one that is not its first on."""
+    """Return whether a shard retains operations from one that is not its first on."""
     shards = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index]["shards"]
     for copies in shards.values():
         for copy in copies:

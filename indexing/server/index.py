@@ -134,7 +134,7 @@ class ServerIndex(Contents):
     def _rescore_there(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates re-ranked by the server, which returns only the best."""
+        """Have the server re-rank candidates, which returns only the best."""
         fields = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
         searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
@@ -153,7 +153,7 @@ class ServerIndex(Contents):
         return results
 
     def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
-        """The search ``body`` for the best k of its candidates by the vector ``query``."""
+        """Return the search ``body`` for the best k of its candidates by the vector ``query``."""
         body = {**body, **fields, "size": min(k, candidates)}
         return requests.rerank_body(body, self._vectors, query, candidates)
 
@@ -182,7 +182,7 @@ class ServerIndex(Contents):
     def _rescore_here(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates fetched with their vectors, and re-ranked here."""
+        """Fetch candidates with their vectors, and re-rank them here."""
         fields = self._vectors.hit_fields
         ranked = []
         begun = perf_counter()
@@ -230,7 +230,7 @@ class ServerIndex(Contents):
         return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:
-        """Whether the server accepts a query with so many clauses; tried with terms that no item has."""
+        """Return whether the server accepts a query with so many clauses; tried with terms that no item has."""
         query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._searches.ask({"query": query, "size": 0})
@@ -255,11 +255,11 @@ class ServerIndex(Contents):
 
     @staticmethod
     def _has_other(results: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
-        """Whether a hit is of another modality than all should be."""
+        """Return whether a hit is of another modality than all should be."""
         return modality is not None and bool({hit.item.modality for hits in results for hit in hits} - {modality})
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
-        """The hits of an answer with their ``scores``."""
+        """Return the hits of an answer with their ``scores``."""
         items_or_ids = self._of_hits(hits)
         long = [item for item in items_or_ids if isinstance(item, str)]
         whole = dict(zip(long, self.find(long), strict=True)) if long else {}

@@ -112,7 +112,7 @@ class PartWriter(ServerWriter):
         super().__exit__(kind, error, trace)
 
     def _create(self, largest: int) -> Generation:
-        """The generation that another process made, or a new one."""
+        """Return the generation that another process made, or a new one."""
         while True:
             # Numbered before it looks for another's: one made in between has this number, and is refused below.
             self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
@@ -130,7 +130,7 @@ class PartWriter(ServerWriter):
             return tested
 
     def _join(self) -> Generation | None:
-        """The generation that other processes load, once its scores are tested; None if there is none."""
+        """Return the generation that other processes load, once its scores are tested; None if there is none."""
         deadline = time.monotonic() + TEST_PATIENCE
         while True:
             there = generations(self._transport, self._name)
@@ -151,7 +151,7 @@ class PartWriter(ServerWriter):
         self._load = Load(self._transport, generation, self._address.patience)
 
     def _complete(self) -> list[Json]:
-        """What the parts that are complete have left."""
+        """Return the markers of the parts that are complete."""
         assert self._load is not None
         physical = self._load.generation.physical
         self._load.shards.wait(self._address.patience)
@@ -163,8 +163,8 @@ class PartWriter(ServerWriter):
         return [hit["_source"] for hit in hits]
 
     def _claim(self, *, again: bool) -> bool:
-        """Whether this process is to publish. Of several that end at once the first is, unless it died: then who loads
-        a complete part ``again``."""
+        """Return whether this process is to publish. Of several that end at once the first is, unless it died: then who
+        loads a complete part ``again``."""
         assert self._load is not None
         generation, by = self._load.generation, uuid4().hex
         path = f"/{generation.loading_alias}/_create/{CLAIM}"
@@ -289,7 +289,7 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
 
 
 def _read(transport: Transport, physical: str, progress: Json) -> dict[str, NDArray[Any]]:
-    """The arrays that another process left. BackendError if they are not those that it told of."""
+    """Return the arrays that another process left. BackendError if they are not those that it told of."""
     arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, progress["blocks"], progress["arrays"])
     if {name: describe(np.asarray(values)) for name, values in arrays.items()} != progress["arrays"]:
         raise BackendError(f"{transport.label}: {physical} is damaged; delete it, and repeat the command")

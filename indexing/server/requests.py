@@ -70,11 +70,11 @@ class Layout:
     prefix: str = ""
 
     def own(self, name: str) -> str:
-        """The path of a field of boc."""
+        """Return the path of a field of boc."""
         return f"{self.prefix}{name}"
 
     def meta(self, name: str) -> str:
-        """The path of a field of the metadata."""
+        """Return the path of a field of the metadata."""
         return name if self.prefix else f"meta.{name}"
 
     @property
@@ -95,11 +95,11 @@ class Layout:
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """The _id of an item."""
+        """Return the _id of an item."""
         return id if self.prefix else document_id(id)
 
     def item(self, source: Json) -> Item:
-        """The item of a document. KeyError for a field that is missing."""
+        """Return the item of a document. KeyError for a field that is missing."""
         if not self.prefix:
             own, meta = source, source.get("meta", {})
         else:
@@ -107,7 +107,7 @@ class Layout:
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
-        """The items of hits, or their ids if they are too long to be shown by hits. KeyError for a missing field."""
+        """Return the items of hits, or the ids of those too long for a hit. KeyError for a missing field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
         rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
@@ -115,13 +115,13 @@ class Layout:
 
 
 def pack_item(item: Item) -> str:
-    """An item as its own field holds it, a list; its id alone if the whole is too long."""
+    """Encode an item as its own field holds it, a list; its id alone if the whole is too long."""
     whole = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
     return to_base64(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
 
 
 def flat(source: Json, path: str = "") -> Json:
-    """The values of nested objects by their paths, as filters name them."""
+    """Return the values of nested objects by their paths, as filters name them."""
     values = {}
     for name, value in source.items():
         values.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
@@ -133,7 +133,7 @@ OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
-    """The _id of an item: its id, or a digest of an id that servers do not accept."""
+    """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
     if id.startswith("boc:") or len(id.encode()) > LONGEST:
         return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
     return id
@@ -150,7 +150,7 @@ def index_body(
     order: str = "id",
     store: str | None = None,
 ) -> Json:
-    """The body that creates an index for loading: without refresh, and usually without replicas.
+    """Return the body that creates an index for loading: without refresh, and usually without replicas.
 
     Documents are sorted by ``order``, so that after merging equal scores are in the order of ids without a sort, or so
     that the items of one term lie together. ``store`` is how the server reads its files.
@@ -188,7 +188,7 @@ def index_body(
 
 
 def object_mapping(strategy: Strategy, dim: int) -> Json:
-    """The mapping of the object ``OBJECT`` in a document of another program, for vectors with ``dim`` components."""
+    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n, ``dim``)."""
     return {
         "dynamic": False,
         "properties": {
@@ -204,14 +204,14 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
 
 
 def source_without(without: Sequence[str]) -> Json:
-    """What an index keeps of a document in ``_source``. All is said, so that no template of the cluster adds to it."""
+    """Return the setting ``_source`` of an index, all of it, so that no template of the cluster adds to it."""
     return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
 
 def documents(
     strategy: Strategy, field: VectorField, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]
 ) -> Iterator[Json]:
-    """The documents of items with their ``vectors``, of the dtype of the index; without metadata."""
+    """Return the documents of items with their ``vectors``, of the dtype of the index; without metadata."""
     sizes = np.diff(terms.indptr).tolist()
     largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
     rows = zip(items, strategy.documents(terms), field.values(vectors), strict=True)
@@ -231,7 +231,7 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """The term of each row's largest frequency, the smaller one of several; None of a row without terms."""
+    """Return the term of each row's largest frequency, the smaller one of several; None of a row without terms."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     best = iter(terms.indices[np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]].tolist())
@@ -239,14 +239,14 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
 
 
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
-    """The rows of concept set i as a binary field has them, after their scales if they are int8."""
+    """Return the rows of concept set i as a binary field has them, after their scales if they are int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
     return to_base64(scales + raw(concepts.values[rows]))
 
 
 def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
-    """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
+    """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products of their vectors.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
@@ -266,7 +266,7 @@ def search_body(
     words: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """The search for the k best by ``query`` (plus the score of ``words``), ties by id."""
+    """Return the search for the k best by ``query`` (plus the score of ``words``), ties by id."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
@@ -283,7 +283,7 @@ def search_body(
 
 
 def condition(filter: Filter, layout: Layout = OWN) -> Json:
-    """The filter clause for a condition on metadata."""
+    """Return the filter clause for a condition on metadata."""
     name = layout.meta(filter.field)
     if filter.op in ("=", "!="):
         same: Json = {"term": {name: filter.value}}
@@ -295,12 +295,12 @@ def condition(filter: Filter, layout: Layout = OWN) -> Json:
 
 
 def match_body(text: str, boost: float = 1.0) -> Json:
-    """The query for words, scored by the server's BM25."""
+    """Return the query for words, scored by the server's BM25."""
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
 def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
-    """Term frequencies from rows of {feature: value}, with digits combined."""
+    """Return term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
     for row, features in enumerate(rows_of_features):
         for feature, value in features.items():
@@ -316,7 +316,7 @@ def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_t
 
 
 def dumps(body: Json) -> bytes:
-    """JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
+    """Write JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -335,7 +335,7 @@ class HttpRequest:
         return f"{self.index}/_search?allow_partial_search_results=false"
 
     def written(self, form: RequestForm) -> str:
-        """The body as JSON, or the whole request as a curl command."""
+        """Return the body as JSON, or the whole request as a curl command."""
         # One entry per line: long lists of numbers would take a line per number otherwise.
         entries = [f'  "{name}": {dumps(value).decode()}' for name, value in self.body.items()]
         body = "{\n" + ",\n".join(entries) + "\n}"

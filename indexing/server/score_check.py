@@ -49,7 +49,7 @@ ROUTING = "boc"  # sends all test documents to one shard, since pruning counts p
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """None if ``index``, made for ``strategy``, scores exactly; the reason if the server does not support the strategy.
+    """Return None if ``index``, made for ``strategy``, scores exactly; why, if the server lacks the strategy.
 
     BackendError if it scores differently, naming the setting at fault. Leaves no document behind on success.
     """
@@ -82,7 +82,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
 
 
 def check_documents() -> TermMatrix:
-    """The term frequencies of the test documents, int32 (12, V)."""
+    """Return the term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
     rows = np.zeros((n, 1 + OWN * n), np.int32)
     rows[:, 0] = COMMON
@@ -92,7 +92,7 @@ def check_documents() -> TermMatrix:
 
 
 def check_queries() -> TermMatrix:
-    """The weights of ``QUERIES``, one row per query."""
+    """Return the weights of ``QUERIES``, one row per query."""
     rows = np.zeros((len(QUERIES), check_documents().shape[1]), np.int32)
     for row, query in zip(rows, QUERIES, strict=True):
         row[list(query)] = list(query.values())
@@ -179,7 +179,7 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 
 
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
-    """Scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
+    """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
     answer = transport.request(
         "POST",
         f"/{index}/_search",
@@ -196,7 +196,7 @@ def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np
 def _pruning(
     query: Mapping[str, int], documents: Sequence[Mapping[str, int]], scores: NDArray[np.float64]
 ) -> str | None:
-    """The fault, if ``got`` are the scores without frequent terms of low weight; else None."""
+    """Return the fault, if ``scores`` are those without frequent terms of low weight; else None."""
     heavy = 0.4 * max(query.values())
     weights = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}
     pruned_scores = [sum(weight * document.get(f, 0) for f, weight in weights.items()) for document in documents]
@@ -208,7 +208,7 @@ def _pruning(
 
 
 def saturation(strategy: Strategy, scores: NDArray[np.float64]) -> str | None:
-    """The fault, if ``got``, the scores of term 0, are a * f / (f + p) of its frequency f (f / score is linear)."""
+    """Return the fault if ``scores`` of term 0 are a * f / (f + p) of its frequency f (f / score is linear)."""
     f, s = np.array(COMMON[:ONE_DIGIT], np.float64), scores[:ONE_DIGIT]
     if not (s > 0).all():
         return None
@@ -240,7 +240,7 @@ def tried_field(transport: Transport, field: str) -> str:
 
 
 def tried_vectors(transport: Transport) -> str:
-    """The formats in which the server can store vectors. It compares those of all but the default in compiled code."""
+    """Return how the server can store vectors. All formats but the default are compared in compiled code."""
     formats = [f"{Binary.name} (exact, the default)"]
     for field in VECTOR_FIELDS.values():
         if field.name == Binary.name:
@@ -257,7 +257,7 @@ def tried_vectors(transport: Transport) -> str:
 
 @contextmanager
 def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
-    """The name of a small index, which is removed. RefusedError if the server does not make it."""
+    """Return the name of a small index, which is removed. RefusedError if the server does not make it."""
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {
         "settings": {"number_of_shards": 1, "number_of_replicas": 0, **settings},

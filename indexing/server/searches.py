@@ -37,12 +37,12 @@ class Searches:
         self._path = f"/{target}/{SEARCH}"
 
     def ask(self, body: Json, **params: Any) -> Json:
-        """The answer to one search; ``params`` are further parameters of its URL."""
+        """Return the answer to one search; ``params`` are further parameters of its URL."""
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
         return check_answer(self._transport, self._transport.search(path, body))
 
     def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
-        """At most k hits for each body; asked again if a node stopped amid the search."""
+        """Return at most k hits for each body; asked again if a node stopped amid the search."""
         for pause in self._pauses:
             try:
                 return self._hits(bodies, k, **params)
@@ -63,7 +63,7 @@ class Searches:
         return [check_answer(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
 
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
-        """The _source of items, None for missing ones; at most ``PAGE`` of them."""
+        """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
         keys = list(map(self._layout.key, ids))
         known = [key for key in keys if key]  # servers reject an empty id
         sources = {}
@@ -78,7 +78,7 @@ class Searches:
         return [sources.get(key) for key in keys]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
-        """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
+        """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
         hits: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
         for start in range(0, len(distinct), PAGE):
@@ -93,7 +93,7 @@ class Searches:
 def stored_arrays(
     transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
+    """Return the arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
     searches = Searches(transport, physical, Layout())
     data: dict[str, list[bytes]] = {name: [] for name in described}
     for number in range(blocks):
@@ -110,7 +110,7 @@ def stored_arrays(
 
 
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
-    """All hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
+    """Return all hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}

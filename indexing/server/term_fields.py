@@ -37,7 +37,7 @@ class Strategy(ABC):
     """The name of the field in a document."""
 
     def at(self, path: str) -> Strategy:
-        """The same strategy for a field of another name."""
+        """Return the same strategy for a field of another name."""
         other = copy(self)
         other.path = path
         return other
@@ -54,22 +54,22 @@ class Strategy(ABC):
 
     @abstractmethod
     def field(self, features: Mapping[str, int]) -> Any:
-        """The value of the field ``terms`` of a document."""
+        """Return the value of the field ``terms`` of a document."""
 
     @abstractmethod
     def clause(self, feature: str, weight: int) -> Json:
-        """The query whose score is weight times the feature."""
+        """Return the query whose score is weight times the feature."""
 
     def query(self, features: Mapping[str, int]) -> Json:
-        """The query whose score is the sum over features."""
+        """Return the query whose score is the sum over features."""
         return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
 
     def matching(self, features: Mapping[str, int]) -> Json:
-        """The query that finds what ``query`` finds, at less cost if it may have other scores."""
+        """Return the query that finds what ``query`` finds, at less cost if it may have other scores."""
         return self.query(features)
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
-        """The features of each row with their values; digits that are 0 are left out."""
+        """Return the features of each row with their values; digits that are 0 are left out."""
         values, bounds = terms.data, terms.indptr.tolist()
         rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
         if values.max(initial=0) < self.base:
@@ -84,18 +84,18 @@ class Strategy(ABC):
         return rows
 
     def digits(self, largest: int) -> int:
-        """Number of digits of the frequency ``largest``."""
+        """Return the number of digits of the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
     def features(self, columns: Sequence[int], weights: Sequence[int], digits: int) -> dict[str, int]:
-        """The features of a query and their weights, where frequencies have up to ``digits`` digits."""
+        """Return the features of a query and their weights, where frequencies have up to ``digits`` digits."""
         powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
         pairs = zip(columns, weights, strict=True)
         return {f"t{column}{suffix}": weight * power for column, weight in pairs for suffix, power in powers}
 
 
 def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) -> Iterator[Iterator[tuple[str, int]]]:
-    """The (feature, value) pairs of each row."""
+    """Return the (feature, value) pairs of each row."""
     flat = values.tolist()
     features = [f"t{column}" for column in columns.tolist()]
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
@@ -206,7 +206,7 @@ STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatu
 
 
 def by_digits(names: Sequence[str], largest: int) -> list[str]:
-    """The names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
+    """Return the names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
     unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
@@ -224,8 +224,8 @@ class Budget:
         self._too_many: int | None = None
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """The features that fit into a query beside ``others`` clauses: all of them, or those of largest weight with a
-        BocWarning."""
+        """Return the features that fit into a query beside ``others`` clauses: all of them, or those of largest weight
+        with a BocWarning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)
@@ -239,7 +239,7 @@ class Budget:
         return strongest(features, limit)
 
     def _limit(self, clauses: int) -> int:
-        """How many of ``wanted`` clauses the server accepts."""
+        """Return how many of so many ``clauses`` the server accepts."""
         while clauses > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
             untried = self._too_many is None or clauses < self._too_many
             attempt = clauses if untried else (self._most + (self._too_many or 0)) // 2
@@ -251,6 +251,6 @@ class Budget:
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """The ``limit`` features of largest weight, ties to the earlier one."""
+    """Return the ``limit`` features of largest weight, ties to the earlier one."""
     names = sorted(features, key=lambda feature: -features[feature])[:limit]
     return {feature: features[feature] for feature in names}

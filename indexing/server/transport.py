@@ -59,7 +59,7 @@ class Transport(Protocol):
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
-    """The error for an answer with ``status`` and parsed ``body``; its message says what to do."""
+    """Make the error for an answer with ``status`` and parsed ``body``; its message says what to do."""
     kind, reason = _cause(body)
     cause = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
     if status == 401:
@@ -75,7 +75,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """The error for a request without an answer; its message says what to do."""
+    """Make the error for a request without an answer; its message says what to do."""
     if tls:
         advice = "its certificate is not trusted; name the file of its authority with ?ca_certs=FILE in the address"
     elif late:
@@ -88,7 +88,7 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
 
 
 def send_until_answered(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
-    """The answer to a request that changes nothing. ``send`` asks each host once, waiting so many seconds for it.
+    """Send a request that changes nothing until it is answered. ``send`` asks each host once, waiting some seconds.
 
     So a host that hangs costs seconds and no error. A shard of which a hanging node holds a copy may be late from every
     host, until the cluster gives that node up, usually after half a minute: hence the last and longest wait.

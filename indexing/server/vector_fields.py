@@ -81,7 +81,7 @@ class VectorField(ABC):
 
     @abstractmethod
     def mapping(self, dim: int) -> Json:
-        """The mapping of the field."""
+        """Return the mapping of the field."""
 
     @property
     def settings(self) -> Json:
@@ -89,7 +89,7 @@ class VectorField(ABC):
         return {}
 
     def check(self, vectors: NDArray[np.float32]) -> None:
-        """BackendError if the field cannot hold one of ``vectors`` (n, d)."""
+        """Raise BackendError if the field cannot hold one of ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > SLACK - 1]).size:
             raise BackendError(
@@ -99,22 +99,22 @@ class VectorField(ABC):
 
     @abstractmethod
     def values(self, vectors: NDArray[Any]) -> Iterator[Any]:
-        """The value of the field for each of ``vectors`` (n, d) of ``dtype``."""
+        """Return the value of the field for each of ``vectors`` (n, d) of ``dtype``."""
 
     def bytes(self, dim: int) -> int:
-        """Bytes of a vector with ``dim`` components on the server."""
+        """Return the bytes of a vector with ``dim`` components on the server."""
         return dim * np.dtype(self.dtype).itemsize
 
     @abstractmethod
     def script(self, query: NDArray[np.float32]) -> Json:
-        """The script that scores a document by its product with a query (d,)."""
+        """Return the script that scores a document by its product with a query (d,)."""
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count."""
+        """Return the query that ranks all documents of the query ``matching`` by their vectors, for the best k."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        """The dot products with ``query`` for scores of ``script`` or ``best``."""
+        """Return the dot products with ``query`` for scores of ``script`` or ``best``."""
         shift = offset(query)
         return [score - shift for score in scores]
 
@@ -124,13 +124,13 @@ class VectorField(ABC):
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        """The values of a hit, none if it lacks the field."""
+        """Return the values of a hit, none if it lacks the field."""
         values: list[Any] = hit.get("fields", {}).get(self.path, [])
         return values
 
     @abstractmethod
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of ``dtype`` from the values of n hits."""
+        """Return the vectors (n, d) of ``dtype`` from the values of n hits."""
 
     def _source(self, script: str) -> str:
         return script.replace("'vector'", f"'{self.path}'")
@@ -254,7 +254,7 @@ class KnnByte(VectorField):
 
 
 def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
-    """Vectors (n, d) divided by their largest components, times 127, rounded."""
+    """Return vectors (n, d) divided by their largest components, times 127, rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
@@ -266,20 +266,20 @@ VECTOR_FIELDS: dict[str, VectorField] = {"binary": Binary(), "byte": KnnByte(), 
 
 
 def chosen_field(vectors: str, engine: str) -> str:
-    """The name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
+    """Return the name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
     return "dense_byte" if (vectors, engine) == ("byte", "elasticsearch") else vectors
 
 
 def offset(vector: NDArray[np.float32]) -> float:
-    """The number added to dot products with ``vector`` so that they are not negative."""
+    """Return the number added to dot products with ``vector`` so that they are not negative."""
     return SLACK * _length(vector)
 
 
 def _length(vector: NDArray[np.float32]) -> float:
-    """The norm of a vector; for one, numpy's own function takes several times as long."""
+    """Return the norm of a vector; for one, numpy's own function takes several times as long."""
     return math.sqrt(vector.dot(vector))
 
 
 def is_unit(vectors: NDArray[np.float32]) -> bool:
-    """Whether no vector is longer than 1, roundings apart."""
+    """Return whether no vector is longer than 1, roundings apart."""
     return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())

@@ -291,7 +291,7 @@ class ServerEditor:
             self._remember(replace(self._generation.state, state="editing"))
 
     def _check_left(self, unwanted: list[str]) -> None:
-        """BackendError if the deletion would leave an empty index; nothing is deleted before."""
+        """Raise BackendError if the deletion would leave an empty index; nothing is deleted before."""
         index, name = self._generation.physical, self._generation.name
         refresh(self._transport, index)
         total = sum(counts(self._transport, index)[0].values())
@@ -358,7 +358,7 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _takes(transport: Transport, generation: Generation) -> bool:
-    """Whether the server stores a vector in the layout of ``generation``."""
+    """Return whether the server stores a vector in the layout of ``generation``."""
     if generation.state.vectors == Binary.name:
         return True
     path = f"/{generation.physical}/_doc/boc:test:vector"
