@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,7 +20,6 @@ from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
 from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import holds, parse_filter
-from boc.inputs.sorting import by_field, check_sort
 from boc.manifest import Manifest
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
@@ -274,29 +272,6 @@ def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> No
     (hits,) = index.search(SearchRequest(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore))
     assert [hit.item for hit in hits] == [items[1], items[2], items[0]]
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
-
-
-@pytest.mark.parametrize("sort", ["-year", "tag", "taken", "-sharpness", "indoors"])
-def test_hits_sorted_by_field(backend: Backend, name: str, sort: str) -> None:
-    items = with_fields(20)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
-    query = sparse.csr_array(np.array([[1, 2, 1]], np.int32))
-    best = index.search(SearchRequest(query, 12))[0]
-    ordered = by_field(best, check_sort(sort, FIELDS))
-    assert sorted(plain(ordered)) == sorted(plain(best))
-    field, pick = sort.removeprefix("-"), max if sort.startswith("-") else min
-
-    def key(hit: Hit) -> Any:
-        value = hit.item.fields[field]
-        return pick(value) if isinstance(value, list) else value
-
-    having = [hit for hit in ordered if field in hit.item.fields]
-    assert ordered[: len(having)] == having
-    for one, other in pairwise(having):
-        in_order = key(one) > key(other) if sort.startswith("-") else key(one) < key(other)
-        assert in_order or (key(one) == key(other) and best.index(one) < best.index(other))
-    without = ordered[len(having) :]
-    assert without == [hit for hit in best if hit in without]
 
 
 def halves(n: int, seed: int) -> NDArray[np.float32]:
@@ -812,49 +787,32 @@ def test_about_has_engine(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "concepts"), STORED)
-def test_copy_round_trip(
+def test_copies_and_exports_equal_the_index(
     backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
 ) -> None:
     rng = np.random.default_rng(3)
     items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
     sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
-    here, back = (f"file:{tmp_path / folder}" for folder in ("source", "back"))
+    here, back, export = f"file:{tmp_path / 'source'}", f"file:{tmp_path / 'back'}", tmp_path / "a.h5"
     source = build(plugins.backend(here), name, items, terms, halves(30, 0), dtype=dtype, concepts=sets,
                    concept_dtype=concepts, fields=FIELDS)  # fmt: skip
     report = copy_index(name, at=here, to=address)
     assert report.images + report.texts == report.compared == 30
     assert copy_index(name, at=here, to=address).up_to_date
     copy_index(name, f"{name}-2", at=address, to=back)
-    queries = random_terms(rng, (8, 9), 9, 0.5)
-    for copy in (backend.open(name), plugins.backend(back).open(f"{name}-2")):
-        assert_copied(source, copy, queries)
-
-
-@pytest.mark.parametrize(("dtype", "concepts"), STORED)
-def test_export_round_trip(
-    backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
-) -> None:
-    rng = np.random.default_rng(4)
-    items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
-    sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
-    source = build(backend, name, items, terms, halves(30, 0), dtype=dtype, concepts=sets, concept_dtype=concepts,
-                   fields=FIELDS)  # fmt: skip
-    report = copy_index(name, at=address, to=tmp_path / "a.h5")
+    report = copy_index(name, at=address, to=export)
     assert report.images + report.texts == report.compared == 30
-    with FeatureFile(tmp_path / "a.h5") as file:
+    with FeatureFile(export) as file:
         assert [item.id for item in file.items("image")] == sorted(i.id for i in items if i.modality == "image")
+        for place in (address, back):
+            with plugins.backend(place).create(f"{name}-3", file.manifest, file.code_arrays()) as writer:
+                for batch in (batch for modality in MODALITIES for batch in file.batches(modality, 7)):
+                    parts = batch.stored.terms, batch.embeddings.vectors, batch.stored.concepts
+                    writer.add(batch.items, *parts)
+                writer.commit()
     queries = random_terms(rng, (8, 9), 9, 0.5)
-    for made, place in ((f"{name}-2", address), (name, f"file:{tmp_path / 'there'}")):
-        with (
-            FeatureFile(tmp_path / "a.h5") as file,
-            plugins.backend(place).create(made, file.manifest, file.code_arrays()) as writer,
-        ):
-            for modality in MODALITIES:
-                for batch in file.batches(modality, 7):
-                    sets = batch.stored.concepts
-                    writer.add(batch.items, batch.stored.terms, batch.embeddings.vectors, sets)
-            writer.commit()
-        assert_copied(source, plugins.backend(place).open(made), queries)
+    for place, copy in ((address, name), (back, f"{name}-2"), (address, f"{name}-3"), (back, f"{name}-3")):
+        assert_copied(source, plugins.backend(place).open(copy), queries)
 
 
 def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None:
