@@ -7,7 +7,6 @@ import hashlib
 import json
 import ssl
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,10 +53,8 @@ def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
     ok("search", "photos", "a first box", "--hybrid", "rrf", "--encoder", model)
     ok("search", "photos", "--queries", queries, "--encoder", model)
     best = ok("search", "photos", "a red box", "-k", 1, "--encoder", model).split()[2]
-    for form in ("curl", "python"):
-        program = ok("query", "photos", "a red box", "-k", 3, "--as", form, "--encoder", model)
-        run = ["sh"] if form == "curl" else [sys.executable, "-"]
-        assert best in subprocess.run(run, input=program, capture_output=True, text=True, check=True).stdout
+    command = ok("search", "photos", "a red box", "-k", 3, "--request", "curl", "--encoder", model)
+    assert best in subprocess.run(["sh"], input=command, capture_output=True, text=True, check=True).stdout
     ok("evaluate", features, "--name", "photos")
     ok("verify", "photos")
     ok("info", "photos")
