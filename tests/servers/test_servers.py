@@ -28,8 +28,7 @@ from tests.servers import (
 )
 from tests.servers import fetch as fetching
 from tests.servers.catalogue import Kind
-from tests.servers.fixtures import kinds
-from tests.servers.provide import Given, fetched, given
+from tests.servers.fixtures import ForeignServer, check_fetched, foreign_server, kinds
 
 Own = Callable[[Any], Any]
 
@@ -64,9 +63,9 @@ def contents(cache: Path) -> list[str]:
 
 def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"python -m tests\.servers fetch elasticsearch-9"):
-        fetched(archive)
+        check_fetched(archive)
     home = fetching.fetch(archive)
-    fetched(archive)
+    check_fetched(archive)
     assert (home / "lib" / "server.jar").read_text() == "a server"
     assert contents(tmp_path / "cache") == [home.name]
 
@@ -112,7 +111,7 @@ def alive(group: int) -> list[str]:
 @pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
 def test_server_ends_with_its_parent(tmp_path: Path, kind: str) -> None:
     try:
-        fetched(KINDS[kind])
+        check_fetched(KINDS[kind])
     except UnavailableError as missing:
         pytest.skip(str(missing))
     script = """
@@ -146,11 +145,11 @@ def test_start_error_has_the_log(own: Own, tmp_path: Path) -> None:
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_address_matches_version(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", server.url)
-    assert given(server.kind) == Given(server.kind, server.url)
-    assert given(replace(server.kind, name=f"{server.kind.engine}-1")) is None
+    assert foreign_server(server.kind) == ForeignServer(server.kind, server.url)
+    assert foreign_server(replace(server.kind, name=f"{server.kind.engine}-1")) is None
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", "http://127.0.0.1:1")
     with pytest.raises(UnavailableError, match=r"names http://127\.0\.0\.1:1, which does not answer"):
-        given(server.kind)
+        foreign_server(server.kind)
 
 
 def test_free_ports_are_distinct() -> None:

@@ -155,7 +155,7 @@ def test_soak_has_no_errors(
     change, errors, end = changes(library, tmp_path, at), list[str](), threading.Event()
     with ExitStack() as stack:
         server, url = start("soak", at, [])
-        stack.callback(server.wait)
+        stack.enter_context(server)
         stack.callback(server.terminate)
         threading.Thread(target=server.stderr.read, daemon=True).start()
         crowd = [Client(url, library, ["upload", "slow", *["mixed"] * 8][i % 10], end) for i in range(CLIENTS)]

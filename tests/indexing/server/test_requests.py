@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests
 from indexing.server.binary import from_base64, raw, to_base64
-from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text, strongest
+from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
@@ -151,25 +151,13 @@ def test_a_hit_that_lacks_its_item_is_told(layout: requests.Layout) -> None:
         layout.of_hits([{"_source": {}}])
 
 
-def test_files_are_read_as_the_address_says() -> None:
-    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, store="niofs")
-    assert body["settings"]["store.type"] == "niofs"
-
-
-def test_documents_are_sorted_by_a_field_that_they_have() -> None:
-    for order, fields in (("id", "id"), ("term", ["first", "id"])):
-        body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order)
-        assert body["settings"]["sort.field"] == fields
-        assert "store.type" not in body["settings"]
-        assert {*([fields] if order == "id" else fields)} <= set(body["mappings"]["properties"])
-
-
-def test_surrogate_text_counts_words_and_nothing_else() -> None:
-    for strategy in (Text(), CountedText()):
-        mapping, script = strategy.mapping, strategy.settings["similarity"][strategy.mapping["similarity"]]
-        assert (mapping["norms"], mapping["index_options"]) == (False, "freqs")
-        assert script["script"]["source"] == "return query.boost * doc.freq;"
-        assert mapping["search_analyzer"] != "boc_counts"
+@pytest.mark.parametrize(("order", "fields"), [("id", "id"), ("term", ["first", "id"])])
+@pytest.mark.parametrize("store", [None, "niofs"])
+def test_index_settings_follow_the_address(order: str, fields: str | list[str], store: str | None) -> None:
+    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order, store=store)
+    assert body["settings"]["sort.field"] == fields
+    assert body["settings"].get("store.type") == store
+    assert {*([fields] if isinstance(fields, str) else fields)} <= set(body["mappings"]["properties"])
 
 
 @given(features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)), limit=st.integers(0, 20))
@@ -212,11 +200,6 @@ def test_a_document_has_the_id_of_its_item_where_servers_take_it(a: str, b: str)
         assert (found == key) == (len(key.encode()) <= 512 and not key.startswith("boc:"))
     if a != b:
         assert len({requests.document_id(key) for key in (a, b, f"boc:{a}", f"boc:{b}")}) == 4
-
-
-def test_no_item_takes_the_place_of_a_block_of_arrays() -> None:
-    assert requests.document_id("boc:block:0") != "boc:block:0"
-    assert requests.document_id(requests.document_id("boc:x")) != requests.document_id("boc:x")
 
 
 values = st.text(min_size=1, max_size=5) | st.integers(-5, 5) | st.booleans() | st.floats(-2, 2)
