@@ -124,9 +124,7 @@ def refuses_changes(place: Place, name: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["dictionary", "bits:6"])
-def test_a_snapshot_is_restored_as_it_was_and_under_another_name(
-    place: Place, files: list[Path], queries: NDArray[np.float32], code: str
-) -> None:
+def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32], code: str) -> None:
     name, repository = place.name, f"_snapshot/{place.name}"
     build_index(name, files[0], at=place.at, code=code)
     wanted, physical = answers(place.at, name, queries), place.physical(name)
@@ -158,9 +156,7 @@ def test_a_snapshot_is_restored_as_it_was_and_under_another_name(
         place.ask("DELETE", repository)
 
 
-def test_a_clone_and_what_a_policy_shrinks_in_place_of_the_index_are_whole(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     """The second does what a policy of index lifecycle management does: read only, one segment, shrunk, its aliases
     moved, the first one deleted."""
     name = place.name
@@ -184,9 +180,7 @@ def test_a_clone_and_what_a_policy_shrinks_in_place_of_the_index_are_whole(
         refuses_changes(place, alias, files[1])
 
 
-def test_what_a_reindex_loses_is_said_and_a_copy_loses_nothing(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name, other = place.name, f"{place.name}-other"
     build_index(name, files[0], at=place.at, code="bits:6")
     wanted = answers(place.at, name, queries)
@@ -217,9 +211,7 @@ def test_what_a_reindex_loses_is_said_and_a_copy_loses_nothing(
         Searcher.open(name, place.at)
 
 
-def test_a_reindex_keeps_an_attached_code_if_its_mapping_is_there(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
@@ -245,9 +237,7 @@ def searched(place: Place, name: str, queries: NDArray[np.float32]) -> list[list
     return [[(hit.item.id, round(hit.score, 5)) for hit in hits] for hits in found]
 
 
-def test_an_alias_of_theirs_is_moved_under_searches_and_loads(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     """Who searches through it has the hits of one index or the other, whole."""
     one, two, live = (f"{place.name}-{each}" for each in ("one", "two", "live"))
     for name, file in zip((one, two), files, strict=True):
@@ -286,9 +276,7 @@ def test_an_alias_of_theirs_is_moved_under_searches_and_loads(
         Searcher.open(live, place.at)
 
 
-def test_a_template_of_theirs_changes_nothing_of_ours(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_index_template(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name = place.name
     strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
     template: dict[str, Any] = {

@@ -296,7 +296,7 @@ class Nodes:
         return {}
 
 
-def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:
+def test_lost_shard_is_described() -> None:
     nodes = Nodes()
     shards = Shards(nodes, "photos-boc-1")  # type: ignore[arg-type]
     assert shards.describe_lost() == ""
@@ -306,7 +306,7 @@ def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:
     assert "shard 0" not in said
 
 
-def test_a_load_waits_for_a_shard_and_says_so() -> None:
+def test_load_waits_for_shards() -> None:
     nodes = Nodes()
     shards = Shards(nodes, "photos-boc-1", notice=0, pause=0)  # type: ignore[arg-type]
     nodes.away = {0, 1}
@@ -318,7 +318,7 @@ def test_a_load_waits_for_a_shard_and_says_so() -> None:
     shards.wait(0)
 
 
-def test_another_error_than_a_missing_shard_is_raised_at_once() -> None:
+def test_other_errors_are_raised() -> None:
     class Forbidding(Nodes):
         def request(self, method: str, path: str, body: object = None, **params: object) -> Json:
             raise RefusedError("no right", 403)
@@ -331,7 +331,7 @@ def test_another_error_than_a_missing_shard_is_raised_at_once() -> None:
 
 @pytest.mark.parametrize("times", range(1, 5))
 @pytest.mark.parametrize("kind", [*sorted(searches.GONE), "parsing_exception"])
-def test_a_search_is_repeated_if_its_node_stopped_amid_it(kind: str, times: int) -> None:
+def test_search_is_repeated(kind: str, times: int) -> None:
     asked = []
 
     class Node:

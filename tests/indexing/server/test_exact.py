@@ -93,7 +93,7 @@ def drawn(seed: int, largest: int = 512) -> tuple[sparse.csr_array, sparse.csr_a
 
 
 @with_fields(*SHARED)
-def test_ten_thousand_pairs_of_weights_up_to_512(connect: Connect, name: str, field: str) -> None:
+def test_scores_are_exact(connect: Connect, name: str, field: str) -> None:
     terms, queries = drawn(0)
     expected = dots(queries, terms)
     assert expected.size == 10_000
@@ -153,7 +153,7 @@ def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str
 
 
 @with_fields(*SHARED)
-def test_segments_and_deletes_change_no_score(connect: Connect, name: str, field: str) -> None:
+def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: str) -> None:
     shards = 3
     terms, queries = drawn(13)
     expected = dots(queries, terms)
@@ -189,7 +189,7 @@ def segments(backend: ServerBackend, index: ServerIndex) -> int:
 
 
 @ON_TWO
-def test_each_shard_gets_a_dummy_document_so_that_each_is_merged(connect: Connect, name: str) -> None:
+def test_each_shard_gets_a_dummy(connect: Connect, name: str) -> None:
     backend = connect(shards=4)
     transport, physical = backend.transport, build(backend, name, drawn(3)[0]).generation.physical
     ids = one_per_shard(transport, physical)
@@ -205,7 +205,7 @@ def test_each_shard_gets_a_dummy_document_so_that_each_is_merged(connect: Connec
 
 
 @with_fields("opensearch-3", "elasticsearch-9")
-def test_scores_of_2_to_24_are_refused_and_those_below_are_exact(connect: Connect, name: str, field: str) -> None:
+def test_scores_above_the_limit_are_refused(connect: Connect, name: str, field: str) -> None:
     terms = sparse.csr_array(np.array([[2**20, 2**20 - 1, 1], [1, 1, 1]], np.int32))
     index = build(connect(field=field), name, terms)
     below = sparse.csr_array(np.array([[15, 0, 7], [0, 16, 15]], np.int32))
@@ -217,7 +217,7 @@ def test_scores_of_2_to_24_are_refused_and_those_below_are_exact(connect: Connec
 
 @ON_TWO
 @pytest.mark.parametrize("hosts", ["127.0.0.1:9,{0}", "{0},127.0.0.1:9"])
-def test_several_hosts_one_of_them_dead(connect: Connect, name: str, hosts: str) -> None:
+def test_dead_host(connect: Connect, name: str, hosts: str) -> None:
     terms, queries = drawn(3)
     index = build(connect(hosts=hosts), name, terms)
     for _ in range(3):
@@ -225,7 +225,7 @@ def test_several_hosts_one_of_them_dead(connect: Connect, name: str, hosts: str)
 
 
 @with_fields("opensearch-3", "elasticsearch-9")
-def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(connect: Connect, name: str, field: str) -> None:
+def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field: str) -> None:
     n_terms = 20_000
     rng = np.random.default_rng(0)
     terms = random_terms(rng, (N, n_terms), 15, 0.005)

@@ -148,7 +148,7 @@ def count(transport: Transport, index: str) -> int:
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_what_is_right_passes_and_nothing_stays(server: Any, backend: ServerBackend, index: str, shards: int) -> None:
+def test_right_scores_pass(server: Any, backend: ServerBackend, index: str, shards: int) -> None:
     for name in FIELDS[server.kind.name]:
         strategy = term_fields.STRATEGIES[name]
         backend.transport.request("PUT", f"/{index}", body(strategy, shards))
@@ -167,7 +167,7 @@ def test_what_is_right_passes_and_nothing_stays(server: Any, backend: ServerBack
     ],
     indirect=["server"],
 )
-def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
+def test_wrong_scores_are_refused(backend: ServerBackend, index: str, fault: str) -> None:
     strategy, spoil, message = FAULTS[fault]
     asked = body(strategy)
     spoil(asked)
@@ -177,7 +177,7 @@ def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index:
 
 
 @ON_EACH
-def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
+def test_unknown_query_is_a_lack(backend: ServerBackend, index: str) -> None:
     class Unknown(Text):
         def clause(self, feature: str, weight: int) -> Json:
             return {"no_such_query": {feature: weight}}
@@ -189,7 +189,7 @@ def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBack
 
 
 @ON_EACH
-def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
+def test_refused_document_is_a_lack(backend: ServerBackend, index: str) -> None:
     class Objects(Text):
         def field(self, features: Mapping[str, int]) -> Any:
             return dict(features) if len(features) > 2 else super().field(features)  # not where it is only analysed
@@ -199,7 +199,7 @@ def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBacken
 
 
 @ON_EACH
-def test_no_index_is_made_where_scores_would_be_wrong(
+def test_wrong_scores_prevent_an_index(
     server: Any, backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
@@ -216,7 +216,7 @@ def test_no_index_is_made_where_scores_would_be_wrong(
 
 
 @given(a=st.floats(0.01, 100), p=st.floats(0.1, 900))
-def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
+def test_saturation_is_detected(a: float, p: float) -> None:
     f = np.array(score_check.COMMON, np.float64)
     assert saturation(RankFeatures(), a * f) is None
     assert saturation(RankFeatures(), np.zeros_like(f)) is None
@@ -228,7 +228,7 @@ def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
     assert "BM25" in (saturation(Text(), a * f / (f + p)) or "")
 
 
-def test_pruning_shows_in_the_documents() -> None:
+def test_check_documents_reveal_pruning() -> None:
     """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the best weight."""
     strategy = SparseVector()
     documents = list(strategy.documents(score_check.check_documents()))

@@ -22,7 +22,7 @@ def secrets(server: SecureServer, key: str) -> list[str]:
     return [server.password, key, base64.b64decode(key).decode().partition(":")[2]]
 
 
-def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
+def test_commands_with_an_api_key(
     secure: SecureServer,
     library: Path,
     tmp_path: Path,
@@ -67,9 +67,7 @@ def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
     assert not [secret for secret in secrets(secure, key) if secret in output]
 
 
-def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(
-    secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_not_stored(secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = secure.api_key("pictures*")
     bare = f"elastic+{secure.url}"
     trusting = f"{bare}?ca_certs={secure.authority}"
@@ -101,9 +99,7 @@ def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(
     assert not [secret for secret in secrets(secure, key) if secret in json.dumps(stored)]
 
 
-def test_a_fingerprint_stands_for_an_authority(
-    secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fingerprint(secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = ssl.get_server_certificate(("127.0.0.1", secure.port))
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
     monkeypatch.setenv("BOC_PASSWORD", secure.password)
