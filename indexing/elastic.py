@@ -105,8 +105,8 @@ class ElasticTransport:
         except TransportError as error:
             tls, late = isinstance(error, TlsError), isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
-        found: Json = answer.body
-        return found
+        result: Json = answer.body
+        return result
 
     def _other_product(self) -> BackendError:
         return BackendError(
@@ -115,8 +115,8 @@ class ElasticTransport:
 
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id."""
-        found: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
-        return found
+        pit: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
+        return pit
 
     def close_pit(self, pit: str) -> None:
         self.request("DELETE", "/_pit", {"id": pit})

@@ -127,7 +127,7 @@ class OpenSearchTransport:
             params["request_timeout"] = timeout
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
         try:
-            found = client.transport.perform_request(method, path, params=params, body=body, headers=headers)
+            result = client.transport.perform_request(method, path, params=params, body=body, headers=headers)
         except ConnectionError as error:
             tls, late = isinstance(error, SSLError), isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.error), tls=tls, late=late) from None
@@ -135,9 +135,9 @@ class OpenSearchTransport:
             raise refusal(self.label, int(error.status_code), error.info) from None
         except SerializationError:
             raise self._other_product() from None
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise self._other_product()
-        return found
+        return result
 
     def _other_product(self) -> BackendError:
         return BackendError(
@@ -146,8 +146,8 @@ class OpenSearchTransport:
 
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id."""
-        found: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
-        return found
+        pit: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
+        return pit
 
     def close_pit(self, pit: str) -> None:
         self.request("DELETE", "/_search/point_in_time", {"pit_id": [pit]})

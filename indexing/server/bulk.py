@@ -309,7 +309,7 @@ class Ledger:
         self._db = sqlite3.connect("")
         self._db.execute("PRAGMA journal_mode = OFF")  # no rollback is needed
         self._db.execute("PRAGMA cache_size = -16000")  # KiB
-        self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, found INT, ours INT, seen INT) WITHOUT ROWID")
+        self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, earlier INT, ours INT, seen INT) WITHOUT ROWID")
         self._length = 0
 
     def __enter__(self) -> Ledger:
@@ -327,14 +327,14 @@ class Ledger:
 
     def add_earlier(self, ids: Iterable[str]) -> None:
         """Record the ids that an earlier load left on the server."""
-        self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET found = 1", ids)
+        self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET earlier = 1", ids)
 
     def has(self, ids: Sequence[str]) -> bool:
         """Return whether an earlier load left all of these ids; if so, they become part of this load.
 
         BackendError for an id that is part of this load already.
         """
-        if self._among(ids, "found") < set(ids):
+        if self._among(ids, "earlier") < set(ids):
             return False
         self.add(ids)
         return True
@@ -351,7 +351,7 @@ class Ledger:
 
     def strays(self) -> Iterator[str]:
         """Return ids that an earlier load left and that are not part of this load, sorted."""
-        for (id,) in self._db.execute("SELECT id FROM ids WHERE found AND NOT ours ORDER BY id"):
+        for (id,) in self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id"):
             yield id
 
     def missing(self, present: Iterable[str]) -> list[str]:

@@ -46,9 +46,9 @@ return sum + params.offset;
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
 """The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
 READ_DENSE = """
-float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
-for (float value : vector) { found.add(value); }
-return found;
+float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
+for (float value : vector) { values.add(value); }
+return values;
 """
 """The components of a dense_vector, as a copy: the server reuses its array for the next document."""
 CANDIDATES = 10_000  # the most that a knn query takes

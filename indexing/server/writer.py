@@ -125,7 +125,7 @@ class ServerWriter:
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
-        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``wanted`` items."""
+        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``expected`` items."""
         assert self._load is not None
         bulk, physical = self._load.rows.bulk, self._load.generation.physical
         blocks = put_arrays(bulk, self._arrays)

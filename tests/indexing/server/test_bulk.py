@@ -447,7 +447,7 @@ def test_programming_error_is_raised() -> None:
 
 
 calls = st.tuples(
-    st.sampled_from(["found", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
+    st.sampled_from(["add_earlier", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
 )
 
 
@@ -459,7 +459,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
     with Ledger() as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
-            if call == "found":
+            if call == "add_earlier":
                 ledger.add_earlier(iter(ids))
                 left.update(ids)
             elif call == "missing":
