@@ -230,24 +230,22 @@ def test_lost_connections_shrink_requests() -> None:
     assert len(server.documents) == 200
 
 
-@pytest.mark.parametrize("fault", ["429", "503", "before", "after"])
-def test_patience_ends(fault: str) -> None:
-    bulk = bulk_to(Server([fault] * 9), patience=0.0)
+FULL = RefusedError("index has read-only-allow-delete block", 429, "cluster_block_exception")
+REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; "
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL]
+)
+def test_patience_ends(error: BackendError) -> None:
+    def fail(body: bytes) -> None:
+        raise error
+
+    bulk = bulk_to(Server(trouble=fail), patience=0.0)
     bulk.index("a", b"1")
-    with pytest.raises(BackendError, match=r"^no row was taken for 0 seconds: .*; repeat the command to go on$"):
-        bulk.flush()
-
-
-def test_full_disk_error() -> None:
-    class Full(Server):
-        def do(self, key: str, document: bytes | None) -> Json:
-            reason = "index [photos] blocked by: [TOO_MANY_REQUESTS/12/index has read-only-allow-delete block];"
-            return {"status": 429, "error": {"type": "cluster_block_exception", "reason": reason}}
-
-    bulk = bulk_to(Full(), patience=0.0)
-    bulk.index("a", b"1")
+    remedy = REMEDY if error is FULL else ""
     with pytest.raises(
-        BackendError, match=r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; repeat"
+        BackendError, match=rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
     ):
         bulk.flush()
 
@@ -385,27 +383,19 @@ class Hanging(Server):
         assert self.go.wait(60)
 
 
-def leave_by(error: type[BaseException], server: Hanging) -> None:
-    with bulk_to(server, max_rows=1) as bulk:
-        bulk.index("a", b"1")
-        bulk.index("b", b"1")
-        server.asked.wait()
-        raise error
-
-
-def test_interrupt_does_not_wait() -> None:
-    server = Hanging()
-    with pytest.raises(KeyboardInterrupt):
-        leave_by(KeyboardInterrupt, server)
-    assert not server.documents
-    server.go.set()
-
-
 def test_error_waits_for_requests() -> None:
     server = Hanging()
     threading.Timer(0.05, server.go.set).start()
+
+    def fail() -> None:
+        with bulk_to(server, max_rows=1) as bulk:
+            bulk.index("a", b"1")
+            bulk.index("b", b"1")
+            server.asked.wait()
+            raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        leave_by(ZeroDivisionError, server)
+        fail()
     assert server.parallel == 0
     assert server.documents == {"a": b"1"}
 
