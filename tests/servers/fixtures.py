@@ -41,7 +41,7 @@ ROOM = 1 << 29  # several times what they were seen to take
 
 
 def address(server: Any, **options: object) -> str:
-    """The address of a server, with options of it."""
+    """Return the address of a server, with options of it."""
     scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
     return f"{scheme}+{server.url}" + "".join(f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items()))
 
@@ -69,12 +69,12 @@ class ForeignServer:
     url: str
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The parsed JSON answer of one request."""
+        """Return the parsed JSON answer of one request."""
         return ask(self.url, method, path, body)
 
 
 def foreign_server(kind: Kind) -> ForeignServer | None:
-    """The first address in BOC_TEST_ELASTICSEARCH or BOC_TEST_OPENSEARCH where a version of ``kind`` answers."""
+    """Return the first address in BOC_TEST_ELASTICSEARCH or BOC_TEST_OPENSEARCH where a version of ``kind`` answers."""
     variable = f"BOC_TEST_{kind.engine.upper()}"
     for url in filter(None, os.environ.get(variable, "").split(",")):
         try:
@@ -108,7 +108,7 @@ def _or_skip() -> Iterator[None]:
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    """A folder of a server, gone afterwards: in memory where there is room for it.
+    """Yield a folder of a server, gone afterwards: in memory where there is room for it.
 
     An index that is made or removed is some ten calls of fsync, and the tests make hundreds of them.
     """
@@ -119,7 +119,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
 def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer | Server]:
-    """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
+    """Yield a server to ask, shared by all tests of the session; pytest runs one kind after the other."""
     with _folder(request.param) as folder, ExitStack() as stack:
         kind = KINDS[request.param]
         with _or_skip():
@@ -141,7 +141,7 @@ def secure() -> Iterator[SecureServer]:
 
 
 def shared_server(item: pytest.Item) -> str | None:
-    """The kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
+    """Return the kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
     if "secure" in getattr(item, "fixturenames", ()):
         return "secure"
     kind: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None

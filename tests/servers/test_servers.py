@@ -35,7 +35,7 @@ Own = Callable[[Any], Any]
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """A kind whose archive a stand-in for Maven copies, slowly; each call is a line in ``calls``."""
+    """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in ``calls``."""
     source, tools = tmp_path / "server.zip", tmp_path / "bin"
     with zipfile.ZipFile(source, "w") as file:
         file.writestr("product/elasticsearch/lib/server.jar", "a server")
