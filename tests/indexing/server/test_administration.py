@@ -24,7 +24,7 @@ from boc.inputs.features import Header
 from boc.inputs.sources import Source
 from boc.plugins import backend
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item
+from boc.types import Batch, Embeddings, Item, Modality
 from tests.servers.errors import RequestError
 from tests.servers.fixtures import address, kinds
 
@@ -99,8 +99,10 @@ def place(server: Any) -> Iterator[Place]:
         found.ask("DELETE", each)
 
 
-def answers(at: str, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, str, float]]]:
-    found = Searcher.open(name, at).search_vectors(Embeddings("text", queries), k=8, rm=2 * N)
+def answers(
+    at: str, name: str, queries: NDArray[np.float32], modality: Modality = "text"
+) -> list[list[tuple[str, str, float]]]:
+    found = Searcher.open(name, at).search_vectors(Embeddings(modality, queries), k=8, rm=2 * N)
     return [[(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found]
 
 
@@ -218,7 +220,7 @@ def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: 
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
     attach(name, [files[0]], at=place.at, code="bits:6")
-    found = searched(place, name, queries)
+    found = answers(place.at, name, queries, "image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
         place.ask("PUT", target, body)
@@ -226,15 +228,10 @@ def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: 
     place.move(name, second)
     place.ask("DELETE", first)
     assert is_right(place, name)
-    assert searched(place, name, queries) == found
+    assert answers(place.at, name, queries, "image") == found
     place.move(name, third)
     with pytest.raises(BackendError, match="the index was made again; make it with the mapping of 'boc'"):
         Searcher.open(name, place.at)
-
-
-def searched(place: Place, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, float]]]:
-    found = Searcher.open(name, place.at).search_vectors(Embeddings("image", queries), k=8, rm=2 * N)
-    return [[(hit.item.id, round(hit.score, 5)) for hit in hits] for hits in found]
 
 
 def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
