@@ -15,7 +15,7 @@ from boc.errors import BackendError
 from .server.address import Address, parse
 from .server.backend import ServerBackend
 from .server.requests import dumps
-from .server.transport import Json, refusal, repeated, unreachable
+from .server.transport import Json, refusal, send_until_answered, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
@@ -45,7 +45,7 @@ class ElasticTransport:
     engine = "elasticsearch"
 
     def __init__(self, address: Address) -> None:
-        self.address, self.shown = address, address.shown
+        self.address, self.label = address, address.label
         options: dict[str, Any] = {}
         if address.hosts[0].startswith("https"):
             options["verify_certs"] = address.verify_certs
@@ -81,7 +81,7 @@ class ElasticTransport:
 
     def _read(self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json) -> Json:
         readers = self._readers
-        return repeated(lambda wait: self._send(readers[wait], method, path, body, params), list(readers))
+        return send_until_answered(lambda wait: self._send(readers[wait], method, path, body, params), list(readers))
 
     def _send(
         self, client: Elasticsearch, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json
@@ -99,24 +99,24 @@ class ElasticTransport:
         except ApiError as error:
             if "x-elastic-product" not in error.meta.headers and error.meta.status not in ON_THE_WAY:
                 raise self._other_product() from None
-            raise refusal(self.shown, error.meta.status, error.body) from None
+            raise refusal(self.label, error.meta.status, error.body) from None
         except SerializationError:
             raise self._other_product() from None
         except TransportError as error:
             tls, late = isinstance(error, TlsError), isinstance(error, ConnectionTimeout)
-            raise unreachable(self.shown, str(error.message), tls=tls, late=late) from None
-        found: Json = answer.body
-        return found
+            raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
+        result: Json = answer.body
+        return result
 
     def _other_product(self) -> BackendError:
         return BackendError(
-            f"what answers at {self.shown} is no Elasticsearch; for OpenSearch write opensearch+URL, and mind the port"
+            f"what answers at {self.label} is no Elasticsearch; for OpenSearch write opensearch+URL, and mind the port"
         )
 
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id."""
-        found: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
-        return found
+        pit: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
+        return pit
 
     def close_pit(self, pit: str) -> None:
         self.request("DELETE", "/_pit", {"id": pit})

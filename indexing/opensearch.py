@@ -23,7 +23,7 @@ from boc.errors import BackendError
 from .server.address import Address, parse
 from .server.backend import ServerBackend
 from .server.requests import dumps
-from .server.transport import Json, refusal, repeated, unreachable
+from .server.transport import Json, refusal, send_until_answered, unreachable
 
 STRATEGIES = ("counted_text", "text", "rank_features")  # best first, by bench/race/race.py --server
 
@@ -53,7 +53,7 @@ class OpenSearchTransport:
     engine = "opensearch"
 
     def __init__(self, address: Address) -> None:
-        self.address, self.shown = address, address.shown
+        self.address, self.label = address, address.label
         self._known = False
         headers = {} if address.api_key is None else {"authorization": f"ApiKey {address.api_key}"}
         options: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class OpenSearchTransport:
         return self._read("POST", path, body, params)
 
     def _read(self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json) -> Json:
-        return repeated(
+        return send_until_answered(
             lambda wait: self._send(self._reader, method, path, body, {**params, "timeout": wait}), self._waits
         )
 
@@ -127,27 +127,27 @@ class OpenSearchTransport:
             params["request_timeout"] = timeout
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
         try:
-            found = client.transport.perform_request(method, path, params=params, body=body, headers=headers)
+            result = client.transport.perform_request(method, path, params=params, body=body, headers=headers)
         except ConnectionError as error:
             tls, late = isinstance(error, SSLError), isinstance(error, ConnectionTimeout)
-            raise unreachable(self.shown, str(error.error), tls=tls, late=late) from None
+            raise unreachable(self.label, str(error.error), tls=tls, late=late) from None
         except TransportError as error:
-            raise refusal(self.shown, int(error.status_code), error.info) from None
+            raise refusal(self.label, int(error.status_code), error.info) from None
         except SerializationError:
             raise self._other_product() from None
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise self._other_product()
-        return found
+        return result
 
     def _other_product(self) -> BackendError:
         return BackendError(
-            f"what answers at {self.shown} is no OpenSearch; for Elasticsearch write elastic+URL, and mind the port"
+            f"what answers at {self.label} is no OpenSearch; for Elasticsearch write elastic+URL, and mind the port"
         )
 
     def open_pit(self, index: str, keep_alive: str) -> str:
         """Open a point in time of ``index`` and return its id."""
-        found: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
-        return found
+        pit: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
+        return pit
 
     def close_pit(self, pit: str) -> None:
         self.request("DELETE", "/_search/point_in_time", {"pit_id": [pit]})

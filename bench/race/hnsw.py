@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.race.data import Data, K
-from indexing.server.binary import encoded
+from indexing.server.binary import to_base64
 from indexing.server.transport import Json
 
 HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
@@ -70,4 +70,4 @@ def list_form(vector: NDArray[Any]) -> Any:
 
 def base64_form(vector: NDArray[Any]) -> str:
     """Text, which new versions of a server parse faster than numbers."""
-    return encoded(vector.astype(">f4").tobytes())
+    return to_base64(vector.astype(">f4").tobytes())

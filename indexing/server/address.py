@@ -50,13 +50,13 @@ class Address:
     patience: float = 300.0
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The hosts without secrets, for messages."""
         return ",".join(self.hosts)
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """How many seconds a search waits for each host, the first time it asks them, the second, and the last."""
+        """The seconds that a search waits for each host, the first time it asks them, the second, and the last."""
         whole = self.request_timeout
         return (
             *(w for w in (self.search_timeout, 4 * self.search_timeout) if w < whole and len(self.hosts) > 1),

@@ -73,8 +73,8 @@ class Generation:
         return VECTOR_FIELDS[self.state.vectors].at(self.layout.own("vector"), self.manifest.vector_floats)
 
     @property
-    def borrowed(self) -> bool:
-        """Whether ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
+    def is_borrowed(self) -> bool:
+        """True if ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
         return not self.digest
 
     @property
@@ -97,7 +97,7 @@ class Generation:
 
 
 def attached_alias(name: str) -> str:
-    """The alias of what is attached to the index ``name``."""
+    """Return the alias of what is attached to the index ``name``."""
     return f"{name}-boc"
 
 
@@ -110,39 +110,39 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 
 def meta(manifest: Manifest, state: State) -> Json:
-    """The ``_meta`` of the mapping of a generation."""
+    """Return the ``_meta`` of the mapping of a generation."""
     return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
-    """All generations of ``name``, oldest first."""
-    return _parsed(indices_of(transport, f"{name}-boc-*"), name)
+    """Return all generations of ``name``, oldest first."""
+    return _parse_generations(indices_of(transport, f"{name}-boc-*"), name)
 
 
-def published(transport: Transport, name: str) -> Generation:
-    """The generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if ``name`` is
-    an index of another program."""
-    found = _behind(transport, name)
-    if found is None:
-        known = names(transport)
-        there = f"it holds: {', '.join(known)}" if known else "it holds none"
+def live_generation(transport: Transport, name: str) -> Generation:
+    """Return the generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if
+    ``name`` is an index of another program."""
+    generation = _behind(transport, name)
+    if generation is None:
+        existing = names(transport)
+        there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
         raise BackendError(
-            f"no index {name!r} at {transport.shown} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
+            f"no index {name!r} at {transport.label} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
         )
-    return found
+    return generation
 
 
 def check_free(transport: Transport, name: str) -> None:
-    """BackendError if ``name`` is an index that boc did not make."""
+    """Raise BackendError if ``name`` is an index that boc did not make."""
     check_own(_behind(transport, name))
 
 
 def check_own(generation: Generation | None) -> None:
-    """BackendError if the items of ``generation`` are documents of another program, or if its name is borrowed."""
+    """Raise BackendError if the items are documents of another program, or if the name is borrowed."""
     if generation is None:
         return
     name = generation.name
-    if generation.borrowed:
+    if generation.is_borrowed:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
             "under its own name, or load under a name of its own and move the alias"
@@ -156,40 +156,40 @@ def check_own(generation: Generation | None) -> None:
 
 def _behind(transport: Transport, name: str) -> Generation | None:
     indices = indices_of(transport, name)
-    found = [generation for generation in _parsed(indices, name) if generation.live]
-    if indices and not found:
-        found = [generation for generation in generations(transport, name) if generation.live]
+    candidates = [generation for generation in _parse_generations(indices, name) if generation.live]
+    if indices and not candidates:
+        candidates = [generation for generation in generations(transport, name) if generation.live]
         fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
-        found = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in found]
-        _check_object(found, indices)
-    if indices and not found:
-        found = _borrowed(transport, indices, name)
-    if indices and not found:
+        candidates = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in candidates]
+        _check_object(candidates, indices)
+    if indices and not candidates:
+        candidates = _behind_alias(transport, indices, name)
+    if indices and not candidates:
         raise BackendError(
-            f"{name!r} at {transport.shown} was not made by boc; choose another name, or add a code to its documents "
+            f"{name!r} at {transport.label} was not made by boc; choose another name, or add a code to its documents "
             f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it with boc copy)"
         )
-    return found[-1] if found else None
+    return candidates[-1] if candidates else None
 
 
-def _borrowed(transport: Transport, indices: Json, name: str) -> list[Generation]:
-    """The generation behind a name that it was not made as. BackendError if there are several."""
-    made = {physical: entry for physical, entry in indices.items() if "boc" in _told(entry)}
-    if len(indices) > 1 and made:
+def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Generation]:
+    """Return the generation behind a name that it was not made as. BackendError if there are several."""
+    entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
+    if len(indices) > 1 and entries:
         raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {', '.join(sorted(indices)[:10])}")
-    found = [replace(_generation(physical, entry, name), live=True) for physical, entry in made.items()]
-    if any(each.state.state not in ("complete", "editing") for each in found):
-        raise BackendError(f"{name!r} at {transport.shown} is not loaded in whole; repeat the boc index that loads it")
-    return [each for each in found if not each.state.attached]
+    candidates = [replace(_generation(physical, entry, name), live=True) for physical, entry in entries.items()]
+    if any(each.state.state not in ("complete", "editing") for each in candidates):
+        raise BackendError(f"{name!r} at {transport.label} is not loaded in whole; repeat the boc index that loads it")
+    return [each for each in candidates if not each.state.attached]
 
 
-def _check_object(found: Sequence[Generation], indices: Json) -> None:
-    """BackendError if an index with an attached code was made again, and its fields of boc are others."""
-    for each in found:
-        wanted = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)["properties"]
+def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
+    """Raise BackendError if an index with an attached code was made again, and its fields of boc are others."""
+    for each in candidates:
+        expected = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)["properties"]
         for physical, entry in indices.items():
             there = entry["mappings"].get("properties", {}).get(OBJECT, {}).get("properties", {})
-            if any(there.get(field, {}).get("type") != told["type"] for field, told in wanted.items()):
+            if any(there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()):
                 raise BackendError(
                     f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
                     f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc attach, first "
@@ -198,7 +198,7 @@ def _check_object(found: Sequence[Generation], indices: Json) -> None:
 
 
 def check_codes(transport: Transport, generation: Generation) -> None:
-    """BackendError if the index has items whose codes are lost, as a server's own copying of documents loses them."""
+    """Raise BackendError if items lack their codes, which a server's own copying of documents loses."""
     if generation.state.attached:
         return
     there = {"exists": {"field": "modality"}}
@@ -208,7 +208,7 @@ def check_codes(transport: Transport, generation: Generation) -> None:
     hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
     if hits:
         raise BackendError(
-            f"{generation.name} at {transport.shown} has items without a code, such as {hits[0]['_id']!r}: "
+            f"{generation.name} at {transport.label} has items without a code, such as {hits[0]['_id']!r}: "
             "_reindex, _update and _update_by_query write documents from their _source, which has no codes and "
             "vectors; make it again with boc index, or copy the index that it was made of with boc copy, _clone, "
             "_shrink, _split or a snapshot"
@@ -216,14 +216,14 @@ def check_codes(transport: Transport, generation: Generation) -> None:
 
 
 def names(transport: Transport) -> list[str]:
-    """Names of all published indexes, sorted."""
+    """Return the names of all published indexes, sorted."""
     answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="open")
-    found = set()
+    result = set()
     for physical, entry in answer.items():
         match = PHYSICAL.fullmatch(physical)
         if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", {})):
-            found.add(match["name"])
-    return sorted(found)
+            result.add(match["name"])
+    return sorted(result)
 
 
 def remember(transport: Transport, generation: Generation) -> None:
@@ -262,36 +262,36 @@ def indices_of(transport: Transport, pattern: str) -> Json:
         raise
 
 
-def _told(entry: Json) -> Json:
-    """The ``_meta`` of an index."""
-    found: Json = entry.get("mappings", {}).get("_meta", {})
-    return found
+def _meta_of(entry: Json) -> Json:
+    """Return the ``_meta`` of an index."""
+    own: Json = entry.get("mappings", {}).get("_meta", {})
+    return own
 
 
-def _parsed(indices: Json, name: str) -> list[Generation]:
-    found = []
+def _parse_generations(indices: Json, name: str) -> list[Generation]:
+    result = []
     for physical, entry in indices.items():
         match = PHYSICAL.fullmatch(physical)
-        if match and match["name"] == name and "boc" in _told(entry):
-            found.append(_generation(physical, entry, name, match["digest"], int(match["number"])))
-    return sorted(found, key=lambda generation: generation.number)
+        if match and match["name"] == name and "boc" in _meta_of(entry):
+            result.append(_generation(physical, entry, name, match["digest"], int(match["number"])))
+    return sorted(result, key=lambda generation: generation.number)
 
 
 def _generation(physical: str, entry: Json, name: str, digest: str = "", number: int = 0) -> Generation:
-    """The generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
-    told = _told(entry)
+    """Return the generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
+    own = _meta_of(entry)
     try:
-        state = State(**{name: told["server"][name] for name in told["server"] if name in STATE})
+        state = State(**{name: own["server"][name] for name in own["server"] if name in STATE})
     except (KeyError, TypeError):
         raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
-    for kind, name_of_field, known in (("codes", state.field, STRATEGIES), ("vectors", state.vectors, VECTOR_FIELDS)):
-        if name_of_field not in known:
+    for kind, name_of_field, table in (("codes", state.field, STRATEGIES), ("vectors", state.vectors, VECTOR_FIELDS)):
+        if name_of_field not in table:
             raise ManifestError(
                 f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the index again, or use "
                 "the version of boc that made it"
             )
     live = (attached_alias(name) if state.attached else name) in entry.get("aliases", {})
-    return Generation(physical, name, digest, number, live, Manifest.from_dict(told["boc"], where=physical), state)
+    return Generation(physical, name, digest, number, live, Manifest.from_dict(own["boc"], where=physical), state)
 
 
 THEIRS: dict[str, FieldType] = {
@@ -306,7 +306,7 @@ THEIRS: dict[str, FieldType] = {
 
 
 def _fields(properties: Json, path: str = "") -> Iterator[tuple[str, FieldType]]:
-    """The fields of a mapping that filters know, with their types; boc's own apart."""
+    """Return the fields of a mapping that filters know, with their types; boc's own apart."""
     for name, entry in properties.items():
         if entry.get("type") == "nested" or f"{path}{name}" == OBJECT:
             continue

@@ -29,7 +29,7 @@ from .aliases import Generation, State, digest_of, drop, generations, indices_of
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex
-from .requests import ATTACHED, OBJECT, WINDOW, documents, kept, object_mapping
+from .requests import ATTACHED, OBJECT, WINDOW, documents, object_mapping, source_without
 from .score_check import EXACT, tried_field
 from .searches import scan
 from .term_fields import STRATEGIES
@@ -67,23 +67,23 @@ class Attachment:
         return None if self._generation is None else ServerIndex(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """What ``begin`` adds to the mapping of the index; empty if it is there. BackendError if the server can add no
-        codes, or a field is in the way."""
+        """Return the change of the mapping that ``begin`` makes; empty if it is there. BackendError if the server can
+        add no codes, or a field is in the way."""
         if self._generation is not None:
             field = self._generation.state.field
         else:
-            tried = {field: tried_field(self._transport, field) for field in FIELDS}
-            field = next((each for each, found in tried.items() if found == EXACT), "")
+            results = {field: tried_field(self._transport, field) for field in FIELDS}
+            field = next((each for each, result in results.items() if result == EXACT), "")
             if not field:
-                told = "; ".join(f"{each} {found}" for each, found in tried.items())
-                raise BackendError(f"{self._transport.shown} can add no codes to an index: {told}")
+                reasons = "; ".join(f"{each} {result}" for each, result in results.items())
+                raise BackendError(f"{self._transport.label} can add no codes to an index: {reasons}")
         self._field = field
         strategy, there = STRATEGIES[field], self._mapping.get("properties", {}).get(OBJECT)
-        wanted = object_mapping(strategy, manifest.identity.dim)
+        mapping = object_mapping(strategy, manifest.identity.dim)
         if there is None:
-            return {"properties": {OBJECT: wanted}}
+            return {"properties": {OBJECT: mapping}}
         kinds = {each: entry.get("type") for each, entry in there.get("properties", {}).items()}
-        if kinds != {each: entry["type"] for each, entry in wanted["properties"].items()}:
+        if kinds != {each: entry["type"] for each, entry in mapping["properties"].items()}:
             raise BackendError(
                 f"{self.name} has a field {OBJECT!r} of another kind; what an earlier attachment left in the mapping "
                 "stays until the index is made again (_reindex); attach to the new one"
@@ -99,28 +99,28 @@ class Attachment:
             return
         digest = digest_of(manifest, ["attached", self._field])
         state = State("loading", self._field, "binary", attached=True)
-        made = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
+        fresh = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
         body = {
             "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
             "mappings": {
                 "dynamic": False,
-                "_source": kept(["block"]),
+                "_source": source_without(["block"]),
                 "_meta": meta(manifest, state),
                 "properties": {"block": {"type": "binary", "doc_values": True}},
             },
-            "aliases": {made.loading_alias: {}},
+            "aliases": {fresh.loading_alias: {}},
         }
-        self._transport.request("PUT", f"/{made.physical}", body)
-        with Bulk(self._transport, made.loading_alias, require_alias=True, patience=self._address.patience) as bulk:
+        self._transport.request("PUT", f"/{fresh.physical}", body)
+        with Bulk(self._transport, fresh.loading_alias, require_alias=True, patience=self._address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)
-        refresh(self._transport, made.physical)
-        self._remember(replace(made, state=replace(state, blocks=blocks)))
+        refresh(self._transport, fresh.physical)
+        self._remember(replace(fresh, state=replace(state, blocks=blocks)))
 
     def found(self, items: Sequence[Item], key: str | None) -> dict[str, list[tuple[str, str | None, str]]]:
-        """The documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with the id
-        of an item; None: it is the _id."""
-        wanted: dict[str, list[tuple[str, str | None, str]]] = {item.id: [] for item in items if item.id}
-        ids = list(wanted)
+        """Return the documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with
+        the id of an item; None: it is the _id."""
+        places: dict[str, list[tuple[str, str | None, str]]] = {item.id: [] for item in items if item.id}
+        ids = list(places)
         for start in range(0, len(ids), KEYS):
             part = ids[start : start + KEYS]
             body: Json = {"query": {"ids": {"values": part}} if key is None else {"terms": {key: part}}}
@@ -134,11 +134,11 @@ class Attachment:
                 )
             for hit in hits["hits"]:
                 fields = hit.get("fields", {})
-                told = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
+                place = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
                 for value in [hit["_id"]] if key is None else fields.get(key, []):
-                    if str(value) in wanted:
-                        wanted[str(value)].append(told)
-        return wanted
+                    if str(value) in places:
+                        places[str(value)].append(place)
+        return places
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
         """``boc.row`` of an item."""
@@ -165,14 +165,14 @@ class Attachment:
         state = self._generation.state
         strategy = STRATEGIES[state.field]
         digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
-        changed = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
-        if changed != state:  # before the rows that it is about
-            self._remember(replace(self._generation, state=changed))
+        next_state = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
+        if next_state != state:  # before the rows that it is about
+            self._remember(replace(self._generation, state=next_state))
         self._ledger.add([id for id, _ in places])
         ours = [replace(item, id=id) for (id, _), item in zip(places, items, strict=True)]
         stored = vectors.astype(self._generation.manifest.vector_dtype)
-        found = documents(strategy, self._generation.vectors, ours, terms, stored)
-        for (id, routing), row, document in zip(places, rows, found, strict=True):
+        contents = documents(strategy, self._generation.vectors, ours, terms, stored)
+        for (id, routing), row, document in zip(places, rows, contents, strict=True):
             script = {"source": SET, "lang": "painless", "params": {OBJECT: {**document, "row": row}}}
             self._bulk.update(id, orjson.dumps({"script": script}), routing)
 
@@ -186,10 +186,10 @@ class Attachment:
         items, postings, _ = counts(self._transport, self.name, ATTACHED)
         gone = self._bulk.missing
         manifest = replace(self._generation.manifest, items=items, postings=postings, source=source)
-        done = replace(self._generation, manifest=manifest, state=replace(self._generation.state, state="complete"))
-        self._remember(done)
-        if not done.live:
-            publish(self._transport, done, [])
+        final = replace(self._generation, manifest=manifest, state=replace(self._generation.state, state="complete"))
+        self._remember(final)
+        if not final.live:
+            publish(self._transport, final, [])
         return sum(items.values()), gone, [id for id in lost if id not in set(gone)]
 
     def detach(self) -> Iterator[int]:
@@ -198,18 +198,18 @@ class Attachment:
         BackendError if other programs write documents with a code faster than it is removed.
         """
         if self._generation is None:
-            raise BackendError(f"nothing is attached to {self.name} at {self._transport.shown}; boc info lists what is")
+            raise BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
         script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
-        done = 0
+        count = 0
         for _ in range(PASSES):
             refresh(self._transport, self.name)
-            before = done
+            before = count
             for hit in scan(self._transport, self.name, WRITTEN):
                 self._bulk.update(hit["_id"], script, hit.get("_routing"))
-                done += 1
-                yield done
+                count += 1
+                yield count
             self._bulk.flush()
-            if done == before:
+            if count == before:
                 drop(self._transport, [g for g in generations(self._transport, self.name) if g.state.attached])
                 return
         raise BackendError(
@@ -231,10 +231,10 @@ class Attachment:
 
 
 def _theirs(transport: Transport, name: str) -> Json:
-    """The mapping of the one index ``name`` of another program."""
+    """Return the mapping of the one index ``name`` of another program."""
     there = indices_of(transport, name)
     if not there:
-        raise BackendError(f"no index {name!r} at {transport.shown}; boc attach adds to one that is there")
+        raise BackendError(f"no index {name!r} at {transport.label}; boc attach adds to one that is there")
     if len(there) > 1:
         raise BackendError(f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}")
     ((_, entry),) = there.items()

@@ -15,11 +15,11 @@ from boc.manifest import Manifest
 
 from . import term_fields
 from .address import Address
-from .aliases import check_codes, check_own, drop, generations, names, published
+from .aliases import check_codes, check_own, drop, generations, live_generation, names
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
-from .parts import Learned, PartWriter, forget, shared
+from .parts import Learned, PartWriter, forget, share_code
 from .score_check import EXACT, tried_field, tried_vectors
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
@@ -44,10 +44,10 @@ class ServerBackend:
         return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
 
     def learned(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
-        return shared(self.transport, self.address, name, key, learn)
+        return share_code(self.transport, self.address, name, key, learn)
 
     def open(self, name: str) -> ServerIndex:
-        generation = published(self.transport, name)
+        generation = live_generation(self.transport, name)
         if generation.state.state == "editing":
             warnings.warn(
                 f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit",
@@ -61,14 +61,14 @@ class ServerBackend:
         return ServerIndex(self.transport, generation)
 
     def attach(self, name: str) -> Attachment:
-        """What is attached, or will be, to the documents of the index ``name`` of another program."""
+        """Return what is attached, or will be, to the documents of the index ``name`` of another program."""
         return Attachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
         return ServerEditor(self.transport, self.address, name)
 
     def compact(self, name: str) -> None:
-        generation = published(self.transport, name)
+        generation = live_generation(self.transport, name)
         check_own(generation)
         merge(self.transport, generation.physical)
 
@@ -77,18 +77,20 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
-        check_own(there[-1] if there else published(self.transport, name))  # raises an error that lists the indexes
+        check_own(
+            there[-1] if there else live_generation(self.transport, name)
+        )  # raises an error that lists the indexes
         drop(self.transport, there)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
         """Engine, version, and the supported field types for codes and formats of vectors, each tested with a small
         index that is removed."""
-        found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
-        tried = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
-        default = next((field for field in self._order if tried[field] == EXACT), None)
-        tried |= {} if default is None else {default: f"{EXACT}, the default"}
-        return {**found, **tried, "vectors": tried_vectors(self.transport)}
+        about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
+        fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
+        default = next((field for field in self._order if fields[field] == EXACT), None)
+        fields |= {} if default is None else {default: f"{EXACT}, the default"}
+        return {**about, **fields, "vectors": tried_vectors(self.transport)}
 
     def _version(self) -> str:
         try:

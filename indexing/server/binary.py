@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 
 def raw(values: NDArray[Any]) -> bytes:
-    """The bytes of an array, row by row."""
+    """Return the bytes of an array, row by row."""
     return np.ascontiguousarray(values).tobytes()
 
 
-def encoded(data: bytes) -> str:
-    """Base64, the format of binary fields."""
+def to_base64(data: bytes) -> str:
+    """Encode in Base64, the format of binary fields."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
-def decoded(text: str) -> bytes:
-    """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
+def from_base64(text: str) -> bytes:
+    """Return the bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
     return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -37,17 +37,17 @@ class Shards:
         self._index = index
         self._notice, self._pause = notice, pause
         self._seen: dict[int, str] = {}
-        self.lost()
+        self.describe_lost()
 
-    def lost(self) -> str:
-        """Which shards have no living copy, and where they were; empty if there are none, or none is known."""
+    def describe_lost(self) -> str:
+        """Describe the shards without a living copy, and where they were; "" if there is none, or none is known."""
         try:
-            told = self._transport.request("GET", f"/{self._index}/_search_shards")
+            answer = self._transport.request("GET", f"/{self._index}/_search_shards")
         except BackendError:  # no master, or no right to ask: what called says what is wrong
             return ""
-        copies = [copy for group in told.get("shards", ()) for copy in group]
+        copies = [copy for group in answer.get("shards", ()) for copy in group]
         alive = {
-            int(copy["shard"]): str(told["nodes"].get(copy["node"], {}).get("name", copy["node"]))
+            int(copy["shard"]): str(answer["nodes"].get(copy["node"], {}).get("name", copy["node"]))
             for copy in sorted(copies, key=lambda copy: bool(copy["primary"]))
             if copy["state"] in ("STARTED", "RELOCATING")
         }
@@ -67,7 +67,7 @@ class Shards:
             except (RefusedError, UnreachableError) as error:
                 if isinstance(error, RefusedError) and error.status not in (500, 503):
                     raise
-                trouble = self.lost() or str(error)
+                trouble = self.describe_lost() or str(error)
             now = time.monotonic()
             if now - begun >= patience:
                 raise UnfinishedError(f"{trouble}; bring the node back, and repeat the command to go on")
@@ -147,17 +147,17 @@ class Bulk:
 
     def index(self, id: str, document: bytes) -> None:
         """Store a document (JSON in UTF-8 without a line break), replacing an older one with this id."""
-        self._put(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
+        self._append(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
         """Delete a document; a missing one is no error."""
-        self._put(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
+        self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
         """Change a document by ``{"script": ...}``; a missing one is added to ``missing``. If another program writes it
         at the same time, the script is run again on what that wrote."""
         head = {"_id": id, "retry_on_conflict": 3, **({} if routing is None else {"routing": routing})}
-        self._put(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
+        self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
         """Wait until all rows are acknowledged; return how many deletes removed a document since the last flush.
@@ -170,7 +170,7 @@ class Bulk:
         deleted, self._deleted = self._deleted, 0
         return deleted
 
-    def _put(self, id: str, row: bytes) -> None:
+    def _append(self, id: str, row: bytes) -> None:
         if id in self._rows or any(id in rows for rows in self._sent.values()):
             if self._rows:
                 self._dispatch()
@@ -209,7 +209,7 @@ class Bulk:
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
         """Send rows until all are acknowledged; return how many deletes removed a document."""
-        left, found = list(rows), 0
+        left, count = list(rows), 0
         limit, pause, begun = self._max_bytes, self._shortest, self._clock()
         while left:
             ids = list(_within(left, rows, limit))
@@ -217,7 +217,7 @@ class Bulk:
             try:
                 answer = self._transport.request("POST", f"/{self._target}/_bulk", body, **self._params)
                 again, deleted, trouble = self._read(ids, answer)
-                found += deleted
+                count += deleted
                 limit = min(2 * limit, self._max_bytes)
             except UnreachableError as error:
                 again, trouble, limit = ids, str(error), max(len(body) // 2, SMALL)
@@ -234,22 +234,22 @@ class Bulk:
             if again:
                 self._wait(pause, max(begun, self._progress), trouble)
                 pause = min(2 * pause, self._longest)
-        return found
+        return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
         """Parse an answer: the ids to send again, the number of effective deletes, and why rows were rejected."""
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self._transport.shown}: {len(ids)} rows were sent and {len(items)} answered; is this a server of "
+                f"{self._transport.label}: {len(ids)} rows were sent and {len(items)} answered; is this a server of "
                 f"the kind that the address says?"
             )
-        again, found, trouble = [], 0, ""
+        again, deleted, trouble = [], 0, ""
         for id, item in zip(ids, items, strict=True):
             [(operation, result)] = item.items()
             error = result.get("error")
             if error is None:
-                found += operation == "delete" and result["status"] == 200
+                deleted += operation == "delete" and result["status"] == 200
                 continue
             if operation == "update" and error.get("type") == "document_missing_exception":
                 self.missing.append(id)
@@ -259,18 +259,18 @@ class Bulk:
                 reason = f"{reason} ({cause})"
             passing = result["status"] in LATER or kind in AWAY
             if not passing and (operation, result["status"]) != ("update", 409):
-                message = f"{self._transport.shown}: item {id!r} was refused: {kind}: {reason}"
+                message = f"{self._transport.label}: item {id!r} was refused: {kind}: {reason}"
                 raise RefusedError(message, result["status"], kind, reason)
             again.append(id)
-            trouble = f"{self._transport.shown}: {kind}: {reason}"
+            trouble = f"{self._transport.label}: {kind}: {reason}"
         if "primary shard is not active" in trouble and self._shards is not None:
-            trouble = self._shards.lost() or trouble
-        return again, found, trouble
+            trouble = self._shards.describe_lost() or trouble
+        return again, deleted, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> int:
         if len(ids) == 1:
             raise BackendError(
-                f"{self._transport.shown}: item {ids[0]!r} takes {size} bytes, more than the server takes in one "
+                f"{self._transport.label}: item {ids[0]!r} takes {size} bytes, more than the server takes in one "
                 f"request; raise its http.max_content_length, or that of what stands before it"
             )
         self._max_bytes = min(self._max_bytes, size // 2)
@@ -286,11 +286,11 @@ class Bulk:
                 f"no row was taken for {self._patience:.0f} seconds: {trouble}; {remedy}repeat the command to go on"
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
-            raise BackendError(f"{self._transport.shown}: loading was stopped")
+            raise BackendError(f"{self._transport.label}: loading was stopped")
 
 
 def _within(ids: Sequence[str], rows: dict[str, bytes], limit: int) -> Iterator[str]:
-    """The first ids whose rows take at most ``limit`` bytes, but at least one."""
+    """Return the first ids whose rows take at most ``limit`` bytes, but at least one."""
     size = 0
     for i, id in enumerate(ids):
         size += len(rows[id])
@@ -309,7 +309,7 @@ class Ledger:
         self._db = sqlite3.connect("")
         self._db.execute("PRAGMA journal_mode = OFF")  # no rollback is needed
         self._db.execute("PRAGMA cache_size = -16000")  # KiB
-        self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, found INT, ours INT, seen INT) WITHOUT ROWID")
+        self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, earlier INT, ours INT, seen INT) WITHOUT ROWID")
         self._length = 0
 
     def __enter__(self) -> Ledger:
@@ -319,22 +319,22 @@ class Ledger:
         self.close()
 
     def __len__(self) -> int:
-        """How many ids are part of this load."""
+        """Return the number of ids of this load."""
         return self._length
 
     def close(self) -> None:
         self._db.close()
 
-    def found(self, ids: Iterable[str]) -> None:
+    def add_earlier(self, ids: Iterable[str]) -> None:
         """Record the ids that an earlier load left on the server."""
-        self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET found = 1", ids)
+        self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET earlier = 1", ids)
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier load left all of these ids; if so, they become part of this load.
+        """Return whether an earlier load left all of these ids; if so, they become part of this load.
 
         BackendError for an id that is part of this load already.
         """
-        if self._among(ids, "found") < set(ids):
+        if self._among(ids, "earlier") < set(ids):
             return False
         self.add(ids)
         return True
@@ -350,27 +350,27 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Ids that an earlier load left and that are not part of this load, sorted."""
-        for (id,) in self._db.execute("SELECT id FROM ids WHERE found AND NOT ours ORDER BY id"):
+        """Return ids that an earlier load left and that are not part of this load, sorted."""
+        for (id,) in self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id"):
             yield id
 
     def missing(self, present: Iterable[str]) -> list[str]:
-        """The first ten ids of this load that are not among ``present``."""
+        """Return the first ten ids of this load that are not among ``present``."""
         self._db.execute("UPDATE ids SET seen = 0 WHERE seen")
         self._write("UPDATE ids SET seen = 1 WHERE id = ?", present)
         rows = self._db.execute("SELECT id FROM ids WHERE ours AND NOT seen ORDER BY id LIMIT 10")
         return [id for (id,) in rows]
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
-        """The ids among ``ids`` whose column ``mark`` is set."""
-        known: set[str] = set()
+        """Return the ids among ``ids`` whose column ``mark`` is set."""
+        result: set[str] = set()
         for start in range(0, len(ids), 1000):  # SQLite limits the variables of a statement
             part = ids[start : start + 1000]
             places = ",".join("?" * len(part))
-            known.update(
+            result.update(
                 id for (id,) in self._db.execute(f"SELECT id FROM ids WHERE {mark} AND id IN ({places})", part)
             )
-        return known
+        return result
 
     def _write(self, statement: str, ids: Iterable[str]) -> None:
         try:

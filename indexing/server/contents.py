@@ -15,7 +15,7 @@ from boc.types import Item, Modality, StoredConcepts, TermMatrix
 from .._validate import no_concepts
 from . import requests
 from .aliases import Generation
-from .binary import decoded
+from .binary import from_base64
 from .searches import PAGE, Searches, scan, stored_arrays
 from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
@@ -46,14 +46,14 @@ class Contents:
         return self.generation.state.state == "editing"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the codec; ManifestError if they are not those of the manifest."""
+        """Return the arrays of the codec; ManifestError if they are not those of the manifest."""
         physical, blocks = self.generation.physical, self.generation.state.blocks
         arrays = stored_arrays(self._transport, physical, blocks, self.manifest.arrays)
-        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {physical}")
+        self.manifest.check_arrays(arrays, where=f"{self._transport.label}: {physical}")
         return arrays
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decoded(self._searches.hits_of(ids, self._vectors.shown))
+        return self._decode_vectors(self._searches.hits_of(ids, self._vectors.hit_fields))
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
@@ -62,16 +62,16 @@ class Contents:
         path = self._layout.own("concepts")
         hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
         values = [hit.get("fields", {}).get(path) for hit in hits]
-        raw = [decoded(value[0]) if value else b"" for value in values]
-        scaled = dtype == "int8"
-        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
+        raw = [from_base64(value[0]) if value else b"" for value in values]
+        int8 = dtype == "int8"
+        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * int8) if width else 0 for row in raw]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         values = [
-            np.frombuffer(row, dtype, offset=4 * n * scaled).reshape(n, width)
+            np.frombuffer(row, dtype, offset=4 * n * int8).reshape(n, width)
             for row, n in zip(raw, lengths, strict=True)
             if n
         ]
-        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if scaled else None
+        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if int8 else None
         return StoredConcepts(
             np.concatenate([np.empty((0, width), dtype), *values]),
             offsets,
@@ -80,23 +80,23 @@ class Contents:
 
     def items(self) -> Iterator[Item]:
         there = {"exists": {"field": self._layout.own("modality")}}
-        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.shown}
+        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.source_fields}
         return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
         distinct = list(dict.fromkeys(ids))
-        found: dict[str, Item] = {}
+        items: dict[str, Item] = {}
         for start in range(0, len(distinct), PAGE):
             part = distinct[start : start + PAGE]
             for key, source in zip(part, self._searches.sources(part), strict=True):
                 if source is None:
                     raise KeyError(key)
-                found[key] = self._item(source)
-        return [found[key] for key in ids]
+                items[key] = self._item(source)
+        return [items[key] for key in ids]
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        drawn = {"seed": 0, "field": "_seq_no"}
-        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": drawn}}
+        draw = {"seed": 0, "field": "_seq_no"}
+        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": draw}}
         size = min(count, requests.WINDOW)
         body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
         return [hit["sort"][1] for hit in self._searches.ask(body)["hits"]["hits"]]
@@ -107,8 +107,8 @@ class Contents:
         used = set()
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
-            wanted = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
-            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in wanted]
+            conditions = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
+            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in conditions]
             answers = self._searches.hits([{**body, "_source": False} for body in bodies], 1)
             used |= {name for name, hits in zip(part, answers, strict=True) if hits}
         return used
@@ -117,39 +117,39 @@ class Contents:
         return sizes(self._transport, self.generation)
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Term frequencies by queries for each term, some hundred at a time."""
+        """Return term frequencies by queries for each term, some hundred at a time."""
         columns = range(self._n_terms) if among is None else [int(column) for column in among]
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
-        found: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
+        features_of: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
         step = SAFE // digits - 1
         for start in range(0, len(columns), step):
             part = columns[start : start + step]
             features = self._strategy.features(part, [1] * len(part), digits)
-            clauses = [_named(self._strategy.clause(feature, 1), feature) for feature in features]
+            clauses = [_with_name(self._strategy.clause(feature, 1), feature) for feature in features]
             for first in range(0, len(distinct), PAGE):
-                wanted = [self._layout.key(key) for key in distinct[first : first + PAGE]]
-                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
-                body = {"query": query, "size": len(wanted), "_source": False}
+                keys = [self._layout.key(key) for key in distinct[first : first + PAGE]]
+                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
+                body = {"query": query, "size": len(keys), "_source": False}
                 body["sort"] = [{"_score": "desc"}, self._layout.order]
                 answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
-                    found[hit["sort"][1]].update(hit.get("matched_queries", {}))
-        return requests.decode_terms([found[key] for key in ids], self._strategy.base, self._n_terms)
+                    features_of[hit["sort"][1]].update(hit.get("matched_queries", {}))
+        return requests.decode_terms([features_of[key] for key in ids], self._strategy.base, self._n_terms)
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        found = np.zeros(self._n_terms, np.int64)
+        counts = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
         for start in range(0, self._n_terms, SAFE):
             columns = range(start, min(start + SAFE, self._n_terms))
             filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
             body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
             buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
-            found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
-        return found
+            counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
+        return counts
 
     def damaged(self) -> list[str]:
-        """Always empty: Lucene keeps checksums of its files."""
+        """Return nothing: Lucene keeps checksums of its files."""
         return []
 
     def _item(self, source: Json) -> Item:
@@ -162,18 +162,18 @@ class Contents:
         name = self.generation.name
         return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
 
-    def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of hits that were fetched with them."""
+    def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
+        """Return the vectors (n, d) of hits that were fetched with them."""
         if not hits:
             return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
         rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
-            where = f"{self._transport.shown}: {self.generation.name}"
+            where = f"{self._transport.label}: {self.generation.name}"
             raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
-        return self._vectors.decoded(rows)
+        return self._vectors.decode(rows)
 
 
-def _named(clause: Json, name: str) -> Json:
+def _with_name(clause: Json, name: str) -> Json:
     kind, body = next(iter(clause.items()))
     if kind == "term":
         ((field, inner),) = body.items()
@@ -182,16 +182,16 @@ def _named(clause: Json, name: str) -> Json:
 
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
-    found = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
+    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
+    parts = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
     if generation.layout.prefix:
-        return found
+        return parts
     # Not from _stats, which servers cache for some seconds.
-    told = transport.request("GET", f"/{generation.physical}/_segments")
-    copies = [copy for shard in told["indices"][generation.physical]["shards"].values() for copy in shard]
+    answer = transport.request("GET", f"/{generation.physical}/_segments")
+    copies = [copy for shard in answer["indices"][generation.physical]["shards"].values() for copy in shard]
     segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
-    stored = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
-    return found | {"other": max(0, stored - sum(found.values()))}
+    total = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
+    return parts | {"other": max(0, total - sum(parts.values()))}
 
 
 def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
@@ -207,10 +207,10 @@ def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
         postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
         row = generation.vectors.bytes(manifest.identity.dim)
         return {"postings": postings, "vectors": row * sum(manifest.items.values())}
-    found = dict.fromkeys(PARTS.values(), 0)
-    (told,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
-    for path, entry in told.items():
+    parts = dict.fromkeys(PARTS.values(), 0)
+    (fields,) = (entry["fields"] for name, entry in answer.items() if name != "_shards")
+    for path, entry in fields.items():
         part = PARTS.get(path.removeprefix(prefix).partition(".")[0])
         if path.startswith(prefix) and part is not None:
-            found[part] += int(entry["total_in_bytes"])
-    return found
+            parts[part] += int(entry["total_in_bytes"])
+    return parts

@@ -49,16 +49,16 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
 
 
 def one_per_shard(transport: Transport, index: str) -> list[str]:
-    """Ids of dummy documents, each of which belongs to another shard."""
-    path, found = f"/{index}/_search_shards", dict[int, str]()
+    """Return ids of dummy documents, each of which belongs to another shard."""
+    path, ids = f"/{index}/_search_shards", dict[int, str]()
     total = len(transport.request("GET", path)["shards"])
     for number in count():
         id = f"boc:dummy:{number}"
         ((copy, *_),) = transport.request("GET", path, routing=id)["shards"]
-        found.setdefault(copy["shard"], id)
-        if len(found) == total:
+        ids.setdefault(copy["shard"], id)
+        if len(ids) == total:
             break
-    return list(found.values())
+    return list(ids.values())
 
 
 def await_release(transport: Transport, index: str, *, release: float = RELEASE, pause: float = PAUSE) -> None:
@@ -74,9 +74,9 @@ def await_release(transport: Transport, index: str, *, release: float = RELEASE,
 
 
 def _retains(transport: Transport, index: str) -> bool:
-    """Whether a shard retains operations from one that is not its first on."""
-    told = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index]["shards"]
-    for copies in told.values():
+    """Return whether a shard retains operations from one that is not its first on."""
+    shards = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index]["shards"]
+    for copies in shards.values():
         for copy in copies:
             leases = copy.get("retention_leases", {}).get("leases", ())
             if any(0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"] for lease in leases):

@@ -33,13 +33,14 @@ class ServerIndex(Contents):
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
-        self._budget = Budget(self._takes, transport.shown)
+        self._budget = Budget(self._takes, transport.label)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
         rescore, words = request.rescore, request.words
+        stages = Stages() if stages is None else stages
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         if words is not None:
@@ -49,8 +50,8 @@ class ServerIndex(Contents):
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
-                return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
-        asked, bodies = [], []
+                return self._align(request, rescore, stages)
+        numbers, bodies = [], []
         only = self._only(modality)
         reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
         # Re-ranking all that match takes no scores of terms.
@@ -61,26 +62,25 @@ class ServerIndex(Contents):
             if features:
                 by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
                 bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
-                asked.append(i)
-        stages = Stages() if stages is None else stages
-        found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
+                numbers.append(i)
+        results: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
             size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
                 part = slice(start, start + size)
                 try:
-                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, reranks, exact=words is None)
+                    answers = self._hits(bodies[part], k, numbers[part], rescore, stages, reranks, exact=words is None)
                 except RefusedError as error:
                     if not reranks or "script" not in f"{error.kind} {error.reason}":
                         raise
                     self._reranks = False  # scripts are missing or forbidden on the server
                     return self.search(request, stages)
-                for i, hits in zip(asked[part], answers, strict=True):
-                    found[i] = hits
-        if only is None and self._has_other(found, modality):
+                for i, hits in zip(numbers[part], answers, strict=True):
+                    results[i] = hits
+        if only is None and self._has_other(results, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(request, stages)
-        return found
+        return results
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
         answers = self.search(request)
@@ -103,75 +103,62 @@ class ServerIndex(Contents):
         exact: bool,
     ) -> list[list[Hit]]:
         if rescore is None:
-            shown = [{**body, **self._layout.hits} for body in bodies]
+            searches = [{**body, **self._layout.hits} for body in bodies]
             begun = perf_counter()
-            answers = self._searches.hits(shown, k) if exact else self._searches.hits(shown, k, **ALL_SHARDS)
+            answers = self._searches.hits(searches, k) if exact else self._searches.hits(searches, k, **ALL_SHARDS)
             begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+            results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
             stages.took("content_ms", begun)
-            return found
+            return results
         queries = [rescore.queries.vectors[i] for i in numbers]
         if reranks:
-            return self._rescored(bodies, k, queries, rescore.k, stages)
-        return self._fetched(bodies, k, queries, rescore.k, stages)
+            return self._rescore_there(bodies, k, queries, rescore.k, stages)
+        return self._rescore_here(bodies, k, queries, rescore.k, stages)
 
-    def _aligned(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None,
-        filters: Sequence[Filter],
-        rescore: Rescore,
-        stages: Stages,
-    ) -> list[list[Hit]]:
-        """Candidates whose concept sets are fetched, and aligned here."""
+    def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
+        """Fetch the concept sets of candidates, and align them here."""
+        modality = request.modality
         assert modality is not None
-        found = self.search(SearchRequest(queries, k, modality, filters), stages)
-        stages.candidates += sum(map(len, found))
+        results = self.search(SearchRequest(request.queries, request.k, modality, request.filters), stages)
+        stages.candidates += sum(map(len, results))
         begun = perf_counter()
         ranked = [
             reorder(hits, rescored(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k)
-            for i, hits in enumerate(found)
+            for i, hits in enumerate(results)
         ]
         stages.took("rerank_ms", begun)
         return ranked
 
-    def _rescored(
+    def _rescore_there(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates re-ranked by the server, which returns only the best."""
-        shown = self._layout.hits
+        """Have the server re-rank candidates, which returns only the best."""
+        fields = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
-        asked = [self._reranking(*pair, candidates, k, shown) for pair in pairs]
+        searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
         begun = perf_counter()
-        answers = self._searches.hits(asked, k)
+        answers = self._searches.hits(searches, k)
         begun = stages.took("postings_ms", begun)
         stages.rerank_ms = None
         stages.candidates += candidates * len(bodies)
-        found = []
+        results = []
         for query, hits in zip(queries, answers, strict=True):
-            best = self._found(hits, self._vectors.products([hit["_score"] for hit in hits], query))
+            best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
             best.sort(key=BY_ID)
             best.sort(key=BY_SCORE, reverse=True)
-            found.append(best[:k])
+            results.append(best[:k])
         stages.took("content_ms", begun)
-        return found
+        return results
 
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
-        """The search ``body`` for the best k of its candidates by the vector ``query``."""
-        body = {**body, **shown, "size": min(k, candidates)}
-        return requests.reranked(body, self._vectors, query, candidates)
+    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
+        """Return the search ``body`` for the best k of its candidates by the vector ``query``."""
+        body = {**body, **fields, "size": min(k, candidates)}
+        return requests.rerank_body(body, self._vectors, query, candidates)
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
-        queries, k, modality, filters, rescore = (
-            search.queries,
-            search.k,
-            search.modality,
-            search.filters,
-            search.rescore,
-        )
+        k, filters, rescore = search.k, search.filters, search.rescore
         most = k if rescore is None else rescore.k
         if most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
@@ -181,38 +168,37 @@ class ServerIndex(Contents):
             raise BackendError(
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
             )
-        features = self._features(queries, 0, len(filters))
+        features = self._features(search.queries, 0, len(filters))
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
-        shown = {"_source": self._layout.shown}
-        body = (
-            {**body, **shown}
-            if rescore is None
-            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, shown)
-        )
+        body = requests.search_body(self._strategy.query(features), k, search.modality, filters, layout=self._layout)
+        fields = {"_source": self._layout.source_fields}
+        if rescore is None:
+            body |= fields
+        else:
+            body = self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
-    def _fetched(
+    def _rescore_here(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates fetched with their vectors, and re-ranked here."""
-        shown = self._vectors.shown
+        """Fetch candidates with their vectors, and re-rank them here."""
+        fields = self._vectors.hit_fields
         ranked = []
         begun = perf_counter()
-        answers = self._searches.hits([{**body, **shown} for body in bodies], candidates)
+        answers = self._searches.hits([{**body, **fields} for body in bodies], candidates)
         begun = stages.took("postings_ms", begun)
         self._check_exact(answers)
         for query, hits in zip(queries, answers, strict=True):
             rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
+            scores = dot(query, self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
             ranked.append(reorder(rows, scores, k))
             stages.candidates += len(rows)
         begun = stages.took("rerank_ms", begun)
         items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        found = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        results = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
         stages.took("content_ms", begun)
-        return found
+        return results
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -224,13 +210,13 @@ class ServerIndex(Contents):
             return [[] for _ in texts]
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
-        shown = [{**body, **self._layout.hits} for body in bodies]
-        answers = self._searches.hits(shown, k, **ALL_SHARDS)
-        found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
-        if only is None and self._has_other(found, modality):
+        searches = [{**body, **self._layout.hits} for body in bodies]
+        answers = self._searches.hits(searches, k, **ALL_SHARDS)
+        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
-        return found
+        return results
 
     def _check_words(self) -> None:
         if self._layout.prefix:
@@ -244,10 +230,10 @@ class ServerIndex(Contents):
         return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:
-        """Whether the server accepts a query with so many clauses; tried with terms that no item has."""
-        unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
+        """Return whether the server accepts a query with so many clauses; tried with terms that no item has."""
+        query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
-            self._searches.ask({"query": unknown, "size": 0})
+            self._searches.ask({"query": query, "size": 0})
         except RefusedError as error:
             if "clause" not in str(error).lower():
                 raise
@@ -258,26 +244,26 @@ class ServerIndex(Contents):
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         columns, weights = queries.indices[span].tolist(), queries.data[span].tolist()
         features = self._strategy.features(columns, weights, self.generation.state.digits)
-        return self._budget.kept(features, filters + 1)
+        return self._budget.fit(features, filters + 1)
 
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
-                f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
+                f"scores reach 2^24, from where {self._transport.label} rounds them; use a code of smaller frequencies "
                 "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
             )
 
     @staticmethod
-    def _has_other(found: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
-        """Whether a hit is of another modality than all should be."""
-        return modality is not None and bool({hit.item.modality for hits in found for hit in hits} - {modality})
+    def _has_other(results: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
+        """Return whether a hit is of another modality than all should be."""
+        return modality is not None and bool({hit.item.modality for hits in results for hit in hits} - {modality})
 
-    def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
-        """The hits of an answer with their ``scores``."""
-        found = self._of_hits(hits)
-        long = [item for item in found if isinstance(item, str)]
+    def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
+        """Return the hits of an answer with their ``scores``."""
+        items_or_ids = self._of_hits(hits)
+        long = [item for item in items_or_ids if isinstance(item, str)]
         whole = dict(zip(long, self.find(long), strict=True)) if long else {}
-        items = [whole[item] if isinstance(item, str) else item for item in found]
+        items = [whole[item] if isinstance(item, str) else item for item in items_or_ids]
         return [Hit(item, score) for item, score in zip(items, scores, strict=True)]
 
     def _of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
@@ -286,5 +272,5 @@ class ServerIndex(Contents):
         except KeyError as missing:
             if len(hits) > 1:  # one by one, to name the document
                 return [item for hit in hits for item in self._of_hits([hit])]
-            named = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
-            raise self._foreign(named, missing) from None
+            document = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
+            raise self._foreign(document, missing) from None

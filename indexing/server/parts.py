@@ -76,9 +76,9 @@ class PartWriter(ServerWriter):
         there = generations(self._transport, self._name)
         if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
-        found = self._joined()
-        if found is not None:
-            self._begin(found)
+        generation = self._join()
+        if generation is not None:
+            self._begin(generation)
         return self
 
     def commit(self) -> None:
@@ -90,12 +90,12 @@ class PartWriter(ServerWriter):
         bulk.flush()
         before = [part["part"] for part in self._complete()]
         state = generation.state
-        done = {"part": self._part, "items": len(self._ledger), "unit": state.unit, "concept_dim": state.concept_dim}
+        marker = {"part": self._part, "items": len(self._ledger), "unit": state.unit, "concept_dim": state.concept_dim}
         self._transport.request(
-            "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", done, require_alias="true"
+            "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", marker, require_alias="true"
         )
         complete = self._complete()
-        if len(complete) < self._count or not self._claimed(again=self._part in before):
+        if len(complete) < self._count or not self._claim(again=self._part in before):
             self._committed = True
             return
         there = generations(self._transport, self._name)
@@ -112,34 +112,34 @@ class PartWriter(ServerWriter):
         super().__exit__(kind, error, trace)
 
     def _create(self, largest: int) -> Generation:
-        """The generation that another process made, or a new one."""
+        """Return the generation that another process made, or a new one."""
         while True:
             # Numbered before it looks for another's: one made in between has this number, and is refused below.
             self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
-            found = self._joined()
-            if found is not None:
-                return found
+            generation = self._join()
+            if generation is not None:
+                return generation
             try:
-                made = super()._create(largest)
+                generation = super()._create(largest)
             except RefusedError as error:
                 if error.kind != "resource_already_exists_exception":
                     raise
                 continue
-            tested = replace(made, state=replace(made.state, state="loading"))
+            tested = replace(generation, state=replace(generation.state, state="loading"))
             remember(self._transport, tested)
             return tested
 
-    def _joined(self) -> Generation | None:
-        """The generation that other processes load, once its scores are tested; None if there is none."""
+    def _join(self) -> Generation | None:
+        """Return the generation that other processes load, once its scores are tested; None if there is none."""
         deadline = time.monotonic() + TEST_PATIENCE
         while True:
             there = generations(self._transport, self._name)
             live = max((g.number for g in there if g.live), default=0)
-            found = next((g for g in reversed(there) if g.digest == self._digest and g.number > live), None)
-            if found is None or found.state.state != TESTING:
-                return found
+            generation = next((g for g in reversed(there) if g.digest == self._digest and g.number > live), None)
+            if generation is None or generation.state.state != TESTING:
+                return generation
             if time.monotonic() > deadline:
-                drop(self._transport, [found])
+                drop(self._transport, [generation])
                 return None
             time.sleep(PAUSE)
 
@@ -147,24 +147,24 @@ class PartWriter(ServerWriter):
         """Continue what is in ``generation``."""
         reopen(self._transport, generation.physical)
         refresh(self._transport, generation.physical)
-        self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         self._load = Load(self._transport, generation, self._address.patience)
 
     def _complete(self) -> list[Json]:
-        """What the parts that are complete have left."""
+        """Return the markers of the parts that are complete."""
         assert self._load is not None
         physical = self._load.generation.physical
         self._load.shards.wait(self._address.patience)
         refresh(self._transport, physical)
-        wanted = [_marker(number) for number in range(1, self._count + 1)]
-        body: Json = {"query": {"ids": {"values": wanted}}, "size": self._count}
+        markers = [_marker(number) for number in range(1, self._count + 1)]
+        body: Json = {"query": {"ids": {"values": markers}}, "size": self._count}
         params = {"allow_partial_search_results": "false"}
         hits = self._transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
         return [hit["_source"] for hit in hits]
 
-    def _claimed(self, *, again: bool) -> bool:
-        """Whether this process is to publish. Of several that end at once the first is, unless it died: then who loads
-        a complete part ``again``."""
+    def _claim(self, *, again: bool) -> bool:
+        """Return whether this process is to publish. Of several that end at once the first is, unless it died: then who
+        loads a complete part ``again``."""
         assert self._load is not None
         generation, by = self._load.generation, uuid4().hex
         path = f"/{generation.loading_alias}/_create/{CLAIM}"
@@ -178,10 +178,10 @@ class PartWriter(ServerWriter):
             return again or claim["_source"]["by"] == by
         return True
 
-    def _audit(self, physical: str, found: int, wanted: int) -> None:
-        if found != wanted:
+    def _audit(self, physical: str, count: int, expected: int) -> None:
+        if count != expected:
             raise UnfinishedError(
-                f"{self._transport.shown} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
+                f"{self._transport.label} holds {count} items, and the {self._count} parts had {expected}: an id is in "
                 "several, or they are of other versions of the source; load them with another number of parts"
             )
 
@@ -190,7 +190,7 @@ def _marker(part: int) -> str:
     return f"boc:part:{part}"
 
 
-def shared(
+def share_code(
     transport: Transport,
     address: Address,
     name: str,
@@ -205,15 +205,15 @@ def shared(
     ``dead`` seconds without one."""
     physical, seen, since = f"{name}-boc-{key}-code", -1, time.monotonic()
     while True:
-        told = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
-        if told is None:
+        progress = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
+        if progress is None:
             if reserve(transport, physical):
-                return _learned(transport, address, physical, learn, beat)
+                return _learn(transport, address, physical, learn, beat)
             continue
-        if told["config"] is not None:
-            return told["config"], _read(transport, physical, told)
-        if told["beat"] != seen:
-            seen, since = told["beat"], time.monotonic()
+        if progress["config"] is not None:
+            return progress["config"], _read(transport, physical, progress)
+        if progress["beat"] != seen:
+            seen, since = progress["beat"], time.monotonic()
         elif time.monotonic() - since > dead:
             _drop(transport, physical)
         time.sleep(PAUSE)
@@ -232,7 +232,7 @@ def reserve(transport: Transport, physical: str) -> bool:
         "settings": {"number_of_shards": 1, "number_of_replicas": 0},
         "mappings": {
             "dynamic": False,
-            "_source": requests.kept(["block"]),
+            "_source": requests.source_without(["block"]),
             "_meta": _meta(),
             "properties": {"block": {"type": "binary", "doc_values": True}},
         },
@@ -255,9 +255,7 @@ def _remember(transport: Transport, physical: str, meta: Json) -> None:
     transport.request("PUT", f"/{physical}/_mapping", {"_meta": meta})
 
 
-def _learned(
-    transport: Transport, address: Address, physical: str, learn: Callable[[], Learned], beat: float
-) -> Learned:
+def _learn(transport: Transport, address: Address, physical: str, learn: Callable[[], Learned], beat: float) -> Learned:
     """Learn the code while sending heartbeats, then store it; clean up on failure."""
     stop = threading.Event()
 
@@ -280,8 +278,8 @@ def _learned(
         with Bulk(transport, f"{physical}.load", require_alias=True, patience=address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)
         refresh(transport, physical)
-        told = {array: describe(values) for array, values in arrays.items()}
-        _remember(transport, physical, _meta(0, config, told, blocks))
+        shapes = {array: describe(values) for array, values in arrays.items()}
+        _remember(transport, physical, _meta(0, config, shapes, blocks))
         done = True
     finally:
         if not done:
@@ -290,11 +288,11 @@ def _learned(
     return config, arrays
 
 
-def _read(transport: Transport, physical: str, told: Json) -> dict[str, NDArray[Any]]:
-    """The arrays that another process left. BackendError if they are not those that it told of."""
-    arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, told["blocks"], told["arrays"])
-    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != told["arrays"]:
-        raise BackendError(f"{transport.shown}: {physical} is damaged; delete it, and repeat the command")
+def _read(transport: Transport, physical: str, progress: Json) -> dict[str, NDArray[Any]]:
+    """Return the arrays that another process left. BackendError if they are not those that it told of."""
+    arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, progress["blocks"], progress["arrays"])
+    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != progress["arrays"]:
+        raise BackendError(f"{transport.label}: {physical} is damaged; delete it, and repeat the command")
     return arrays
 
 

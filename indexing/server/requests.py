@@ -10,7 +10,7 @@ A document holds one item::
     terms                term frequencies, in the format of a ``Strategy``
     vector               vector for re-ranking, in the format of a ``VectorField``
     concepts             binary: base64 of the rows of its concept set
-    item      binary     what a hit shows of it: base64 of JSON, see ``packed``
+    item      binary     what a hit shows of it: base64 of JSON, see ``pack_item``
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
     content, group       in _source only
@@ -38,7 +38,7 @@ from boc.names import RequestForm
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
 from .address import Address
-from .binary import decoded, encoded, raw
+from .binary import from_base64, raw, to_base64
 from .term_fields import DIGITS, Strategy
 from .transport import Json
 from .vector_fields import Binary, VectorField
@@ -70,15 +70,15 @@ class Layout:
     prefix: str = ""
 
     def own(self, name: str) -> str:
-        """The path of a field of boc."""
+        """Return the path of a field of boc."""
         return f"{self.prefix}{name}"
 
     def meta(self, name: str) -> str:
-        """The path of a field of the metadata."""
+        """Return the path of a field of the metadata."""
         return name if self.prefix else f"meta.{name}"
 
     @property
-    def shown(self) -> Any:
+    def source_fields(self) -> Any:
         """What ``_source`` of a document shows of an item."""
         return {"excludes": [self.own(name) for name in HIDDEN]} if self.prefix else ITEM
 
@@ -86,7 +86,7 @@ class Layout:
     def hits(self) -> Json:
         """What a search says so that ``of_hits`` finds the items of its hits."""
         if self.prefix:
-            return {"_source": self.shown}
+            return {"_source": self.source_fields}
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
@@ -95,11 +95,11 @@ class Layout:
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """The _id of an item."""
+        """Return the _id of an item."""
         return id if self.prefix else document_id(id)
 
     def item(self, source: Json) -> Item:
-        """The item of a document. KeyError for a field that is missing."""
+        """Return the item of a document. KeyError for a field that is missing."""
         if not self.prefix:
             own, meta = source, source.get("meta", {})
         else:
@@ -107,25 +107,25 @@ class Layout:
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
-        """The items of hits, or their ids if they are too long to be shown by hits. KeyError for a missing field."""
+        """Return the items of hits, or the ids of those too long for a hit. KeyError for a missing field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
-        rows = b",".join([decoded(hit.get("fields", {})["item"][0]) for hit in hits])
+        rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
         return [Item(*row) if len(row) > 1 else row[0] for row in orjson.loads(b"[%b]" % rows)]
 
 
-def packed(item: Item) -> str:
-    """An item as its own field holds it, a list; its id alone if the whole is too long."""
+def pack_item(item: Item) -> str:
+    """Encode an item as its own field holds it, a list; its id alone if the whole is too long."""
     whole = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
-    return encoded(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
+    return to_base64(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
 
 
 def flat(source: Json, path: str = "") -> Json:
-    """The values of nested objects by their paths, as filters name them."""
-    found = {}
+    """Return the values of nested objects by their paths, as filters name them."""
+    values = {}
     for name, value in source.items():
-        found.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
-    return found
+        values.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
+    return values
 
 
 OBJECT = "boc"
@@ -133,7 +133,7 @@ OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
-    """The _id of an item: its id, or a digest of an id that servers do not accept."""
+    """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
     if id.startswith("boc:") or len(id.encode()) > LONGEST:
         return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
     return id
@@ -150,7 +150,7 @@ def index_body(
     order: str = "id",
     store: str | None = None,
 ) -> Json:
-    """The body that creates an index for loading: without refresh, and usually without replicas.
+    """Return the body that creates an index for loading: without refresh, and usually without replicas.
 
     Documents are sorted by ``order``, so that after merging equal scores are in the order of ids without a sort, or so
     that the items of one term lie together. ``store`` is how the server reads its files.
@@ -167,7 +167,7 @@ def index_body(
         },
         "mappings": {
             "dynamic": False,
-            "_source": ALL if vectors.in_source else kept(HIDDEN),
+            "_source": ALL if vectors.in_source else source_without(HIDDEN),
             "_meta": state,
             "properties": {
                 "id": {"type": "keyword", "index": False},
@@ -188,7 +188,7 @@ def index_body(
 
 
 def object_mapping(strategy: Strategy, dim: int) -> Json:
-    """The mapping of the object ``OBJECT`` in a document of another program, for vectors with ``dim`` components."""
+    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n, ``dim``)."""
     return {
         "dynamic": False,
         "properties": {
@@ -203,15 +203,15 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
     }
 
 
-def kept(without: Sequence[str]) -> Json:
-    """What an index keeps of a document in ``_source``. All is said, so that no template of the cluster adds to it."""
+def source_without(without: Sequence[str]) -> Json:
+    """Return the setting ``_source`` of an index, all of it, so that no template of the cluster adds to it."""
     return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
 
 def documents(
     strategy: Strategy, field: VectorField, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]
 ) -> Iterator[Json]:
-    """The documents of items with their ``vectors``, of the dtype of the index; without metadata."""
+    """Return the documents of items with their ``vectors``, of the dtype of the index; without metadata."""
     sizes = np.diff(terms.indptr).tolist()
     largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
     rows = zip(items, strategy.documents(terms), field.values(vectors), strict=True)
@@ -231,7 +231,7 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """The term of each row's largest frequency, the smaller one of several; None of a row without terms."""
+    """Return the term of each row's largest frequency, the smaller one of several; None of a row without terms."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     best = iter(terms.indices[np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]].tolist())
@@ -239,14 +239,14 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
 
 
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
-    """The rows of concept set i as a binary field has them, after their scales if they are int8."""
+    """Return the rows of concept set i as a binary field has them, after their scales if they are int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
-    return encoded(scales + raw(concepts.values[rows]))
+    return to_base64(scales + raw(concepts.values[rows]))
 
 
-def reranked(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
-    """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
+def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
+    """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products of their vectors.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
@@ -266,7 +266,7 @@ def search_body(
     words: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """The search for the k best by ``query`` (plus the score of ``words``), ties by id."""
+    """Return the search for the k best by ``query`` (plus the score of ``words``), ties by id."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
@@ -282,41 +282,41 @@ def search_body(
     return {"query": whole, "size": k, "sort": [{"_score": "desc"}, layout.order], "track_total_hits": True}
 
 
-def condition(wanted: Filter, layout: Layout = OWN) -> Json:
-    """The filter clause for a condition on metadata."""
-    name = layout.meta(wanted.field)
-    if wanted.op in ("=", "!="):
-        same: Json = {"term": {name: wanted.value}}
-        if wanted.last is not None:
-            same = {"range": {name: {"gte": wanted.value, "lte": wanted.last}}}
-        return same if wanted.op == "=" else {"bool": {"must_not": same}}
-    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[wanted.op]
-    return {"range": {name: {bound: wanted.value}}}
+def condition(filter: Filter, layout: Layout = OWN) -> Json:
+    """Return the filter clause for a condition on metadata."""
+    name = layout.meta(filter.field)
+    if filter.op in ("=", "!="):
+        same: Json = {"term": {name: filter.value}}
+        if filter.last is not None:
+            same = {"range": {name: {"gte": filter.value, "lte": filter.last}}}
+        return same if filter.op == "=" else {"bool": {"must_not": same}}
+    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[filter.op]
+    return {"range": {name: {bound: filter.value}}}
 
 
 def match_body(text: str, boost: float = 1.0) -> Json:
-    """The query for words, scored by the server's BM25."""
+    """Return the query for words, scored by the server's BM25."""
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
-def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
-    """Term frequencies from rows of {feature: value}, with digits combined."""
+def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
+    """Return term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
-    for row, features in enumerate(found):
+    for row, features in enumerate(rows_of_features):
         for feature, value in features.items():
             number = feature[1:].rstrip(DIGITS)
             suffix = feature[1 + len(number) :]
             rows.append(row)
             columns.append(int(number))
             values.append(int(value) * base ** (DIGITS.index(suffix) + 1 if suffix else 0))
-    shape = (len(found), n_terms)
+    shape = (len(rows_of_features), n_terms)
     terms = sparse.coo_array((np.array(values, np.int64), (rows, columns)), shape=shape).tocsr()
     terms.sort_indices()
     return sparse.csr_array((terms.data.astype(np.int32), terms.indices, terms.indptr), shape=shape)
 
 
 def dumps(body: Json) -> bytes:
-    """JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
+    """Write JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -335,7 +335,7 @@ class HttpRequest:
         return f"{self.index}/_search?allow_partial_search_results=false"
 
     def written(self, form: RequestForm) -> str:
-        """The body as JSON, or the whole request as a curl command."""
+        """Return the body as JSON, or the whole request as a curl command."""
         # One entry per line: long lists of numbers would take a line per number otherwise.
         entries = [f'  "{name}": {dumps(value).decode()}' for name, value in self.body.items()]
         body = "{\n" + ",\n".join(entries) + "\n}"

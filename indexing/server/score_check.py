@@ -49,40 +49,40 @@ ROUTING = "boc"  # sends all test documents to one shard, since pruning counts p
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """None if ``index``, made for ``strategy``, scores exactly; the reason if the server does not support the strategy.
+    """Return None if ``index``, made for ``strategy``, scores exactly; why, if the server lacks the strategy.
 
     BackendError if it scores differently, naming the setting at fault. Leaves no document behind on success.
     """
     terms, queries = check_documents(), check_queries()
     documents = list(strategy.documents(terms))
-    asked = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
-    faults = [*_dots([*documents, *asked]), *_mapping(transport, index, strategy)]
+    features = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
+    faults = [*_dots([*documents, *features]), *_mapping(transport, index, strategy)]
     if faults:
-        raise BackendError(f"{transport.shown} would score wrongly ({strategy.name}): {'; '.join(faults)}")
+        raise BackendError(f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}")
     lack = _bulk(transport, index, ({"terms": strategy.field(document)} for document in documents))
     if lack is not None:
         return lack
     expected = (queries @ terms.T).toarray().astype(np.float64)
     try:
-        found = [_scores(transport, index, strategy.query(query), len(documents)) for query in asked]
+        scores = [_scores(transport, index, strategy.query(query), len(documents)) for query in features]
     except RefusedError as error:
         if error.status != 400:
             raise
         return error.reason or error.kind
-    for query, got, wanted in zip(asked, found, expected, strict=True):
-        if not np.array_equal(got, wanted):
-            fault = _pruned(query, documents, got) or saturation(strategy, found[0])
-            row = int(np.flatnonzero(got != wanted)[0])
+    for query, actual, correct in zip(features, scores, expected, strict=True):
+        if not np.array_equal(actual, correct):
+            fault = _pruning(query, documents, actual) or saturation(strategy, scores[0])
+            row = int(np.flatnonzero(actual != correct)[0])
             raise BackendError(
-                f"{transport.shown} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
-                f"{row} has {got[row]:g}, not {wanted[row]:g}"
+                f"{transport.label} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
+                f"{row} has {actual[row]:g}, not {correct[row]:g}"
             )
     _bulk(transport, index, [None] * len(documents))
     return None
 
 
 def check_documents() -> TermMatrix:
-    """The term frequencies of the test documents, int32 (12, V)."""
+    """Return the term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
     rows = np.zeros((n, 1 + OWN * n), np.int32)
     rows[:, 0] = COMMON
@@ -92,7 +92,7 @@ def check_documents() -> TermMatrix:
 
 
 def check_queries() -> TermMatrix:
-    """The weights of ``QUERIES``, one row per query."""
+    """Return the weights of ``QUERIES``, one row per query."""
     rows = np.zeros((len(QUERIES), check_documents().shape[1]), np.int32)
     for row, query in zip(rows, QUERIES, strict=True):
         row[list(query)] = list(query.values())
@@ -104,38 +104,38 @@ def check_features(strategy: Strategy, queries: TermMatrix, digits: int) -> Iter
         yield strategy.features(queries.indices[start:stop].tolist(), queries.data[start:stop].tolist(), digits)
 
 
-def _dots(named: Sequence[Mapping[str, int]]) -> Iterator[str]:
-    dotted = next((feature for features in named for feature in features if "." in feature), None)
-    if dotted is not None:
-        yield f"dots in term names ({dotted!r}), which a server takes for a path; names must be letters and digits"
+def _dots(rows: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    name = next((feature for features in rows for feature in features if "." in feature), None)
+    if name is not None:
+        yield f"dots in term names ({name!r}), which a server takes for a path; names must be letters and digits"
 
 
 def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
     """Yield the differences between the field and what was requested or is required."""
     answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
-    mapped = next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
-    kind = mapped.get("type")
+    actual = next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
+    kind = actual.get("type")
     if kind != strategy.mapping["type"]:
         yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
         return
     must = {**strategy.mapping, **MUST.get(kind, {})}
-    for name, wanted in must.items():
-        if mapped.get(name) != wanted and name not in ("analyzer", "search_analyzer"):
-            found = "BM25" if name == "similarity" and mapped.get(name) is None else mapped.get(name)
+    for name, expected in must.items():
+        if actual.get(name) != expected and name not in ("analyzer", "search_analyzer"):
+            value = "BM25" if name == "similarity" and actual.get(name) is None else actual.get(name)
             reason = f" ({WHY[name]})" if name in WHY else ""
-            yield f"{name} is {_json(found)}, must be {_json(wanted)}{reason}"
+            yield f"{name} is {_json(value)}, must be {_json(expected)}{reason}"
     yield from _settings(transport, index, strategy)
     if kind == "text":
-        yield from _analysis(transport, index, strategy, mapped)
+        yield from _analysis(transport, index, strategy, actual)
 
 
 def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
     """Yield the differences between the index settings and those requested; servers answer in strings."""
     answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
-    found = next(iter(answer.values()))["settings"]
-    for name, wanted in _flat(strategy.settings, "index"):
-        if found.get(name) != wanted:
-            yield f"{name} is {_json(found.get(name))}, must be {_json(wanted)}"
+    actual = next(iter(answer.values()))["settings"]
+    for name, expected in _flat(strategy.settings, "index"):
+        if actual.get(name) != expected:
+            yield f"{name} is {_json(actual.get(name))}, must be {_json(expected)}"
 
 
 def _flat(settings: Json, path: str) -> Iterator[tuple[str, Any]]:
@@ -146,20 +146,20 @@ def _flat(settings: Json, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{name}", value
 
 
-def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json) -> Iterator[str]:
+def _analysis(transport: Transport, index: str, strategy: Strategy, mapping: Json) -> Iterator[str]:
     """Yield faults of the analyzers: documents must be read as words with frequencies, queries as plain words."""
     features = {"t0": 3, "t1a": 2}
-    for side, text, wanted in (
+    for side, text, expected in (
         ("analyzer", strategy.field(features), list(features)),
         ("search_analyzer", "t0|3 t1a", ["t0|3", "t1a"]),
     ):
-        name = mapped.get(side, "default")
+        name = mapping.get(side, "default")
         answer = transport.request("POST", f"/{index}/_analyze", {"analyzer": name, "text": text})
-        found = list(dict.fromkeys(token["token"] for token in answer["tokens"]))
-        if found != wanted:
+        tokens = list(dict.fromkeys(token["token"] for token in answer["tokens"]))
+        if tokens != expected:
             yield (
-                f"double analysis: {side} is {_json(name)}, which reads {_json(text)} as {_json(found)}; must be "
-                f"{_json(strategy.mapping.get(side, 'boc_words'))}, which reads {_json(wanted)}"
+                f"double analysis: {side} is {_json(name)}, which reads {_json(text)} as {_json(tokens)}; must be "
+                f"{_json(strategy.mapping.get(side, 'boc_words'))}, which reads {_json(expected)}"
             )
 
 
@@ -179,7 +179,7 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 
 
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
-    """Scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
+    """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
     answer = transport.request(
         "POST",
         f"/{index}/_search",
@@ -193,21 +193,23 @@ def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np
     return scores
 
 
-def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], got: NDArray[np.float64]) -> str | None:
-    """The fault, if ``got`` are the scores without frequent terms of low weight; else None."""
+def _pruning(
+    query: Mapping[str, int], documents: Sequence[Mapping[str, int]], scores: NDArray[np.float64]
+) -> str | None:
+    """Return the fault, if ``scores`` are those without frequent terms of low weight; else None."""
     heavy = 0.4 * max(query.values())
-    kept = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}
-    left = [sum(weight * document.get(f, 0) for f, weight in kept.items()) for document in documents]
-    if kept != query and got.tolist() == left:
+    weights = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}
+    pruned_scores = [sum(weight * document.get(f, 0) for f, weight in weights.items()) for document in documents]
+    if weights != query and scores.tolist() == pruned_scores:
         return (
             'by pruning: it leaves frequent terms of low weight out of the score; every query must say "prune": false'
         )
     return None
 
 
-def saturation(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
-    """The fault, if ``got``, the scores of term 0, are a * f / (f + p) of its frequency f (f / score is linear)."""
-    f, s = np.array(COMMON[:ONE_DIGIT], np.float64), got[:ONE_DIGIT]
+def saturation(strategy: Strategy, scores: NDArray[np.float64]) -> str | None:
+    """Return the fault if ``scores`` of term 0 are a * f / (f + p) of its frequency f (f / score is linear)."""
+    f, s = np.array(COMMON[:ONE_DIGIT], np.float64), scores[:ONE_DIGIT]
     if not (s > 0).all():
         return None
     slope, start = np.polyfit(f, f / s, 1)
@@ -238,8 +240,8 @@ def tried_field(transport: Transport, field: str) -> str:
 
 
 def tried_vectors(transport: Transport) -> str:
-    """The formats in which the server can store vectors. It compares those of all but the default in compiled code."""
-    found = [f"{Binary.name} (exact, the default)"]
+    """Return how the server can store vectors. All formats but the default are compared in compiled code."""
+    formats = [f"{Binary.name} (exact, the default)"]
     for field in VECTOR_FIELDS.values():
         if field.name == Binary.name:
             continue
@@ -249,13 +251,13 @@ def tried_vectors(transport: Transport) -> str:
                 transport.request("PUT", f"/{index}/_doc/boc:test:vector", {"vector": value})
         except RefusedError:
             continue
-        found.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
-    return ", ".join(found)
+        formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
+    return ", ".join(formats)
 
 
 @contextmanager
 def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
-    """The name of a small index, which is removed. RefusedError if the server does not make it."""
+    """Return the name of a small index, which is removed. RefusedError if the server does not make it."""
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {
         "settings": {"number_of_shards": 1, "number_of_replicas": 0, **settings},

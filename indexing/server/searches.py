@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 
-from .binary import decoded
+from .binary import from_base64
 from .requests import ITEM, WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
@@ -37,12 +37,12 @@ class Searches:
         self._path = f"/{target}/{SEARCH}"
 
     def ask(self, body: Json, **params: Any) -> Json:
-        """The answer to one search; ``params`` are further parameters of its URL."""
+        """Return the answer to one search; ``params`` are further parameters of its URL."""
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
-        return answered(self._transport, self._transport.search(path, body))
+        return check_answer(self._transport, self._transport.search(path, body))
 
     def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
-        """At most k hits for each body; asked again if a node stopped amid the search."""
+        """Return at most k hits for each body; asked again if a node stopped amid the search."""
         for pause in self._pauses:
             try:
                 return self._hits(bodies, k, **params)
@@ -60,57 +60,57 @@ class Searches:
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [answered(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
+        return [check_answer(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
 
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
-        """The _source of items, None for missing ones; at most ``PAGE`` of them."""
+        """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
         keys = list(map(self._layout.key, ids))
-        asked = [key for key in keys if key]  # servers reject an empty id
-        found = {}
-        if asked and self._layout.prefix:  # their routing is not known
-            there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.shown}
-            found = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
-        elif asked:
+        known = [key for key in keys if key]  # servers reject an empty id
+        sources = {}
+        if known and self._layout.prefix:  # their routing is not known
+            there = [{"ids": {"values": known}}, {"exists": {"field": self._layout.own("modality")}}]
+            body = {"query": {"bool": {"filter": there}}, "size": len(known), "_source": self._layout.source_fields}
+            sources = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
+        elif known:
             path = f"/{self._target}/_mget"
-            answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=",".join(ITEM))
-            found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
-        return [found.get(key) for key in keys]
+            answer = self._transport.search(path, {"ids": known}, realtime="false", _source_includes=",".join(ITEM))
+            sources = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
+        return [sources.get(key) for key in keys]
 
-    def hits_of(self, ids: Sequence[str], shown: Json) -> list[Json]:
-        """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
-        found: dict[str, Json] = {}
+    def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
+        """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
+        hits: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
         for start in range(0, len(distinct), PAGE):
             part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
-            wanted = {"ids": {"values": list(map(self._layout.key, part))}}
-            body = {"query": wanted, "size": len(part), "sort": [self._layout.order], **shown}
+            query = {"ids": {"values": list(map(self._layout.key, part))}}
+            body = {"query": query, "size": len(part), "sort": [self._layout.order], **fields}
             for hit in self.ask(body)["hits"]["hits"]:
-                found[hit["sort"][0]] = hit
-        return [found[key] for key in ids]
+                hits[hit["sort"][0]] = hit
+        return [hits[key] for key in ids]
 
 
 def stored_arrays(
     transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
+    """Return the arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
     searches = Searches(transport, physical, Layout())
     data: dict[str, list[bytes]] = {name: [] for name in described}
     for number in range(blocks):
         query = {"ids": {"values": [f"boc:block:{number}"]}}
         answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(decoded(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"]["array"], []).append(from_base64(hit["fields"]["block"][0]))
     arrays = {}
-    for name, told in described.items():
-        flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
-        if flat.size == np.prod(told["shape"], dtype=np.int64):
-            arrays[name] = flat.reshape(told["shape"])
+    for name, entry in described.items():
+        flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])
+        if flat.size == np.prod(entry["shape"], dtype=np.int64):
+            arrays[name] = flat.reshape(entry["shape"])
     return arrays
 
 
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
-    """All hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
+    """Return all hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
@@ -130,10 +130,10 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
         transport.close_pit(pit)
 
 
-def answered(transport: Transport, answer: Json) -> Json:
+def check_answer(transport: Transport, answer: Json) -> Json:
     """``answer``, unless it is an error of one search of several, or of a search that took too long."""
     if "error" in answer:
-        raise refusal(transport.shown, answer["status"], answer)
+        raise refusal(transport.label, answer["status"], answer)
     if answer.get("timed_out"):
-        raise BackendError(f"{transport.shown} took too long; give it more with ?request_timeout=SECONDS")
+        raise BackendError(f"{transport.label} took too long; give it more with ?request_timeout=SECONDS")
     return answer

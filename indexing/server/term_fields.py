@@ -37,10 +37,10 @@ class Strategy(ABC):
     """The name of the field in a document."""
 
     def at(self, path: str) -> Strategy:
-        """The same strategy for a field of another name."""
-        found = copy(self)
-        found.path = path
-        return found
+        """Return the same strategy for a field of another name."""
+        other = copy(self)
+        other.path = path
+        return other
 
     @property
     @abstractmethod
@@ -54,48 +54,48 @@ class Strategy(ABC):
 
     @abstractmethod
     def field(self, features: Mapping[str, int]) -> Any:
-        """The value of the field ``terms`` of a document."""
+        """Return the value of the field ``terms`` of a document."""
 
     @abstractmethod
     def clause(self, feature: str, weight: int) -> Json:
-        """The query whose score is weight times the feature."""
+        """Return the query whose score is weight times the feature."""
 
     def query(self, features: Mapping[str, int]) -> Json:
-        """The query whose score is the sum over features."""
+        """Return the query whose score is the sum over features."""
         return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
 
     def matching(self, features: Mapping[str, int]) -> Json:
-        """The query that finds what ``query`` finds, at less cost if it may have other scores."""
+        """Return the query that finds what ``query`` finds, at less cost if it may have other scores."""
         return self.query(features)
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
-        """The features of each row with their values; digits that are 0 are left out."""
+        """Return the features of each row with their values; digits that are 0 are left out."""
         values, bounds = terms.data, terms.indptr.tolist()
-        found = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
+        rows = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
         if values.max(initial=0) < self.base:
-            return found
-        found = [{feature: digit for feature, digit in row.items() if digit} for row in found]
+            return rows
+        rows = [{feature: digit for feature, digit in row.items() if digit} for row in rows]
         for suffix in DIGITS:
             values = values // self.base
             if not values.any():
                 break
-            for row, more in zip(found, _rows(terms.indices, values % self.base, bounds), strict=True):
+            for row, more in zip(rows, _rows(terms.indices, values % self.base, bounds), strict=True):
                 row.update({feature + suffix: digit for feature, digit in more if digit})
-        return found
+        return rows
 
     def digits(self, largest: int) -> int:
-        """Number of digits of the frequency ``largest``."""
+        """Return the number of digits of the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
     def features(self, columns: Sequence[int], weights: Sequence[int], digits: int) -> dict[str, int]:
-        """The features of a query and their weights, where frequencies have up to ``digits`` digits."""
+        """Return the features of a query and their weights, where frequencies have up to ``digits`` digits."""
         powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
         pairs = zip(columns, weights, strict=True)
         return {f"t{column}{suffix}": weight * power for column, weight in pairs for suffix, power in powers}
 
 
 def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) -> Iterator[Iterator[tuple[str, int]]]:
-    """The (feature, value) pairs of each row."""
+    """Return the (feature, value) pairs of each row."""
     flat = values.tolist()
     features = [f"t{column}" for column in columns.tolist()]
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
@@ -189,14 +189,14 @@ class CountedText(Text):
 
     @property
     def settings(self) -> Json:
-        found = super().settings
-        found["analysis"]["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
-        found["analysis"]["analyzer"]["boc_counts"] = {
+        settings = super().settings
+        settings["analysis"]["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
+        settings["analysis"]["analyzer"]["boc_counts"] = {
             "type": "custom",
             "tokenizer": "whitespace",
             "filter": ["boc_count"],
         }
-        return found
+        return settings
 
     def field(self, features: Mapping[str, int]) -> str:
         return " ".join(f"{feature}|{value}" for feature, value in features.items())
@@ -205,8 +205,8 @@ class CountedText(Text):
 STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
 
 
-def preferred(names: Sequence[str], largest: int) -> list[str]:
-    """The names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
+def by_digits(names: Sequence[str], largest: int) -> list[str]:
+    """Return the names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
     unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
@@ -214,23 +214,23 @@ def preferred(names: Sequence[str], largest: int) -> list[str]:
 class Budget:
     """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server reports it.
 
-    ``takes`` tries whether the server accepts a query of so many clauses; ``shown`` is its address for messages.
+    ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address for messages.
     """
 
-    def __init__(self, takes: Callable[[int], bool], shown: str) -> None:
+    def __init__(self, takes: Callable[[int], bool], label: str) -> None:
         self._takes = takes
-        self._shown = shown
+        self._label = label
         self._most = SAFE
         self._too_many: int | None = None
 
-    def kept(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """The features that fit into a query beside ``others`` clauses: all of them, or those of largest weight with a
-        BocWarning."""
+    def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
+        """Return the features that fit into a query beside ``others`` clauses: all of them, or those of largest weight
+        with a BocWarning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)
         warnings.warn(
-            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._shown} "
+            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._label} "
             "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             BocWarning,
@@ -238,19 +238,19 @@ class Budget:
         )
         return strongest(features, limit)
 
-    def _limit(self, wanted: int) -> int:
-        """How many of ``wanted`` clauses the server accepts."""
-        while wanted > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
-            untried = self._too_many is None or wanted < self._too_many
-            tried = wanted if untried else (self._most + (self._too_many or 0)) // 2
-            if self._takes(tried):
-                self._most = tried
+    def _limit(self, clauses: int) -> int:
+        """Return how many of so many ``clauses`` the server accepts."""
+        while clauses > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
+            untried = self._too_many is None or clauses < self._too_many
+            attempt = clauses if untried else (self._most + (self._too_many or 0)) // 2
+            if self._takes(attempt):
+                self._most = attempt
             else:
-                self._too_many = tried
-        return min(wanted, self._most)
+                self._too_many = attempt
+        return min(clauses, self._most)
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """The ``limit`` features of largest weight, ties to the earlier one."""
-    kept = sorted(features, key=lambda feature: -features[feature])[:limit]
-    return {feature: features[feature] for feature in kept}
+    """Return the ``limit`` features of largest weight, ties to the earlier one."""
+    names = sorted(features, key=lambda feature: -features[feature])[:limit]
+    return {feature: features[feature] for feature in names}

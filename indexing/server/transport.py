@@ -32,12 +32,12 @@ class UnfinishedError(BackendError):
 
 
 class Transport(Protocol):
-    """A connection to one cluster. Thread-safe. It repeats only what changes nothing: see ``repeated``."""
+    """A connection to one cluster. Thread-safe. It repeats only what changes nothing: see ``send_until_answered``."""
 
     engine: str
     """elasticsearch or opensearch."""
     address: Address
-    shown: str
+    label: str
     """The address without secrets, for messages."""
 
     def open_pit(self, index: str, keep_alive: str) -> str:
@@ -58,37 +58,37 @@ class Transport(Protocol):
         """POST a request that changes nothing. Like any GET, it is repeated on another host if one is late."""
 
 
-def refusal(shown: str, status: int, body: Any) -> RefusedError:
-    """The error for an answer with ``status`` and parsed ``body``; its message says what to do."""
+def refusal(label: str, status: int, body: Any) -> RefusedError:
+    """Make the error for an answer with ``status`` and parsed ``body``; its message says what to do."""
     kind, reason = _cause(body)
-    said = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
+    cause = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
     if status == 401:
         message = (
-            f"{shown} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
+            f"{label} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
             "the password into BOC_PASSWORD, or put an API key into BOC_API_KEY"
         )
     elif status == 403 and kind != "cluster_block_exception":
-        message = f"{shown} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
+        message = f"{label} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
     else:
-        message = f"{shown} refused ({status}): {said}"
+        message = f"{label} refused ({status}): {cause}"
     return RefusedError(message, status, kind, reason)
 
 
-def unreachable(shown: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """The error for a request without an answer; its message says what to do."""
+def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
+    """Make the error for a request without an answer; its message says what to do."""
     if tls:
         advice = "its certificate is not trusted; name the file of its authority with ?ca_certs=FILE in the address"
     elif late:
         advice = "it took too long; give it more with ?request_timeout=SECONDS in the address"
     else:
         advice = "see whether the server runs there, and whether it wants https"
-    error = UnreachableError(f"no answer from {shown}: {advice} ({reason})")
+    error = UnreachableError(f"no answer from {label}: {advice} ({reason})")
     error.late = late
     return error
 
 
-def repeated(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
-    """The answer to a request that changes nothing. ``send`` asks each host once, waiting so many seconds for it.
+def send_until_answered(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
+    """Send a request that changes nothing until it is answered. ``send`` asks each host once, waiting some seconds.
 
     So a host that hangs costs seconds and no error. A shard of which a hanging node holds a copy may be late from every
     host, until the cluster gives that node up, usually after half a minute: hence the last and longest wait.

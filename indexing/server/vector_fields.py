@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 
-from .binary import decoded, encoded, raw
+from .binary import from_base64, raw, to_base64
 from .transport import Json
 
 SLACK = 1.01
@@ -46,9 +46,9 @@ return sum + params.offset;
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
 """The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
 READ_DENSE = """
-float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
-for (float value : vector) { found.add(value); }
-return found;
+float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
+for (float value : vector) { values.add(value); }
+return values;
 """
 """The components of a dense_vector, as a copy: the server reuses its array for the next document."""
 CANDIDATES = 10_000  # the most that a knn query takes
@@ -75,13 +75,13 @@ class VectorField(ABC):
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
-        found = copy(self)
-        found.path, found.dtype = path, dtype
-        return found
+        other = copy(self)
+        other.path, other.dtype = path, dtype
+        return other
 
     @abstractmethod
     def mapping(self, dim: int) -> Json:
-        """The mapping of the field."""
+        """Return the mapping of the field."""
 
     @property
     def settings(self) -> Json:
@@ -89,7 +89,7 @@ class VectorField(ABC):
         return {}
 
     def check(self, vectors: NDArray[np.float32]) -> None:
-        """BackendError if the field cannot hold one of ``vectors`` (n, d)."""
+        """Raise BackendError if the field cannot hold one of ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > SLACK - 1]).size:
             raise BackendError(
@@ -99,38 +99,38 @@ class VectorField(ABC):
 
     @abstractmethod
     def values(self, vectors: NDArray[Any]) -> Iterator[Any]:
-        """The value of the field for each of ``vectors`` (n, d) of ``dtype``."""
+        """Return the value of the field for each of ``vectors`` (n, d) of ``dtype``."""
 
     def bytes(self, dim: int) -> int:
-        """Bytes of a vector with ``dim`` components on the server."""
+        """Return the bytes of a vector with ``dim`` components on the server."""
         return dim * np.dtype(self.dtype).itemsize
 
     @abstractmethod
     def script(self, query: NDArray[np.float32]) -> Json:
-        """The script that scores a document by its product with a query (d,)."""
+        """Return the script that scores a document by its product with a query (d,)."""
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count."""
+        """Return the query that ranks all documents of the query ``matching`` by their vectors, for the best k."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
-        """The dot products with ``query`` for scores of ``script`` or ``best``."""
-        added = offset(query)
-        return [score - added for score in scores]
+        """Return the dot products with ``query`` for scores of ``script`` or ``best``."""
+        shift = offset(query)
+        return [score - shift for score in scores]
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         """What a search says so that its hits have the values of the field, and nothing else."""
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        """The values of a hit, none if it lacks the field."""
-        found: list[Any] = hit.get("fields", {}).get(self.path, [])
-        return found
+        """Return the values of a hit, none if it lacks the field."""
+        values: list[Any] = hit.get("fields", {}).get(self.path, [])
+        return values
 
     @abstractmethod
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of ``dtype`` from the values of n hits."""
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        """Return the vectors (n, d) of ``dtype`` from the values of n hits."""
 
     def _source(self, script: str) -> str:
         return script.replace("'vector'", f"'{self.path}'")
@@ -145,14 +145,14 @@ class Binary(VectorField):
         return {"type": "binary", "doc_values": True}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (encoded(raw(vector)) for vector in vectors)
+        return (to_base64(raw(vector)) for vector in vectors)
 
     def script(self, query: NDArray[np.float32]) -> Json:
         source = FLOAT16 if self.dtype == "float16" else FLOAT32
         return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return np.frombuffer(b"".join([decoded(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
 
 
 class DenseByte(VectorField):
@@ -171,13 +171,13 @@ class DenseByte(VectorField):
         return {"type": "dense_vector", "dims": dim, "element_type": "byte", "index": True, **flat}
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
-        return (row.tobytes().hex() for row in rounded(vectors).astype(np.int8))
+        return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
 
     def bytes(self, dim: int) -> int:
         return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
-        return {"source": self._source(COSINE), "params": {"query": rounded(query[None])[0]}}
+        return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
@@ -197,11 +197,11 @@ class DenseByte(VectorField):
         return [(2 * score - 1) * length for score in scores]
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         script = {"source": self._source(READ_DENSE)}
         return {"_source": False, "stored_fields": "_none_", "script_fields": {self.path: {"script": script}}}
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         flat = [row[0] if isinstance(row[0], list) else row for row in rows]
         return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
 
@@ -228,13 +228,13 @@ class KnnByte(VectorField):
         return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
-        return iter(rounded(vectors))
+        return iter(quantise(vectors))
 
     def bytes(self, dim: int) -> int:
         return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
-        params = {"field": self.path, "query_value": rounded(query[None])[0], "space_type": "cosinesimil"}
+        params = {"field": self.path, "query_value": quantise(query[None])[0], "space_type": "cosinesimil"}
         return {"lang": "knn", "source": "knn_score", "params": params}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -242,19 +242,19 @@ class KnnByte(VectorField):
         return [(score - 1) * length for score in scores]  # a score is 1 + cosine
 
     @property
-    def shown(self) -> Json:
+    def hit_fields(self) -> Json:
         return {"_source": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        found: list[Any] = hit.get("_source", {}).get(self.path, [])
-        return found
+        values: list[Any] = hit.get("_source", {}).get(self.path, [])
+        return values
 
-    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
         return unit_rows(np.array(rows, np.float32)).astype(self.dtype)
 
 
-def rounded(vectors: NDArray[Any]) -> NDArray[np.int32]:
-    """Vectors (n, d) divided by their largest components, times 127, rounded."""
+def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
+    """Return vectors (n, d) divided by their largest components, times 127, rounded."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
@@ -266,20 +266,20 @@ VECTOR_FIELDS: dict[str, VectorField] = {"binary": Binary(), "byte": KnnByte(), 
 
 
 def chosen_field(vectors: str, engine: str) -> str:
-    """The name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
+    """Return the name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
     return "dense_byte" if (vectors, engine) == ("byte", "elasticsearch") else vectors
 
 
 def offset(vector: NDArray[np.float32]) -> float:
-    """The number added to dot products with ``vector`` so that they are not negative."""
+    """Return the number added to dot products with ``vector`` so that they are not negative."""
     return SLACK * _length(vector)
 
 
 def _length(vector: NDArray[np.float32]) -> float:
-    """The norm of a vector; for one, numpy's own function takes several times as long."""
+    """Return the norm of a vector; for one, numpy's own function takes several times as long."""
     return math.sqrt(vector.dot(vector))
 
 
 def is_unit(vectors: NDArray[np.float32]) -> bool:
-    """Whether no vector is longer than 1, roundings apart."""
+    """Return whether no vector is longer than 1, roundings apart."""
     return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())

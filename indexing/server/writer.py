@@ -27,12 +27,12 @@ from .aliases import (
     digest_of,
     drop,
     generations,
+    live_generation,
     meta,
     publish,
-    published,
     remember,
 )
-from .binary import encoded, raw
+from .binary import raw, to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test
@@ -92,7 +92,7 @@ class ServerWriter:
             # the earlier load may have died while the index was closed for merging
             reopen(self._transport, generation.physical)
             refresh(self._transport, generation.physical)
-            self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+            self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         # no row: the earlier load may have died during the score check
         if left and next(self._ledger.strays(), None) is None:
             drop(self._transport, left)
@@ -124,8 +124,8 @@ class ServerWriter:
             self._load.rows.bulk.delete(requests.document_id(stray))
         self._publish(len(self._ledger))
 
-    def _publish(self, wanted: int) -> None:
-        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``wanted`` items."""
+    def _publish(self, expected: int) -> None:
+        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``expected`` items."""
         assert self._load is not None
         bulk, physical = self._load.rows.bulk, self._load.generation.physical
         blocks = put_arrays(bulk, self._arrays)
@@ -133,7 +133,7 @@ class ServerWriter:
         self._load.shards.wait(self._address.patience)
         refresh(self._transport, physical)
         items, postings, digits = counts(self._transport, physical)
-        self._audit(physical, sum(items.values()), wanted)
+        self._audit(physical, sum(items.values()), expected)
         compact(self._transport, physical, self._load.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
@@ -161,15 +161,15 @@ class ServerWriter:
         wrongly."""
         lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
-        for field in term_fields.preferred(self._order, largest):
+        for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
-            told = meta(self._manifest, state)
+            own = meta(self._manifest, state)
             body = requests.index_body(
                 generation.strategy,
                 self._manifest,
                 generation.vectors,
-                told,
+                own,
                 shards=self._address.shards,
                 replicas=self._address.replicas_while_loading,
                 order=self._address.order,
@@ -195,7 +195,7 @@ class ServerWriter:
             drop(self._transport, [generation])
             lacking.append(f"{field} ({lack})")
         raise BackendError(
-            f"{self._transport.shown} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
+            f"{self._transport.label} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
             "or text with a scripted similarity"
         )
 
@@ -203,16 +203,16 @@ class ServerWriter:
         name = self._address.vectors
         if not fine and name != Binary.name:
             raise BackendError(
-                f"{self._transport.shown} does not store vectors as {name}, which {BYTE_NEEDS} does; "
+                f"{self._transport.label} does not store vectors as {name}, which {BYTE_NEEDS} does; "
                 "leave out ?vectors= in the address"
             )
 
-    def _audit(self, physical: str, found: int, wanted: int) -> None:
+    def _audit(self, physical: str, count: int, expected: int) -> None:
         """Compare the number of documents with the number acknowledged. UnfinishedError lists missing ids."""
-        if found != wanted:
+        if count != expected:
             missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
             raise UnfinishedError(
-                f"{self._transport.shown} holds {found} documents of {wanted} that it acknowledged"
+                f"{self._transport.label} holds {count} documents of {expected} that it acknowledged"
                 + (f", without {', '.join(map(repr, missing))}" if missing else "")
                 + "; repeat the command to load what is missing"
             )
@@ -248,7 +248,7 @@ class ServerEditor:
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
         self._patience = address.patience
-        self._generation = published(transport, name)
+        self._generation = live_generation(transport, name)
         check_own(self._generation)
 
     def __enter__(self) -> ServerEditor:
@@ -291,7 +291,7 @@ class ServerEditor:
             self._remember(replace(self._generation.state, state="editing"))
 
     def _check_left(self, unwanted: list[str]) -> None:
-        """BackendError if the deletion would leave an empty index; nothing is deleted before."""
+        """Raise BackendError if the deletion would leave an empty index; nothing is deleted before."""
         index, name = self._generation.physical, self._generation.name
         refresh(self._transport, index)
         total = sum(counts(self._transport, index)[0].values())
@@ -342,7 +342,7 @@ class _Rows:
                 document["meta"] = dict(item.fields)
             if item.modality == "text":
                 document["words"] = item.content
-            document["item"] = requests.packed(item)
+            document["item"] = requests.pack_item(item)
             self.bulk.index(requests.document_id(item.id), requests.dumps(document))
 
 
@@ -352,13 +352,13 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     for name, array in arrays.items():
         data = raw(array)
         for start in range(0, max(1, len(data)), BLOCK):
-            block = {"array": name, "block": encoded(data[start : start + BLOCK])}
+            block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
     return next(numbers)
 
 
 def _takes(transport: Transport, generation: Generation) -> bool:
-    """Whether the server stores a vector in the layout of ``generation``."""
+    """Return whether the server stores a vector in the layout of ``generation``."""
     if generation.state.vectors == Binary.name:
         return True
     path = f"/{generation.physical}/_doc/boc:test:vector"
@@ -384,7 +384,7 @@ def counts(transport: Transport, index: str, layout: requests.Layout = requests.
             "digits": {"max": {"field": layout.own("digits")}},
         },
     }
-    found = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
-    told = found["aggregations"]
-    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in told["modality"]["buckets"]}
-    return {m: there.get(m, 0) for m in MODALITIES}, int(told["postings"]["value"]), int(told["digits"]["value"] or 1)
+    answer = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
+    sums = answer["aggregations"]
+    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
+    return {m: there.get(m, 0) for m in MODALITIES}, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)

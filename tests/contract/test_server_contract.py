@@ -40,7 +40,7 @@ def name(backend: Backend) -> Iterator[str]:
             backend.remove(each)
 
 
-def test_an_edit_that_broke_off_is_told_until_it_is_repeated(backend: Backend, name: str) -> None:
+def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
     terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
     build(backend, name, [picture("a")], terms[:1])
     for commits in (False, True):

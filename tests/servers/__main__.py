@@ -1,4 +1,4 @@
-"""``python -m tests.servers``: list, fetch and start search servers by hand."""
+"""``python -m tests.servers``: fetch and start search servers by hand."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ import click
 
 from . import KINDS, MismatchError, Server, StartError, UnavailableError
 from .fetch import cache, fetch, place
-from .provide import given
+from .fixtures import foreign_server
 
 
 @click.group()
 def main() -> None:
     """Search servers for the tests, kept in BOC_SERVERS (~/.cache/boc-servers)."""
-
-
-@main.command(name="list")
-def show() -> None:
-    """Name, version, megabytes to fetch, and where it lies."""
-    for kind in KINDS.values():
-        home = place(kind)
-        where = str(home) if home.exists() else "not fetched"
-        click.echo(f"{kind.name}\t{kind.version}\t{kind.megabytes}\t{where}")
 
 
 @main.command(name="fetch")
@@ -36,7 +27,7 @@ def get(names: tuple[str, ...]) -> None:
     for name in names or [name for name in KINDS if not name.endswith("-knn")]:
         kind = KINDS[name]
         try:
-            if place(kind).exists() or (not names and given(kind)):
+            if place(kind).exists() or (not names and foreign_server(kind)):
                 continue
             click.echo(f"fetching {name} {kind.version} ({kind.megabytes} MB) into {cache()}", err=True)
             fetch(kind)

@@ -28,7 +28,7 @@ DEPENDENCY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 
 def cache() -> Path:
-    """The folder that holds fetched servers."""
+    """Return the folder that holds fetched servers."""
     return Path(os.environ.get("BOC_SERVERS") or Path.home() / ".cache" / "boc-servers")
 
 
@@ -92,7 +92,7 @@ def _maven(folder: Path, *arguments: str) -> None:
 
 
 def _archive(kind: Kind, folder: Path) -> Path:
-    """The folder ``inside`` the archive."""
+    """Return the folder ``inside`` the archive."""
     _maven(folder, f"{DEPENDENCY}:copy", f"-Dartifact={kind.artifacts[0]}", f"-DoutputDirectory={folder}")
     (archive,) = folder.glob("*.zip")
     check(kind, sha256(archive))
@@ -125,7 +125,7 @@ def _sources(kind: Kind) -> list[Path]:
 
 
 def _pom(kind: Kind) -> str:
-    """A Maven project that depends on the artifacts."""
+    """Return a Maven project that depends on the artifacts."""
     dependencies = ""
     for artifact in kind.artifacts:
         group, name, version, form = (*artifact.split(":"), "jar")[:4]

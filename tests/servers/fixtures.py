@@ -12,17 +12,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from .catalogue import KINDS
+from .catalogue import KINDS, Kind
 from .cluster import Cluster
 from .errors import UnavailableError
-from .provide import Given, fetched, provide
+from .fetch import place
 from .security import SecureServer
-from .server import Server
+from .server import Server, ask
 
 Node = TypeVar("Node", Server, Cluster)
 
@@ -40,7 +41,7 @@ ROOM = 1 << 29  # several times what they were seen to take
 
 
 def address(server: Any, **options: object) -> str:
-    """The address of a server, with options of it."""
+    """Return the address of a server, with options of it."""
     scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
     return f"{scheme}+{server.url}" + "".join(f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items()))
 
@@ -60,6 +61,41 @@ def with_fields(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("server", "field"), cases, indirect=["server"])
 
 
+@dataclass(frozen=True)
+class ForeignServer:
+    """A server that somebody else runs."""
+
+    kind: Kind
+    url: str
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Return the parsed JSON answer of one request."""
+        return ask(self.url, method, path, body)
+
+
+def foreign_server(kind: Kind) -> ForeignServer | None:
+    """Return the first address in BOC_TEST_ELASTICSEARCH or BOC_TEST_OPENSEARCH where a version of ``kind`` answers."""
+    variable = f"BOC_TEST_{kind.engine.upper()}"
+    for url in filter(None, os.environ.get(variable, "").split(",")):
+        try:
+            nodes = ask(url.strip(), "GET", "_nodes/_local?filter_path=nodes.*.version")["nodes"]
+        except OSError as error:
+            raise UnavailableError(f"{variable} names {url}, which does not answer: {error}") from error
+        version = next(iter(nodes.values()))["version"]
+        if f"{version}.".startswith(kind.name.split("-")[1] + "."):
+            return ForeignServer(kind, url.strip())
+    return None
+
+
+def check_fetched(kind: Kind) -> None:
+    """``UnavailableError`` unless ``kind`` lies in the cache."""
+    if not place(kind).exists():
+        raise UnavailableError(
+            f"{kind.name} is not here; python -m tests.servers fetch {kind.name} fetches it ({kind.megabytes} MB), "
+            "make test-servers all kinds"
+        )
+
+
 @contextmanager
 def _or_skip() -> Iterator[None]:
     try:
@@ -72,7 +108,7 @@ def _or_skip() -> Iterator[None]:
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    """A folder of a server, gone afterwards: in memory where there is room for it.
+    """Yield a folder of a server, gone afterwards: in memory where there is room for it.
 
     An index that is made or removed is some ten calls of fsync, and the tests make hundreds of them.
     """
@@ -82,30 +118,34 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
-def server(request: pytest.FixtureRequest) -> Iterator[Given | Server]:
-    """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
+def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer | Server]:
+    """Yield a server to ask, shared by all tests of the session; pytest runs one kind after the other."""
     with _folder(request.param) as folder, ExitStack() as stack:
+        kind = KINDS[request.param]
         with _or_skip():
-            found = stack.enter_context(provide(KINDS[request.param], folder))
-        yield found
+            node = foreign_server(kind)
+            if node is None:
+                check_fetched(kind)
+                node = stack.enter_context(Server(kind.name, folder)).start()
+        yield node
 
 
 @pytest.fixture(scope="session")
 def secure() -> Iterator[SecureServer]:
     """An Elasticsearch with TLS and users, shared by all tests of the session: each takes names of its own."""
-    with _folder("secure") as folder, SecureServer(folder) as found:
+    with _folder("secure") as folder, SecureServer(folder) as node:
         with _or_skip():
-            fetched(found.kind)
-            found.start()
-        yield found
+            check_fetched(node.kind)
+            node.start()
+        yield node
 
 
 def shared_server(item: pytest.Item) -> str | None:
-    """The kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
+    """Return the kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
     if "secure" in getattr(item, "fixturenames", ()):
         return "secure"
-    found: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
-    return found
+    kind: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
+    return kind
 
 
 @pytest.fixture
@@ -115,7 +155,7 @@ def own() -> Iterator[Callable[[Node], Node]]:
 
         def start(node: Node) -> Node:
             with _or_skip():
-                fetched(node.kind)
+                check_fetched(node.kind)
                 node.start()
             return stack.enter_context(node)
 

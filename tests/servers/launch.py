@@ -15,7 +15,7 @@ from .fetch import HERE
 
 
 def options(folder: Path, heap: str, optimise: bool) -> list[str]:
-    """What a node's Java is told; Lucene computes vectors with the incubator module."""
+    """Return what a node's Java is told; Lucene computes vectors with the incubator module."""
     memory = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", f"-Djava.io.tmpdir={folder / 'tmp'}"]
     return [*memory, "--add-modules=jdk.incubator.vector", *([] if optimise else ["-XX:TieredStopAtLevel=1"])]
 
@@ -68,7 +68,7 @@ def tool(kind: Kind, home: Path, folder: Path, name: str) -> list[str]:
 
 
 def environment(kind: Kind, home: Path, folder: Path) -> dict[str, str]:
-    """What Elasticsearch's own start scripts put into the environment, and nothing of ours but PATH."""
+    """Return what Elasticsearch's own start scripts put into the environment, and nothing of ours but PATH."""
     java = jdk.find(*kind.java)
     return {
         "PATH": os.environ.get("PATH", os.defpath),

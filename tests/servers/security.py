@@ -86,7 +86,7 @@ class SecureServer(Server):
         )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The parsed JSON answer of one request by the user ``elastic``."""
+        """Return the parsed JSON answer of one request by the user ``elastic``."""
         url = self.url.replace("://", f"://elastic:{self.password}@")
         return ask(url, method, path, body, tls=self._tls())
 

@@ -30,7 +30,7 @@ PATIENCE_S = 300  # a start takes 10 to 25 s on an idle machine
 
 
 def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLContext | None = None) -> Any:
-    """The parsed JSON answer of one request, user and password from the URL; ``RequestError`` if it is an error.
+    """Return the parsed JSON answer of one request, user and password from the URL; ``RequestError`` if it is an error.
 
     Bytes are sent as they are.
     """
@@ -51,7 +51,7 @@ def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLCo
 
 
 def healthy(request: Callable[[str, str], Any], nodes: int = 1) -> bool:
-    """Whether a server has ``nodes`` nodes and health yellow or green; waits for it at most two seconds."""
+    """Return whether a server has ``nodes`` nodes and health yellow or green; waits for it at most two seconds."""
     wanted = f"wait_for_status=yellow&wait_for_nodes=>={nodes}&timeout=2s"
     try:
         return not request("GET", f"_cluster/health?{wanted}")["timed_out"]
@@ -150,7 +150,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """True if the process is there."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Server:
@@ -191,7 +191,7 @@ class Server:
         raise StartError(f"{self.kind.name} {what}; the end of {self.folder / 'log.txt'}:\n{log[-3000:]}")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """The parsed JSON answer of one request to this node."""
+        """Return the parsed JSON answer of one request to this node."""
         return ask(self.url, method, path, body)
 
     def stop(self) -> None:

@@ -28,15 +28,14 @@ from tests.servers import (
 )
 from tests.servers import fetch as fetching
 from tests.servers.catalogue import Kind
-from tests.servers.fixtures import kinds
-from tests.servers.provide import Given, fetched, given
+from tests.servers.fixtures import ForeignServer, check_fetched, foreign_server, kinds
 
 Own = Callable[[Any], Any]
 
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """A kind whose archive a stand-in for Maven copies, slowly; each call is a line in ``calls``."""
+    """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in ``calls``."""
     source, tools = tmp_path / "server.zip", tmp_path / "bin"
     with zipfile.ZipFile(source, "w") as file:
         file.writestr("product/elasticsearch/lib/server.jar", "a server")
@@ -62,22 +61,22 @@ def contents(cache: Path) -> list[str]:
     return [path.name for path in cache.iterdir() if path.name != ".lock"]
 
 
-def test_only_the_server_of_an_archive_is_kept(archive: Kind, tmp_path: Path) -> None:
+def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"python -m tests\.servers fetch elasticsearch-9"):
-        fetched(archive)
+        check_fetched(archive)
     home = fetching.fetch(archive)
-    fetched(archive)
+    check_fetched(archive)
     assert (home / "lib" / "server.jar").read_text() == "a server"
     assert contents(tmp_path / "cache") == [home.name]
 
 
-def test_an_archive_that_is_not_the_pinned_one_is_refused(archive: Kind, tmp_path: Path) -> None:
+def test_fetch_checks_the_digest(archive: Kind, tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=f"elasticsearch-9: SHA-256 is {archive.sha256}, the catalogue pins 00"):
         fetching.fetch(replace(archive, sha256="0" * 64))
     assert contents(tmp_path / "cache") == []
 
 
-def test_those_who_fetch_at_once_fetch_once_and_clear_what_a_killed_one_left(archive: Kind, tmp_path: Path) -> None:
+def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path) -> None:
     (tmp_path / "cache" / ".fetch-killed").mkdir(parents=True)
     with ThreadPoolExecutor(3) as pool:
         homes = set(pool.map(fetching.fetch, [archive] * 3))
@@ -87,7 +86,7 @@ def test_those_who_fetch_at_once_fetch_once_and_clear_what_a_killed_one_left(arc
 
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
-def test_a_server_keeps_its_data_when_killed_and_leaves_no_process(own: Own, tmp_path: Path, kind: str) -> None:
+def test_server_survives_kill(own: Own, tmp_path: Path, kind: str) -> None:
     server = own(Server(kind, tmp_path))
     server.request("PUT", "photos/_doc/1", {"caption": "a dog"})
     url, first = server.url, server.pid
@@ -110,9 +109,9 @@ def alive(group: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
-def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path, kind: str) -> None:
+def test_server_ends_with_its_parent(tmp_path: Path, kind: str) -> None:
     try:
-        fetched(KINDS[kind])
+        check_fetched(KINDS[kind])
     except UnavailableError as missing:
         pytest.skip(str(missing))
     script = """
@@ -136,7 +135,7 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_start_shows_its_log(own: Own, tmp_path: Path) -> None:
+def test_start_error_has_the_log(own: Own, tmp_path: Path) -> None:
     server = Server("opensearch-3", tmp_path, settings={"no.such.setting": 1})
     with pytest.raises(StartError, match=r"opensearch-3 died; the end of .*log.txt:\n(.|\n)*no.such.setting"):
         own(server)
@@ -144,16 +143,16 @@ def test_a_server_that_cannot_start_shows_its_log(own: Own, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_an_address_stands_for_the_kind_of_its_version(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_matches_version(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", server.url)
-    assert given(server.kind) == Given(server.kind, server.url)
-    assert given(replace(server.kind, name=f"{server.kind.engine}-1")) is None
+    assert foreign_server(server.kind) == ForeignServer(server.kind, server.url)
+    assert foreign_server(replace(server.kind, name=f"{server.kind.engine}-1")) is None
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", "http://127.0.0.1:1")
     with pytest.raises(UnavailableError, match=r"names http://127\.0\.0\.1:1, which does not answer"):
-        given(server.kind)
+        foreign_server(server.kind)
 
 
-def test_no_port_is_given_twice_while_two_processes_run() -> None:
+def test_free_ports_are_distinct() -> None:
     code = """
 from tests.ports import free_port
 print(*[free_port(range(19_000, 19_024)) for _ in range(10)], flush=True)

@@ -1,22 +1,180 @@
-"""A short soak of `boc serve`: what is asked while the index changes is counted, and nothing fails."""
+"""Mixed traffic at `boc serve` while its index changes: no request fails.
+
+``BOC_SOAK_MINUTES=60 pytest -s tests/servers/test_soak.py`` prints a table: a row for each tenth of the time, and one
+for each kind of request. Clients search, look at hits and ask why; some send pictures, and some read slowly. Meanwhile,
+in turns, a tenth of the pictures leaves the table, comes back (``boc sync``), and the whole index is replaced. A search
+server that has the index is killed now and then, and started again; while it is away, 503 is right, as 429 always is.
+"""
 
 from __future__ import annotations
 
-import csv
+import http.client
+import os
+import random
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
+import click
+import numpy as np
 import pytest
+
+from bench.race.engine import status_of
+from bench.speed.serve_speed import start
+from tests.servers import Server
+from tests.servers.fixtures import address
+
+MINUTES = float(os.environ.get("BOC_SOAK_MINUTES", 0))
+SECONDS, CHANGE, CLIENTS, RATE = (60 * MINUTES, 180, 50, 5) if MINUTES else (10, 1, 10, 20)
+WEIGHTS = {"search": 40, "thumb": 30, "similar": 8, "explain": 6, "item": 6, "facets": 5, "page": 3, "probe": 2}
+
+
+class Answer(NamedTuple):
+    kind: str
+    status: int
+    ms: float
+
+
+class Client(threading.Thread):
+    """Asks now and then, until the event is set. ``kind`` is upload, slow or mixed."""
+
+    def __init__(self, address: str, library: Path, kind: str, end: threading.Event) -> None:
+        super().__init__(daemon=True)
+        rows = (library / "captions.csv").read_text(encoding="utf-8").splitlines()[1:]
+        self._sentences = [row.split(",")[1] for row in rows]
+        self._pictures = sorted((library / "images").iterdir())[1::10]  # stay in the index
+        self._host, self._kind, self._end = urlsplit(address).netloc, kind, end
+        self.answers: list[Answer] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while not self._end.wait(random.expovariate(RATE / CLIENTS)):
+            kind, *request = self._request()
+            begun = time.perf_counter()
+            connection = http.client.HTTPConnection(self._host, timeout=60)
+            try:
+                connection.request(*request)
+                answer = connection.getresponse()
+                body = b""
+                while part := answer.read(2048):
+                    body += part
+                    time.sleep(0.05 if kind == "slow" else 0)
+                status = answer.status
+            except (OSError, http.client.HTTPException) as error:
+                status, body = 0, repr(error).encode()
+            connection.close()
+            self.answers.append(Answer(kind, status, 1000 * (time.perf_counter() - begun)))
+            if status not in (200, 429, 503):
+                self.errors.append(f"{status} at {request[1]}: {body[:300]!r}")
+
+    def _request(self) -> tuple[Any, ...]:
+        """Return the kind, method, path, body and headers of the next request."""
+        sentence, file = random.choice(self._sentences), random.choice(self._pictures)
+        text, item, k = quote(sentence), quote(file.name), random.choice((10, 40))
+        if self._kind == "upload":
+            head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{file.name}"\r\n\r\n'
+            body = head.encode() + file.read_bytes() + b"\r\n--x--\r\n"
+            return "upload", "POST", f"/api/search?k={k}", body, {"Content-Type": "multipart/form-data; boundary=x"}
+        if self._kind == "slow":
+            return "slow", "GET", f"/api/search?q={text}&k=400"
+        kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        path = {
+            "search": f"/api/search?q={quote(sentence[: random.randint(1, len(sentence))])}&k={k}",
+            "thumb": f"/api/thumb/{item}",
+            "similar": f"/api/search?like={item}&k={k}",
+            "explain": f"/api/explain/{item}?q={text}",
+            "item": f"/api/item/{item}",
+            "facets": f"/api/facets?q={text}",
+            "page": random.choice(("/", "/static/app.js", "/static/style.css")),
+            "probe": random.choice(("/readyz", "/metrics", "/api/info")),
+        }[kind]
+        return kind, "GET", path
+
+
+def boc(*words: object) -> None:
+    command = [sys.executable, "-c", "from boc.cli import main; main()", *map(str, words)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+
+
+def changes(library: Path, work: Path, at: str) -> Callable[[], None]:
+    """Make the index ``soak``, and return what changes it, one step a call."""
+    table, images, features = library / "captions.csv", library / "images", library / "photos.h5"
+    head, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    first = sorted(path.name for path in images.iterdir())[::10]
+    fewer = work / "fewer.csv"
+    fewer.write_text("".join([head, *(row for row in rows if row.split(",")[0] not in first)]), encoding="utf-8")
+    syncs = [("sync", "soak", each, "--images", images, "--at", at) for each in (fewer, table)]
+    steps = cycle([("index", "soak", features, "--replace", "--at", at), *syncs])
+    boc(*next(steps))
+    return lambda: boc(*next(steps))
+
+
+def repeat(action: Callable[[], None], seconds: float, end: threading.Event, errors: list[str]) -> threading.Thread:
+    """Do ``action`` every so many seconds, until the event is set."""
+
+    def run() -> None:
+        while not end.wait(seconds):
+            try:
+                action()
+            except AssertionError as error:
+                errors.append(str(error))
+
+    return threading.Thread(target=run, daemon=True)
+
+
+def crash(node: Server) -> None:
+    node.kill()
+    node.start()
+
+
+def row(name: str, answers: list[Answer], process: int) -> str:
+    times = [answer.ms for answer in answers if answer.status == 200] or [0]
+    memory, files = status_of(process, "VmRSS") / 1e6, len(list(Path(f"/proc/{process}/fd").iterdir()))
+    refused = [sum(answer.status == status for answer in answers) for status in (429, 503)]
+    p50, p99 = np.percentile(times, [50, 99])
+    return f"{name:10}{len(answers):8}{refused[0]:6}{refused[1]:6}{p50:10.1f}{p99:10.1f}{memory:8.0f}{files:6}"
 
 
 @pytest.mark.slow
-def test_a_soak_counts_the_requests_while_the_index_changes(library: Path) -> None:
+@pytest.mark.parametrize("kind", [None, *(["opensearch-3"] if MINUTES else [])])
+def test_soak_has_no_errors(
+    kind: str | None, own: Callable[[Server], Server], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("fastapi")
-    options = ["--encoder", f"tern:{library / 'model'}", "--minutes", "0.2", "--rate", "20", "--clients", "10"]
-    command = [sys.executable, "-m", "tests.servers.soak", str(library / "captions.csv"), *options, "--change", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if not line.startswith("# ")))
-    assert {row["errors"] for row in rows} == {"0"}
-    requests = {row["kind"]: int(row["requests"]) for row in rows if row["minutes"] == "0-0.2"}
-    assert requests["all"] == sum(requests.values()) - requests["all"] - requests["slow"] > 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    node = own(Server(kind, tmp_path)) if kind else None
+    at = address(node, replicas=0) if node else f"file:{tmp_path / 'index'}"
+    change, errors, end = changes(library, tmp_path, at), list[str](), threading.Event()
+    with ExitStack() as stack:
+        server, url = start("soak", at, [])
+        stack.enter_context(server)
+        stack.callback(server.terminate)
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        crowd = [Client(url, library, ["upload", "slow", *["mixed"] * 8][i % 10], end) for i in range(CLIENTS)]
+        threads = [*crowd, repeat(change, CHANGE, end, errors)]
+        threads += [] if node is None else [repeat(lambda: crash(node), 4 * CHANGE / 3, end, errors)]
+        for thread in threads:
+            thread.start()
+        click.echo("\nuntil s / kind  requests  429   503    p50 ms    p99 ms      MB files")
+        for part in range(1, 11):
+            before = [len(client.answers) for client in crowd]
+            time.sleep(SECONDS / 10)
+            new = [answer for client, i in zip(crowd, before, strict=True) for answer in client.answers[i:]]
+            click.echo(row(f"{SECONDS * part / 10:.0f}", new, server.pid))
+        end.set()
+        for thread in threads:
+            thread.join()
+        answers = [answer for client in crowd for answer in client.answers]
+        for each in (*WEIGHTS, "upload", "slow"):
+            click.echo(row(each, [answer for answer in answers if answer.kind == each], server.pid))
+    assert [error for client in crowd for error in client.errors] == []
+    assert node or errors == []  # a change may find no server
+    assert {answer.kind for answer in answers} >= {"search", "thumb", "upload", "slow"}

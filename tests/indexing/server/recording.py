@@ -42,7 +42,7 @@ class Recorder:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.engine, self.address, self.shown = transport.engine, transport.address, transport.shown
+        self.engine, self.address, self.label = transport.engine, transport.address, transport.label
         self.rows: list[Json] = []
 
     def request(self, method: str, path: str, body: Any = None, **params: Any) -> Json:
@@ -51,7 +51,7 @@ class Recorder:
         try:
             row["answer"] = answer = self._transport.request(method, path, body, **params)
         except RefusedError as error:
-            row["refused"] = [str(error).replace(self.shown, "SERVER"), error.status, error.kind, error.reason]
+            row["refused"] = [str(error).replace(self.label, "SERVER"), error.status, error.kind, error.reason]
             raise
         return answer
 
@@ -60,7 +60,7 @@ class Replay:
     """A transport that answers as ``rows`` say, in their order. AssertionError for any other request."""
 
     address = Address(("http://recorded:9200",))
-    shown = "SERVER"
+    label = "SERVER"
 
     def __init__(self, engine: str, rows: Sequence[Json]) -> None:
         self.engine = engine
@@ -97,7 +97,7 @@ def check_scores(transport: Any, name: str, **mapping: Any) -> str:
     try:
         return self_test(transport, "recorded-scores", strategy) or "exact"
     except BackendError as error:
-        return str(error).replace(transport.shown, "SERVER")
+        return str(error).replace(transport.label, "SERVER")
     finally:
         transport.request("DELETE", "/recorded-scores")
 

@@ -42,7 +42,7 @@ def shown(protocol: str, host: tuple[str, int | None], path: str) -> str:
 @given(scheme=SCHEMES, protocol=st.sampled_from(["http", "https"]), hosts=HOSTS, path=PATHS,
        user=st.none() | st.from_regex(r"[a-z@.]{0,8}[a-z]", fullmatch=True),
        options=st.fixed_dictionaries({}, optional={**NUMBERS, **CHOICES}))  # fmt: skip
-def test_an_address_is_read_as_it_was_written(
+def test_address_round_trip(
     scheme: str,
     protocol: str,
     hosts: list[tuple[str, int | None]],
@@ -61,7 +61,7 @@ def test_an_address_is_read_as_it_was_written(
         "key" if user is None else None,
         **options,  # type: ignore[arg-type]
     )
-    assert found.shown == ",".join(found.hosts)
+    assert found.label == ",".join(found.hosts)
 
 
 @given(scheme=SCHEMES, secret=SECRETS, form=st.sampled_from([
@@ -69,7 +69,7 @@ def test_an_address_is_read_as_it_was_written(
     "{s}+http://user:{p}@host?nothing=1", "{s}+ftp://user:{p}@host", "user:{p}@host", "{s}+https://u:{p}@host:port",
     "{s}+https://user:{p}@host?ca_certs=/nowhere", "{s}+https://user:1{p}@host",
 ]))  # fmt: skip
-def test_a_password_in_an_address_is_refused_and_not_repeated(scheme: str, secret: str, form: str) -> None:
+def test_password_in_address_is_refused(scheme: str, secret: str, form: str) -> None:
     url = form.format(s=scheme, p=secret)
     with pytest.raises(BackendError) as refused:
         parse(url, {})
@@ -81,13 +81,13 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(scheme: str, secre
 @given(secret=SECRETS, other=SECRETS, rest=st.sampled_from([
     "user@host", "host", "user@:1", "host?shards=0", "user@one,,two", "user@host:99999999", "host?x", "[::1",
 ]))  # fmt: skip
-def test_secrets_of_the_environment_are_in_no_message_and_not_in_repr(secret: str, other: str, rest: str) -> None:
+def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
     try:
         found = parse(f"elastic+https://{rest}", {"BOC_PASSWORD": secret, "BOC_API_KEY": other})
     except BackendError as error:
         said = str(error)
     else:
-        said = f"{found!r} {found} {found.shown} {found.layout}"
+        said = f"{found!r} {found} {found.label} {found.layout}"
         assert found.password == (secret if "@" in rest else None)
         assert found.api_key == (None if "@" in rest else other)
     assert secret not in said
@@ -125,14 +125,14 @@ def test_secrets_of_the_environment_are_in_no_message_and_not_in_repr(secret: st
         ("elastic+https://one?vectors=int8", "vectors=int8 in the address: must be binary or "),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(url: str, part: str) -> None:
+def test_address_errors(url: str, part: str) -> None:
     with pytest.raises(BackendError) as refused:
         parse(url, {})
     assert part in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_every_option_is_a_field_of_the_address_and_is_read(tmp_path: Path) -> None:
+def test_every_option_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "an authority@home.pem"
     file.write_text("certificate")
     assert {*OPTIONS} < {field.name for field in dataclasses.fields(Address)}

@@ -24,7 +24,7 @@ from boc.inputs.features import Header
 from boc.inputs.sources import Source
 from boc.plugins import backend
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item
+from boc.types import Batch, Embeddings, Item, Modality
 from tests.servers.errors import RequestError
 from tests.servers.fixtures import address, kinds
 
@@ -99,8 +99,10 @@ def place(server: Any) -> Iterator[Place]:
         found.ask("DELETE", each)
 
 
-def answers(at: str, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, str, float]]]:
-    found = Searcher.open(name, at).search_vectors(Embeddings("text", queries), k=8, rm=2 * N)
+def answers(
+    at: str, name: str, queries: NDArray[np.float32], modality: Modality = "text"
+) -> list[list[tuple[str, str, float]]]:
+    found = Searcher.open(name, at).search_vectors(Embeddings(modality, queries), k=8, rm=2 * N)
     return [[(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found]
 
 
@@ -124,9 +126,7 @@ def refuses_changes(place: Place, name: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["dictionary", "bits:6"])
-def test_a_snapshot_is_restored_as_it_was_and_under_another_name(
-    place: Place, files: list[Path], queries: NDArray[np.float32], code: str
-) -> None:
+def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32], code: str) -> None:
     name, repository = place.name, f"_snapshot/{place.name}"
     build_index(name, files[0], at=place.at, code=code)
     wanted, physical = answers(place.at, name, queries), place.physical(name)
@@ -158,9 +158,7 @@ def test_a_snapshot_is_restored_as_it_was_and_under_another_name(
         place.ask("DELETE", repository)
 
 
-def test_a_clone_and_what_a_policy_shrinks_in_place_of_the_index_are_whole(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     """The second does what a policy of index lifecycle management does: read only, one segment, shrunk, its aliases
     moved, the first one deleted."""
     name = place.name
@@ -184,9 +182,7 @@ def test_a_clone_and_what_a_policy_shrinks_in_place_of_the_index_are_whole(
         refuses_changes(place, alias, files[1])
 
 
-def test_what_a_reindex_loses_is_said_and_a_copy_loses_nothing(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name, other = place.name, f"{place.name}-other"
     build_index(name, files[0], at=place.at, code="bits:6")
     wanted = answers(place.at, name, queries)
@@ -217,16 +213,14 @@ def test_what_a_reindex_loses_is_said_and_a_copy_loses_nothing(
         Searcher.open(name, place.at)
 
 
-def test_a_reindex_keeps_an_attached_code_if_its_mapping_is_there(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
     for i in range(N):
         place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
     attach(name, [files[0]], at=place.at, code="bits:6")
-    found = searched(place, name, queries)
+    found = answers(place.at, name, queries, "image")
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
         place.ask("PUT", target, body)
@@ -234,20 +228,13 @@ def test_a_reindex_keeps_an_attached_code_if_its_mapping_is_there(
     place.move(name, second)
     place.ask("DELETE", first)
     assert is_right(place, name)
-    assert searched(place, name, queries) == found
+    assert answers(place.at, name, queries, "image") == found
     place.move(name, third)
     with pytest.raises(BackendError, match="the index was made again; make it with the mapping of 'boc'"):
         Searcher.open(name, place.at)
 
 
-def searched(place: Place, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, float]]]:
-    found = Searcher.open(name, place.at).search_vectors(Embeddings("image", queries), k=8, rm=2 * N)
-    return [[(hit.item.id, round(hit.score, 5)) for hit in hits] for hits in found]
-
-
-def test_an_alias_of_theirs_is_moved_under_searches_and_loads(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     """Who searches through it has the hits of one index or the other, whole."""
     one, two, live = (f"{place.name}-{each}" for each in ("one", "two", "live"))
     for name, file in zip((one, two), files, strict=True):
@@ -286,9 +273,7 @@ def test_an_alias_of_theirs_is_moved_under_searches_and_loads(
         Searcher.open(live, place.at)
 
 
-def test_a_template_of_theirs_changes_nothing_of_ours(
-    place: Place, files: list[Path], queries: NDArray[np.float32]
-) -> None:
+def test_index_template(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name = place.name
     strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
     template: dict[str, Any] = {

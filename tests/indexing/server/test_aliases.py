@@ -23,7 +23,7 @@ def written(**changes: Any) -> Transport:
     return cast("Transport", SimpleNamespace(request=lambda *_, **__: answer))
 
 
-def test_a_state_comes_back_with_or_without_entries_of_other_versions() -> None:
+def test_state_ignores_unknown_entries() -> None:
     for server in (written(), written(packed=True, searched=False, template=True)):
         (found,) = generations(server, "photos")
         assert found.state == STATE
@@ -38,6 +38,6 @@ def test_a_state_comes_back_with_or_without_entries_of_other_versions() -> None:
         ({"vectors": "float"}, "vectors stored as 'float', unknown to this boc; make the index again"),
     ],
 )
-def test_an_index_that_is_stored_in_an_unknown_way_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_unknown_state_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ManifestError, match=words):
         generations(written(**changes), "photos")

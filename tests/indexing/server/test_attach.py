@@ -149,7 +149,7 @@ def check_searches(at: str, name: str, keys: list[str], vectors: NDArray[np.floa
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 @pytest.mark.parametrize("how", ["by _id", "by a key, on three shards, routed"])
-def test_a_code_is_attached_while_their_program_writes_and_is_taken_away_clean(
+def test_attach_and_detach_amid_writes(
     shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32], how: str
 ) -> None:
     by_key = how != "by _id"
@@ -215,7 +215,7 @@ def test_a_code_is_attached_while_their_program_writes_and_is_taken_away_clean(
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
+def test_attach_continues_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
     shop.make({})
     before = shop.sources()
     keys = [f"d{i}" for i in range(N)]
@@ -248,9 +248,7 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_newer_features_replace_and_what_was_rewritten_gets_its_code_again(
-    shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]
-) -> None:
+def test_attach_again_updates(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
     shop.make({})
     keys = [f"d{i}" for i in range(N)]
     attach(shop.name, [features(tmp_path / "first.h5", keys[:100], vectors[:100])], at=at, code="scalar")
@@ -265,9 +263,7 @@ def test_newer_features_replace_and_what_was_rewritten_gets_its_code_again(
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_nothing_changes_without_consent_and_boc_never_takes_their_index_for_its_own(
-    shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]
-) -> None:
+def test_foreign_index_stays(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
     shop.make({})
     file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
     mapping = shop.ask("GET", f"{shop.name}/_mapping")

@@ -41,7 +41,7 @@ class Server:
     """
 
     engine = "opensearch"
-    shown = "http://memory:9200"
+    label = "http://memory:9200"
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Server:
         if len(body) > self.largest or (fault == "413" and len(rows) > 1):
             raise RefusedError("too large", 413)
         if fault in ("429", "503"):
-            raise RefusedError(f"{self.shown} refused", int(fault))
+            raise RefusedError(f"{self.label} refused", int(fault))
         if fault == "before":
             raise UnreachableError("nobody there")
         busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
@@ -139,7 +139,7 @@ def put(bulk: Bulk, key: str, document: bytes | None) -> None:
     st.integers(1, 12),
     st.integers(1, 3),
 )
-def test_all_is_as_given(
+def test_rows_arrive_in_order(
     given_: list[Operation], faults: list[str], max_bytes: int, max_rows: int, in_flight: int
 ) -> None:
     """What the server holds is what the operations make one after the other; each was done in its turn, and nothing
@@ -163,7 +163,7 @@ def test_all_is_as_given(
 
 
 @given(st.lists(operations, max_size=60), st.integers(1, 12))
-def test_deletes_that_found_something_are_counted(given_: list[Operation], max_rows: int) -> None:
+def test_flush_counts_deletes(given_: list[Operation], max_rows: int) -> None:
     there: set[str] = set()
     found = 0
     for key, document in given_:
@@ -177,7 +177,7 @@ def test_deletes_that_found_something_are_counted(given_: list[Operation], max_r
 
 
 @given(st.lists(st.integers(0, 9999).map(orjson.dumps), min_size=1, max_size=30), st.data())
-def test_a_row_that_is_refused_is_named(documents: list[bytes], data: st.DataObject) -> None:
+def test_refused_row_is_named(documents: list[bytes], data: st.DataObject) -> None:
     bad = data.draw(st.integers(0, len(documents)))
     rows = [(f"item {i}", document) for i, document in enumerate(documents)]
     rows.insert(bad, ("the bad one", b'"poison"'))
@@ -198,7 +198,7 @@ def test_a_row_that_is_refused_is_named(documents: list[bytes], data: st.DataObj
         bulk.flush()
 
 
-def test_a_server_that_takes_less_gets_less() -> None:
+def test_413_halves_requests() -> None:
     server = Server(largest=1000)
     documents = {f"{i}": orjson.dumps("x" * (i % 90)) for i in range(500)}
     with bulk_to(server, max_bytes=8000, in_flight=1) as bulk:
@@ -215,7 +215,7 @@ def test_a_server_that_takes_less_gets_less() -> None:
     assert server.documents["short"] == b"1"
 
 
-def test_connections_lost_over_large_requests() -> None:
+def test_lost_connections_shrink_requests() -> None:
     """Some servers do not say 413 but hang up: what goes again is smaller."""
 
     def hang_up(body: bytes) -> None:
@@ -230,24 +230,22 @@ def test_connections_lost_over_large_requests() -> None:
     assert len(server.documents) == 200
 
 
-@pytest.mark.parametrize("fault", ["429", "503", "before", "after"])
-def test_patience_ends(fault: str) -> None:
-    bulk = bulk_to(Server([fault] * 9), patience=0.0)
+FULL = RefusedError("index has read-only-allow-delete block", 429, "cluster_block_exception")
+REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; "
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL]
+)
+def test_patience_ends(error: BackendError) -> None:
+    def fail(body: bytes) -> None:
+        raise error
+
+    bulk = bulk_to(Server(trouble=fail), patience=0.0)
     bulk.index("a", b"1")
-    with pytest.raises(BackendError, match=r"^no row was taken for 0 seconds: .*; repeat the command to go on$"):
-        bulk.flush()
-
-
-def test_a_full_disk_is_named() -> None:
-    class Full(Server):
-        def do(self, key: str, document: bytes | None) -> Json:
-            reason = "index [photos] blocked by: [TOO_MANY_REQUESTS/12/index has read-only-allow-delete block];"
-            return {"status": 429, "error": {"type": "cluster_block_exception", "reason": reason}}
-
-    bulk = bulk_to(Full(), patience=0.0)
-    bulk.index("a", b"1")
+    remedy = REMEDY if error is FULL else ""
     with pytest.raises(
-        BackendError, match=r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; repeat"
+        BackendError, match=rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
     ):
         bulk.flush()
 
@@ -264,7 +262,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("max_rows", [1, 100])
-def test_patience_lasts_while_anything_goes_forward(max_rows: int) -> None:
+def test_progress_resets_patience(max_rows: int) -> None:
     clock = Clock()
     wait = ["429"] * 30
     server = Server([*wait, "items", *wait, "items", *wait, "none"] if max_rows == 100 else [*wait, "none"] * 90)
@@ -275,7 +273,7 @@ def test_patience_lasts_while_anything_goes_forward(max_rows: int) -> None:
     assert len(server.documents) == 90
 
 
-def test_patience_is_with_the_server_not_with_the_caller() -> None:
+def test_patience_ignores_the_caller() -> None:
     clock = Clock()
     server = Server(["none", "429"])
     with bulk_to(server, patience=60, clock=clock) as bulk:
@@ -305,7 +303,7 @@ class Slow(Server):
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
-def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
+def test_requests_in_flight(in_flight: int) -> None:
     server = Slow(in_flight)
     with bulk_to(server, max_rows=1, in_flight=in_flight) as bulk:
         for i in range(in_flight + 1):
@@ -314,7 +312,7 @@ def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
 
 
 @pytest.mark.parametrize("between", [[], ["b"], ["b", "c"]])
-def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> None:
+def test_operations_on_one_id_keep_order(between: list[str]) -> None:
     """The first may still be in the request being filled, or on its way."""
     server = Slow(len(between) + 1)
     with bulk_to(server, max_rows=1, in_flight=9) as bulk:
@@ -326,7 +324,7 @@ def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
-def test_what_no_waiting_helps_is_raised_at_once(status: int) -> None:
+def test_permanent_errors_are_raised(status: int) -> None:
     def refuse(body: bytes) -> None:
         raise RefusedError("no", status)
 
@@ -339,7 +337,7 @@ def test_what_no_waiting_helps_is_raised_at_once(status: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}])
-def test_an_answer_that_acknowledges_other_rows_is_none(answer: Json) -> None:
+def test_wrong_number_of_answers(answer: Json) -> None:
     class Odd(Server):
         def answer(self, fault: str, body: bytes) -> Json:
             return answer
@@ -350,7 +348,7 @@ def test_an_answer_that_acknowledges_other_rows_is_none(answer: Json) -> None:
         bulk.flush()
 
 
-def test_requests_say_where_to() -> None:
+def test_request_parameters() -> None:
     plain, strict = Server(), Server()
     with bulk_to(plain) as bulk:
         bulk.index("a", b"1")
@@ -359,7 +357,7 @@ def test_requests_say_where_to() -> None:
     assert strict.params[0] == plain.params[0] | {"require_alias": "true", "routing": "one"}
 
 
-def test_waiting_is_told() -> None:
+def test_waiting_warns() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
@@ -385,39 +383,31 @@ class Hanging(Server):
         assert self.go.wait(60)
 
 
-def leave_by(error: type[BaseException], server: Hanging) -> None:
-    with bulk_to(server, max_rows=1) as bulk:
-        bulk.index("a", b"1")
-        bulk.index("b", b"1")
-        server.asked.wait()
-        raise error
-
-
-def test_an_interrupt_does_not_wait_for_the_server() -> None:
-    server = Hanging()
-    with pytest.raises(KeyboardInterrupt):
-        leave_by(KeyboardInterrupt, server)
-    assert not server.documents
-    server.go.set()
-
-
-def test_after_an_error_nothing_is_written_later_on() -> None:
+def test_error_waits_for_requests() -> None:
     server = Hanging()
     threading.Timer(0.05, server.go.set).start()
+
+    def fail() -> None:
+        with bulk_to(server, max_rows=1) as bulk:
+            bulk.index("a", b"1")
+            bulk.index("b", b"1")
+            server.asked.wait()
+            raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        leave_by(ZeroDivisionError, server)
+        fail()
     assert server.parallel == 0
     assert server.documents == {"a": b"1"}
 
 
-def test_ctrl_c_ends_a_process_whose_server_hangs() -> None:
+def test_ctrl_c_ends_the_process() -> None:
     program = """
 import signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from indexing.server.bulk import Bulk
 class Hanging:
-    shown = "x"
+    label = "x"
     def request(self, *a, **k):
         print("asked", flush=True)
         threading.Event().wait()
@@ -434,7 +424,7 @@ with Bulk(Hanging(), "photos") as bulk:
     assert said.endswith("KeyboardInterrupt\n")
 
 
-def test_a_mistake_in_the_code_is_no_silence() -> None:
+def test_programming_error_is_raised() -> None:
     def mistake(body: bytes) -> None:
         raise TypeError("a mistake")
 
@@ -447,7 +437,7 @@ def test_a_mistake_in_the_code_is_no_silence() -> None:
 
 
 calls = st.tuples(
-    st.sampled_from(["found", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
+    st.sampled_from(["add_earlier", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
 )
 
 
@@ -459,8 +449,8 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
     with Ledger() as ledger:
         for call, ids in calls:
             doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
-            if call == "found":
-                ledger.found(iter(ids))
+            if call == "add_earlier":
+                ledger.add_earlier(iter(ids))
                 left.update(ids)
             elif call == "missing":
                 assert ledger.missing(iter(ids)) == sorted(ours - set(ids), key=str.encode)[:10]
@@ -479,7 +469,7 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
 def test_ledger_of_many() -> None:
     """More than a transaction's worth, and strays that are looked through while rows are deleted elsewhere."""
     with Ledger() as ledger:
-        ledger.found(f"{i:06d}" for i in range(20_000))
+        ledger.add_earlier(f"{i:06d}" for i in range(20_000))
         ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
         assert ledger.has([f"{i:06d}" for i in range(5_000)])
         assert len(ledger) == 25_000

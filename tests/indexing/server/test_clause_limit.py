@@ -16,9 +16,7 @@ from indexing.server.term_fields import NEAR, SAFE, Budget
 @given(
     limit=st.integers(SAFE + 24, 20_000), sizes=st.lists(st.integers(0, 30_000), max_size=4), others=st.integers(0, 9)
 )
-def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
-    limit: int, sizes: list[int], others: int
-) -> None:
+def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> None:
     asked: list[int] = []
 
     def takes(clauses: int) -> bool:
@@ -30,7 +28,7 @@ def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
         features = {f"t{j}": j * 7919 % size + 1 for j in range(size)}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            kept = budget.kept(features, others)
+            kept = budget.fit(features, others)
         assert len(kept) + others <= max(limit, SAFE)
         assert len(kept) >= min(size, limit - NEAR - others)
         assert kept.items() <= features.items()
@@ -40,7 +38,7 @@ def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
     assert len(asked) <= 2 * 15 * max(1, len(sizes))
 
 
-def test_a_query_that_every_server_takes_is_not_asked_about() -> None:
+def test_small_queries_are_not_tried() -> None:
     budget = Budget(lambda clauses: pytest.fail("asked"), "somewhere")
     features = dict.fromkeys(map(str, range(SAFE - 3)), 1)
-    assert budget.kept(features, 3) == features
+    assert budget.fit(features, 3) == features

@@ -224,7 +224,7 @@ def place(server: Any, name: str, old: Made) -> Iterator[Place]:
 
 
 @ON_EACH
-def test_loader_killed_at_any_moment(place: Place, old: Made, new: Made) -> None:
+def test_kill_of_a_loader(place: Place, old: Made, new: Made) -> None:
     """Before or after any of its requests, to the last: the next goes on, and searches see the old index or the new.
 
     Half of the kills are at requests that are no bulk: an index being begun, or finished.
@@ -280,7 +280,7 @@ def load_and_kill(place: Place, made: Made, number: int, hook: str) -> int:
     ids=["largest", "all"],
 )
 @ON_EACH
-def test_faults_of_bulk_requests_are_got_over(place: Place, old: Made, new: Made, faults: Faults) -> None:
+def test_bulk_faults_are_repeated(place: Place, old: Made, new: Made, faults: Faults) -> None:
     place.proxy.faults = faults
     with Watcher(place.direct, place.name, old, new).watching() as seen:
         run(*place.command(new))
@@ -297,7 +297,7 @@ def test_faults_of_bulk_requests_are_got_over(place: Place, old: Made, new: Made
     [pytest.param(*each.values, fault, marks=each.marks) for each, fault in zip(EACH, ("lost", "cut"), strict=True)],
     indirect=["server"],
 )
-def test_faults_of_any_request_are_told_and_the_command_goes_on(place: Place, old: Made, new: Made, fault: str) -> None:
+def test_faults_of_all_requests(place: Place, old: Made, new: Made, fault: str) -> None:
     # An attempt has some thirty requests that are not repeated: about one attempt in five gets through.
     place.proxy.faults = Faults(largest=60_000, everywhere=True, **{fault: 0.05})
     for _ in range(40):
@@ -326,7 +326,7 @@ def moment(place: Place, what: Callable[[], None], *, path: str = "/_bulk", numb
 
 
 @ON_EACH
-def test_loader_killed_while_the_index_holds_other_documents(place: Place, new: Made) -> None:
+def test_kill_amid_other_documents(place: Place, new: Made) -> None:
     """Those that it is tested with, those that make it small, and the codec's arrays, one after the other."""
     processes: list[subprocess.Popen[str]] = []
     for path in ("/_search", "/boc:dummy", "/_mapping"):
@@ -338,7 +338,7 @@ def test_loader_killed_while_the_index_holds_other_documents(place: Place, new: 
 
 
 @ON_OWN
-def test_server_killed_amid_a_load(
+def test_server_kill_amid_a_load(
     kind: str, own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, new: Made
 ) -> None:
     """It comes back, and the load goes on by itself."""
@@ -359,7 +359,7 @@ def test_server_killed_amid_a_load(
 
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3"))
-def test_server_killed_while_an_index_is_finished(
+def test_server_kill_before_publication(
     kind: str, own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, new: Made
 ) -> None:
     server = own(Server(kind, tmp_path))
@@ -375,20 +375,7 @@ def test_server_killed_while_an_index_is_finished(
 
 
 @ON_EACH
-def test_a_server_out_of_reach_for_a_while(place: Place, new: Made) -> None:
-    """Connections are refused, those that are open are cut."""
-
-    def away() -> None:
-        place.proxy.close()
-        threading.Timer(3, place.proxy.open).start()
-
-    moment(place, away)
-    run(*place.command(new))
-    holds_exactly(place.direct, place.name, new)
-
-
-@ON_EACH
-def test_a_server_that_stays_away(server: Any, name: str, old: Made, new: Made) -> None:
+def test_server_stays_away(server: Any, name: str, old: Made, new: Made) -> None:
     with placed(server, name, old, options="?patience=2") as place:
         moment(place, place.proxy.close)
         said = fails(*place.command(new))
@@ -412,21 +399,28 @@ def is_loading(place: Place, index: str) -> bool:
     return bool(state == "loading")
 
 
+def be_away(place: Place) -> None:
+    """Refuse connections and cut those that are open, for some seconds."""
+    place.proxy.close()
+    threading.Timer(3, place.proxy.open).start()
+
+
+def fill_disk(place: Place) -> None:
+    """Block the index, as servers do when a disk is nearly full, for some seconds."""
+    block(place, True)
+    threading.Timer(3, block, (place, None)).start()
+
+
 @ON_EACH
-def test_a_full_disk_that_is_cleared(place: Place, old: Made, new: Made) -> None:
-    """The block that servers set when the disk is nearly full; once it is gone, the load goes on by itself."""
-
-    def fill() -> None:
-        block(place, True)
-        threading.Timer(3, block, (place, None)).start()
-
-    moment(place, fill)
+@pytest.mark.parametrize("fault", [be_away, fill_disk])
+def test_load_continues_after_a_fault(place: Place, new: Made, fault: Callable[[Place], None]) -> None:
+    moment(place, lambda: fault(place))
     run(*place.command(new))
     holds_exactly(place.direct, place.name, new)
 
 
 @ON_EACH
-def test_a_full_disk_that_stays(server: Any, name: str, old: Made, new: Made) -> None:
+def test_full_disk(server: Any, name: str, old: Made, new: Made) -> None:
     """Blocked before each request once rows are there: Elasticsearch clears the block when it sees room."""
 
     def fill(_: int, asked: str) -> None:
@@ -450,7 +444,7 @@ def test_a_full_disk_that_stays(server: Any, name: str, old: Made, new: Made) ->
 
 
 @ON_EACH
-def test_a_half_loaded_index_that_somebody_removes(place: Place, old: Made, new: Made) -> None:
+def test_removal_amid_a_load(place: Place, old: Made, new: Made) -> None:
     """It is not made again by the server, with fields of its own guessing."""
 
     def remove() -> None:
@@ -465,7 +459,7 @@ def test_a_half_loaded_index_that_somebody_removes(place: Place, old: Made, new:
     holds_exactly(place.direct, place.name, new)
 
 
-def test_a_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     at = f"elastic+https://elastic@127.0.0.1:{secure.port}?ca_certs={secure.authority}"
     monkeypatch.setenv("BOC_PASSWORD", "not-the-one")
     for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
@@ -477,7 +471,7 @@ def test_a_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatc
     holds_exactly(at, name, old)
 
 
-def test_an_expired_certificate(
+def test_expired_certificate(
     own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = own(SecureServer(tmp_path, expired=True))
@@ -492,7 +486,7 @@ def test_an_expired_certificate(
 
 
 @ON_EACH
-def test_a_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
+def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
     at = address(server.url, other)
     for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
@@ -558,7 +552,7 @@ def test_no_search_engine(engine: str, answer: tuple[int, str, bytes], name: str
 
 
 @pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
-def test_a_port_that_never_answers(engine: str, name: str, old: Made) -> None:
+def test_silent_port(engine: str, name: str, old: Made) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         said = fails("index", name, old.path, "--code", "scalar:6", "--at", address(url, engine) + "?request_timeout=1")
@@ -566,7 +560,7 @@ def test_a_port_that_never_answers(engine: str, name: str, old: Made) -> None:
 
 
 @ON_EACH
-def test_another_server_takes_over_the_address_amid_a_load(place: Place, old: Made, new: Made) -> None:
+def test_change_of_server_amid_a_load(place: Place, old: Made, new: Made) -> None:
     with page(200, "application/json", b"{}") as url:
         moment(place, lambda: setattr(place.proxy, "upstream", url))
         said = fails(*place.command(new))

@@ -34,14 +34,14 @@ def copy(first: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("first", [0, LAST + 1])
-def test_a_short_load_and_one_whose_copies_are_free_wait_for_nothing(first: int) -> None:
+def test_no_wait_for_release(first: int) -> None:
     server = Told([first])
     await_release(server, "photos")  # type: ignore[arg-type]
     assert server.settings == [{PERIOD: None}]  # as a load that was killed while it waited left it
 
 
 @pytest.mark.parametrize("steps", [[30, 30, 30, LAST + 1], [LAST]])
-def test_a_long_load_waits_until_nothing_is_retained_or_long_enough(steps: list[int]) -> None:
+def test_wait_for_release(steps: list[int]) -> None:
     server = Told(steps)
     release = 60 if len(steps) > 1 else 0
     await_release(server, "photos", release=release, pause=0)  # type: ignore[arg-type]

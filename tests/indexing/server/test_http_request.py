@@ -42,9 +42,7 @@ def program(text: str) -> str:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_the_body_sent_by_curl_and_that_of_the_interface_have_the_hits_of_a_search(
-    server: Any, name: str, library: Path, tmp_path: Path
-) -> None:
+def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path, tmp_path: Path) -> None:
     at = address(server, replicas=0)
     copy_index("photos", name, at=f"file:{library / 'index'}", to=at)
     searcher = Searcher.open(name, at, device="cpu")
@@ -83,14 +81,14 @@ def test_the_body_sent_by_curl_and_that_of_the_interface_have_the_hits_of_a_sear
         assert [hit["_source"]["id"] for hit in found] == [h.item.id for h in searcher.search_query(query, options)]
 
 
-def test_an_index_in_a_folder_is_refused_with_what_answers_instead(library: Path) -> None:
+def test_request_needs_a_server(library: Path) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
     with pytest.raises(BocError, match=r"(?s)photos is in a folder.*boc serve photos.*boc copy photos --to elastic\+U"):
         searcher.request(Query.of("a red box"))
 
 
 @pytest.mark.parametrize("user", ["me o'hara@", ""])
-def test_secrets_are_named_by_their_variables(user: str) -> None:
+def test_curl_names_variables(user: str) -> None:
     environment = {"BOC_PASSWORD": "pass-secret", "BOC_API_KEY": "key-secret"}
     quoted = user.replace(" ", "%20")
     place = parse(f"elastic+https://{quoted}one.example.org,two.example.org/below", environment)

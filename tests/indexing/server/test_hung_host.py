@@ -92,7 +92,7 @@ def hang_all(transport: Transport, hosts: list[Host]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_a_search_passes_by_a_host_that_hangs(kind: str, hosts: list[Host], hung: int) -> None:
+def test_search_skips_a_hung_host(kind: str, hosts: list[Host], hung: int) -> None:
     options = "search_timeout=0.3&request_timeout=20"
     transport = connected(kind, hosts[0].server_port, hung, hosts[1].server_port, options=options)
     for number in range(6):
@@ -101,7 +101,7 @@ def test_a_search_passes_by_a_host_that_hangs(kind: str, hosts: list[Host], hung
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list[Host]) -> None:
+def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=20")
     hang_all(transport, hosts)
     assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
@@ -110,7 +110,7 @@ def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_a_write_is_never_sent_twice(kind: str, hosts: list[Host]) -> None:
+def test_write_is_sent_once(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=1&request_timeout=3")
     for host in hosts:
         host.late = 60

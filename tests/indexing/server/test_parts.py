@@ -24,7 +24,7 @@ from boc.indexes.load import load_index
 from boc.inputs.features import FeatureFile
 from boc.types import Item
 from indexing.server.aliases import indices_of
-from indexing.server.parts import CLAIM, forget, reserve, shared
+from indexing.server.parts import CLAIM, forget, reserve, share_code
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
@@ -66,7 +66,7 @@ def part(place: Place, made: Made, number: int) -> tuple[object, ...]:
 
 
 @ON_EACH
-def test_parts_loaded_at_once_are_the_index(place: Place, old: Made, new: Made) -> None:
+def test_concurrent_parts(place: Place, old: Made, new: Made) -> None:
     processes = [start(*part(place, new, number)) for number in range(1, PARTS + 1)]
     said = [finish(process) for process in processes]
     assert [code for code, _ in said] == [0] * PARTS, said
@@ -76,7 +76,7 @@ def test_parts_loaded_at_once_are_the_index(place: Place, old: Made, new: Made) 
 
 
 @ON_EACH
-def test_the_part_of_a_dead_process_is_taken_over(place: Place, old: Made, new: Made) -> None:
+def test_part_of_a_dead_process(place: Place, old: Made, new: Made) -> None:
     """It is killed amid its rows, and the others do not publish without it."""
     first = place.proxy.count["bulk"]
     process = start(*part(place, new, 2))
@@ -98,7 +98,7 @@ def test_the_part_of_a_dead_process_is_taken_over(place: Place, old: Made, new: 
 
 
 @ON_EACH
-def test_who_loads_a_complete_part_again_publishes_for_one_that_died(place: Place, old: Made, new: Made) -> None:
+def test_publication_after_a_kill(place: Place, old: Made, new: Made) -> None:
     for number in (1, 2):
         run(*part(place, new, number))
     process = start(*part(place, new, 3))
@@ -127,7 +127,7 @@ def load(at: str, name: str, made: Made, number: int) -> None:
 
 
 @ON_EACH
-def test_parts_that_begin_at_once_load_one_generation(place: Place, old: Made) -> None:
+def test_parts_share_a_generation(place: Place, old: Made) -> None:
     """The other part is loaded in whole before each request that the first sends until it has made the generation."""
     backend, name = plugins.backend(place.direct), f"{place.name}-two"
     for number in count(1):
@@ -148,7 +148,7 @@ def test_parts_that_begin_at_once_load_one_generation(place: Place, old: Made) -
 
 
 @ON_EACH
-def test_the_host_that_is_asked_next_knows_a_claim_whose_answer_was_lost(place: Place, old: Made) -> None:
+def test_lost_answer_to_a_claim(place: Place, old: Made) -> None:
     lost = []
 
     def lose(number: int, path: str) -> None:
@@ -189,7 +189,7 @@ class Written:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
-def test_each_part_reads_only_its_own_batches(old: Made, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_reads_its_batches(old: Made, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     batch = FeatureFile.batch
 
@@ -223,7 +223,7 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 
 @ON_EACH
-def test_a_code_is_learned_once_and_taken_by_the_others(place: Place) -> None:
+def test_code_is_learned_once(place: Place) -> None:
     backend, learned = plugins.backend(place.direct), []
     found: list[Any] = []
 
@@ -247,11 +247,11 @@ def test_a_code_is_learned_once_and_taken_by_the_others(place: Place) -> None:
 
 
 @ON_EACH
-def test_who_died_or_failed_while_it_learned_is_followed_by_another(place: Place) -> None:
+def test_learning_after_a_failure(place: Place) -> None:
     backend = plugins.backend(place.direct)
 
     def learned(learn: Any) -> Any:
-        return shared(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
+        return share_code(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
 
     assert reserve(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
     assert learned(lambda: (CODE, arrays())) == CODE
@@ -280,7 +280,7 @@ def test_who_died_or_failed_while_it_learned_is_followed_by_another(place: Place
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
-def test_what_is_no_part_is_refused_before_any_work(tmp_path: Path, text: str) -> None:
+def test_wrong_part_is_refused(tmp_path: Path, text: str) -> None:
     """Neither the file nor a server is looked at."""
     line = fails("index", "photos", tmp_path / "none.h5", "--shard", text, "--at", "elastic+http://127.0.0.1:1")
     assert line == f"Error: {text!r} is no shard; write I/N with I from 1 to N, for example 3/16"

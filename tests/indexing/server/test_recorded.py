@@ -25,16 +25,16 @@ def replay(kind: str, scenario: str) -> Any:
 
 @pytest.mark.parametrize("kind", [file.stem for file in FILES])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_same_is_sent_and_read_as_when_it_was_recorded(kind: str, scenario: str) -> None:
+def test_replay_equals_recording(kind: str, scenario: str) -> None:
     replay(kind, scenario)
 
 
 @pytest.mark.parametrize("kind", [file.stem for file in FILES])
-def test_an_index_has_bytes_of_postings_vectors_and_other_things(kind: str) -> None:
+def test_sizes_of_recorded_servers(kind: str) -> None:
     assert all(replay(kind, "bytes")[part] > 0 for part in ("postings", "vectors", "other"))
 
 
 @pytest.mark.parametrize("kind", ["opensearch-2", "opensearch-3"])
-def test_rank_features_score_exactly_unless_their_impact_is_negative(kind: str) -> None:
+def test_rank_features_of_recorded_servers(kind: str) -> None:
     assert replay(kind, "scores of rank_features") == "exact"
     assert "positive_score_impact is false, must be true" in replay(kind, "negative impact")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests
-from indexing.server.binary import decoded, encoded, raw
-from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text, strongest
+from indexing.server.binary import from_base64, raw, to_base64
+from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
@@ -55,9 +55,7 @@ def words(field: str) -> dict[str, int]:
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
 class TestStrategy:
     @given(terms=sparse_terms(), query=st.dictionaries(st.integers(0, 8), st.integers(1, LARGEST)))
-    def test_the_features_of_a_document_are_its_frequencies(
-        self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]
-    ) -> None:
+    def test_features_equal_frequencies(self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]) -> None:
         """Their products with those of a query sum up to the dot product, and a term is there if one of them is."""
         digits = strategy.digits(int(terms.data.max(initial=0)))
         asked = strategy.features(list(query), list(query.values()), digits)
@@ -76,7 +74,7 @@ class TestStrategy:
         assert same_matrix(found, terms)
 
     @given(value=frequencies)
-    def test_a_number_has_as_many_digits_as_are_told(self, strategy: Strategy, value: int) -> None:
+    def test_digits_of_a_number(self, strategy: Strategy, value: int) -> None:
         digits = strategy.digits(value)
         assert strategy.base ** (digits - 1) <= value < strategy.base**digits
         asked = strategy.features([7], [3], digits)
@@ -84,9 +82,7 @@ class TestStrategy:
         assert len(asked) == digits
 
     @given(weights=st.dictionaries(st.integers(0, 99).map("t{}".format), st.integers(1, LARGEST), min_size=1))
-    def test_a_query_says_each_weight_and_what_servers_would_do_otherwise(
-        self, strategy: Strategy, weights: dict[str, int]
-    ) -> None:
+    def test_query_has_all_weights(self, strategy: Strategy, weights: dict[str, int]) -> None:
         query = strategy.query(weights)
         assert orjson.loads(requests.dumps(query)) == query
         if strategy.name == "sparse_vector":
@@ -101,7 +97,7 @@ class TestStrategy:
         assert found == weights
 
     @pytest.mark.parametrize("field", VECTOR_FIELDS.values(), ids=list(VECTOR_FIELDS))
-    def test_codes_are_in_one_field_and_not_in_source(self, strategy: Strategy, field: VectorField) -> None:
+    def test_codes_are_not_in_source(self, strategy: Strategy, field: VectorField) -> None:
         state = {"boc": {"a": 1}}
         body = requests.index_body(strategy, new_manifest(10, 3), field, state, shards=3)
         mappings = body["mappings"]
@@ -119,7 +115,7 @@ class TestStrategy:
 
 
 @given(terms=sparse_terms())
-def test_the_first_term_of_an_item_is_that_of_its_largest_frequency(terms: TermMatrix) -> None:
+def test_first_terms(terms: TermMatrix) -> None:
     rows = [row_of(terms, i) for i in range(terms.shape[0])]
     expected = [min(row, key=lambda term: (-row[term], term)) if row else None for row in rows]
     assert requests.first_terms(terms) == expected
@@ -133,12 +129,12 @@ def test_the_first_term_of_an_item_is_that_of_its_largest_frequency(terms: TermM
     ),
     length=st.sampled_from([0, 31_000, 32_000, 33_000]),
 )
-def test_a_hit_shows_an_item_as_its_own_field_holds_it(
+def test_item_field_round_trip(
     texts: tuple[str, str, str], modality: Modality, fields: dict[str, Any], length: int
 ) -> None:
     item = Item(texts[0], modality, texts[1] + length * "x", texts[2], fields)
-    text = requests.packed(item)
-    assert len(decoded(text)) <= 32_766
+    text = requests.pack_item(item)
+    assert len(from_base64(text)) <= 32_766
     of_opensearch = text.replace("+", "-").replace("/", "_").rstrip("=")
     shown = set(requests.OWN.of_hits([{"fields": {"item": [each]}} for each in (text, of_opensearch)]))
     either = [{item}, {item.id}]
@@ -146,34 +142,22 @@ def test_a_hit_shows_an_item_as_its_own_field_holds_it(
 
 
 @pytest.mark.parametrize("layout", [requests.OWN, requests.ATTACHED])
-def test_a_hit_that_lacks_its_item_is_told(layout: requests.Layout) -> None:
+def test_hit_without_item(layout: requests.Layout) -> None:
     with pytest.raises(KeyError):
         layout.of_hits([{"_source": {}}])
 
 
-def test_files_are_read_as_the_address_says() -> None:
-    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, store="niofs")
-    assert body["settings"]["store.type"] == "niofs"
-
-
-def test_documents_are_sorted_by_a_field_that_they_have() -> None:
-    for order, fields in (("id", "id"), ("term", ["first", "id"])):
-        body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order)
-        assert body["settings"]["sort.field"] == fields
-        assert "store.type" not in body["settings"]
-        assert {*([fields] if order == "id" else fields)} <= set(body["mappings"]["properties"])
-
-
-def test_surrogate_text_counts_words_and_nothing_else() -> None:
-    for strategy in (Text(), CountedText()):
-        mapping, script = strategy.mapping, strategy.settings["similarity"][strategy.mapping["similarity"]]
-        assert (mapping["norms"], mapping["index_options"]) == (False, "freqs")
-        assert script["script"]["source"] == "return query.boost * doc.freq;"
-        assert mapping["search_analyzer"] != "boc_counts"
+@pytest.mark.parametrize(("order", "fields"), [("id", "id"), ("term", ["first", "id"])])
+@pytest.mark.parametrize("store", [None, "niofs"])
+def test_index_settings_follow_the_address(order: str, fields: str | list[str], store: str | None) -> None:
+    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order, store=store)
+    assert body["settings"]["sort.field"] == fields
+    assert body["settings"].get("store.type") == store
+    assert {*([fields] if isinstance(fields, str) else fields)} <= set(body["mappings"]["properties"])
 
 
 @given(features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)), limit=st.integers(0, 20))
-def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features: dict[str, int], limit: int) -> None:
+def test_strongest_equal_a_slow_choice(features: dict[str, int], limit: int) -> None:
     found = strongest(features, limit)
     names = list(features)
     left = list(names)
@@ -190,33 +174,28 @@ def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features:
 
 
 @given(data=st.binary(max_size=200))
-def test_what_was_encoded_is_decoded_in_either_alphabet(data: bytes) -> None:
-    text = encoded(data)
+def test_base64_round_trip(data: bytes) -> None:
+    text = to_base64(data)
     assert base64.b64decode(text, validate=True) == data
-    assert decoded(text) == data
-    assert decoded(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
+    assert from_base64(text) == data
+    assert from_base64(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
 
 
 @given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))
-def test_raw_bytes_are_row_by_row(rows: int, dtype: str) -> None:
+def test_raw_is_row_major(rows: int, dtype: str) -> None:
     array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
     code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
     assert raw(array) == b"".join(struct.pack(code, value) for row in array.tolist() for value in row)
 
 
 @given(a=TEXT | st.text("é日a", min_size=150, max_size=300), b=TEXT | st.text("é日a", min_size=150, max_size=300))
-def test_a_document_has_the_id_of_its_item_where_servers_take_it(a: str, b: str) -> None:
+def test_document_ids_are_distinct(a: str, b: str) -> None:
     for key in (a, f"boc:{b}", f"boc:sha256:{b}"):
         found = requests.document_id(key)
         assert len(found.encode()) <= 512
         assert (found == key) == (len(key.encode()) <= 512 and not key.startswith("boc:"))
     if a != b:
         assert len({requests.document_id(key) for key in (a, b, f"boc:{a}", f"boc:{b}")}) == 4
-
-
-def test_no_item_takes_the_place_of_a_block_of_arrays() -> None:
-    assert requests.document_id("boc:block:0") != "boc:block:0"
-    assert requests.document_id(requests.document_id("boc:x")) != requests.document_id("boc:x")
 
 
 values = st.text(min_size=1, max_size=5) | st.integers(-5, 5) | st.booleans() | st.floats(-2, 2)
@@ -227,9 +206,7 @@ filters = st.lists(
 
 @given(conditions=filters, modality=st.none() | st.sampled_from(["image", "text"]), k=st.integers(1, 50),
        words=st.none() | st.just(requests.match_body("a dog", 2.5)))  # fmt: skip
-def test_every_condition_is_in_the_query_once_and_none_scores(
-    conditions: list[Filter], modality: Any, k: int, words: Any
-) -> None:
+def test_conditions_are_in_the_query(conditions: list[Filter], modality: Any, k: int, words: Any) -> None:
     query = STRATEGIES["text"].query({"t1": 2, "t3": 4})
     body = requests.search_body(query, k, modality, conditions, words)
     assert (body["size"], body["track_total_hits"]) == (k, True)

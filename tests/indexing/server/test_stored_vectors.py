@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,7 @@ from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW
-from indexing.server.transport import Json, RefusedError, Transport
-from indexing.server.vector_fields import rounded
+from indexing.server.vector_fields import quantise
 from tests.helpers import boc
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import address, kinds
@@ -58,12 +55,12 @@ def build(backend: ServerBackend, name: str) -> ServerIndex:
 def products(index: ServerIndex, vectors: str) -> NDArray[np.float32]:
     """Of all queries as they are sent, and all vectors as they are stored."""
     stored = index.vectors([item.id for item in ITEMS]).astype(np.float32)
-    asked = rounded(QUERIES).astype(np.float32) if vectors == "byte" else QUERIES
+    asked = quantise(QUERIES).astype(np.float32) if vectors == "byte" else QUERIES
     return np.linalg.norm(QUERIES, axis=1, keepdims=True) * unit_rows(asked) @ stored.T
 
 
 @pytest.mark.parametrize(("server", "vectors", "shards"), CASES, indirect=["server"])
-def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vectors: str, shards: int) -> None:
+def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards: int) -> None:
     backend = connected(server, vectors=vectors, shards=shards, replicas=0)
     index = build(backend, name)
     rows = {item.id: i for i, item in enumerate(ITEMS)}
@@ -95,58 +92,14 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
     few = index.search(SearchRequest(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K)))
     for i, hits in enumerate(few):
         assert np.allclose([hit.score for hit in hits], wanted[i, [rows[hit.item.id] for hit in hits]], atol=2e-3)
-    request = index.request(
-        SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
-    )
-    answer = backend.transport.search(f"/{name}/_search", request.body)
-    assert [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K] == [
-        hit.item.id for hit in told_of(index, queries)
-    ]
-
-
-class Refusing:
-    """A transport to a server that refuses scripts. The first ``threads`` requests are refused at the same time."""
-
-    def __init__(self, transport: Transport, threads: int) -> None:
-        self._transport = transport
-        self._together = Barrier(threads, timeout=60)
-        self.refused = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def search(self, path: str, body: Any, **params: Any) -> Json:
-        if "script_score" in body.get("query", {}):
-            self.refused += 1
-            self._together.wait()
-            raise RefusedError("refused", 400, "illegal_argument_exception", "cannot execute [inline] scripts")
-        return self._transport.search(path, body, **params)
-
-
-@pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_threads_ask_in_a_simpler_way_for_what_a_server_refuses(server: Any, name: str) -> None:
-    backend = connected(server, replicas=0)
-    index = build(backend, name)
-    refusing = Refusing(backend.transport, 4)
-    simpler = ServerIndex(refusing, index.generation)
-    queries = random_terms(np.random.default_rng(1), (len(QUERIES), TERMS), 64, 0.3)
-    with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda _: told_of(simpler, queries), range(4)))
-    assert refusing.refused == 4
-    told.append(told_of(simpler, queries))
-    assert refusing.refused == 4  # what was refused once is not sent again
-    for hits in told:
-        assert [hit.item for hit in hits] == [hit.item for hit in told_of(index, queries)]
-
-
-def told_of(index: ServerIndex, queries: Any) -> list[Any]:
-    return index.search(
-        SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
-    )[0]
+    search = SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
+    answer = backend.transport.search(f"/{name}/_search", index.request(search).body)
+    ids = [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K]
+    assert ids == [hit.item.id for hit in index.search(search)[0]]
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3-knn", "elasticsearch-9"), indirect=True)
-def test_bytes_take_no_other_length_and_nothing_is_changed(server: Any, name: str) -> None:
+def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
     build(backend, name)
     terms = random_terms(np.random.default_rng(2), (1, TERMS), 64, 0.05)
@@ -158,7 +111,7 @@ def test_bytes_take_no_other_length_and_nothing_is_changed(server: Any, name: st
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_a_server_without_the_format_says_which_has_it(server: Any, name: str) -> None:
+def test_unknown_format_is_refused(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
     with pytest.raises(BackendError, match=r"does not store vectors as byte, which .*k-NN plug-in.*leave out"):
         build(backend, name)
@@ -166,13 +119,13 @@ def test_a_server_without_the_format_says_which_has_it(server: Any, name: str) -
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", *KINDS), indirect=True)
-def test_what_a_server_is_said_to_store_is_what_the_address_takes(server: Any) -> None:
+def test_about_lists_formats(server: Any) -> None:
     said = connected(server).about()["vectors"]
     assert re.findall(r"(\w+) \(", said) == ["binary", *(["byte"] if server.kind.name in KINDS else [])]
 
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
-def test_it_is_told_whether_stored_vectors_are_rounded(server: Any, name: str, library: Path) -> None:
+def test_info_mentions_rounding(server: Any, name: str, library: Path) -> None:
     at = address(server, replicas=0)
     for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
         made = boc("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")

@@ -92,7 +92,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_the_message_tells_status_kind_and_innermost_reason_once(name: str) -> None:
+def test_refusal_message(name: str) -> None:
     status, body, kind, reason = BODIES[name]
     found = refusal(AT, status, {"error": body, "status": status})
     assert (found.status, found.kind, found.reason) == (status, kind, reason)
@@ -100,7 +100,7 @@ def test_the_message_tells_status_kind_and_innermost_reason_once(name: str) -> N
     assert isinstance(found, BackendError)
 
 
-def test_who_is_not_let_in_is_told_what_to_name() -> None:
+def test_401_names_the_variables() -> None:
     bodies = (
         {"error": error("security_exception", "missing authentication credentials for REST request [/photos]")},
         "Unauthorized",  # OpenSearch's security answers in plain text
@@ -113,12 +113,12 @@ def test_who_is_not_let_in_is_told_what_to_name() -> None:
 
 
 @pytest.mark.parametrize("reason", [NOT_ALLOWED, OPEN_NOT_ALLOWED])
-def test_who_may_not_is_told_what_was_not_allowed(reason: str) -> None:
+def test_403_names_the_action(reason: str) -> None:
     found = refusal(AT, 403, {"error": error("security_exception", reason), "status": 403})
     assert str(found) == f"{AT} does not allow that to this user: {reason}; ask for rights on the index's names"
 
 
-def test_a_blocked_index_is_no_question_of_rights() -> None:
+def test_403_of_a_blocked_index() -> None:
     body = {"error": error("cluster_block_exception", "index [photos] blocked by: [FORBIDDEN/8/index write (api)];")}
     assert "rights" not in str(refusal(AT, 403, body))
 
@@ -129,7 +129,7 @@ JSON = ANYTHING | ERRORS | (ANYTHING | ERRORS).map(lambda inner: {"error": inner
 
 
 @given(status=st.integers(400, 599), body=JSON)
-def test_whatever_a_proxy_answers_is_an_error_of_that_status(status: int, body: Any) -> None:
+def test_any_answer_becomes_an_error(status: int, body: Any) -> None:
     found = refusal(AT, status, body)
     assert found.status == status
     assert str(found).startswith(AT)
@@ -148,7 +148,7 @@ def test_long_reasons_are_cut() -> None:
         (False, False, "whether the server runs there"),
     ],
 )
-def test_no_answer_is_explained(tls: bool, late: bool, advice: str) -> None:
+def test_unreachable_message(tls: bool, late: bool, advice: str) -> None:
     found = unreachable(AT, "connection refused", tls=tls, late=late)
     assert isinstance(found, UnreachableError)
     assert not isinstance(found, RefusedError)

@@ -27,7 +27,7 @@ from indexing.server.vector_fields import (
     KnnByte,
     VectorField,
     offset,
-    rounded,
+    quantise,
 )
 
 DTYPES = st.sampled_from(["float16", "float32"])
@@ -37,13 +37,11 @@ fields = st.builds(
 
 
 @given(field=fields, window=st.integers(1, 99) | st.integers(requests.WINDOW + 1, 10**6))
-def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
-    field: VectorField, window: int
-) -> None:
+def test_rerank_body(field: VectorField, window: int) -> None:
     vector = np.array([3.0, 4.0], np.float32)
     body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
     before = orjson.dumps(body)
-    found = requests.reranked(body, field, vector, window)
+    found = requests.rerank_body(body, field, vector, window)
     assert orjson.dumps(body) == before
     assert "sort" not in found  # a server does not rescore what is sorted
     script = field.script(vector)
@@ -68,7 +66,7 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
     assert requests.dumps(asked) == requests.dumps(script)
 
 
-def test_the_offset_is_more_than_the_norm() -> None:
+def test_offset_exceeds_the_norm() -> None:
     assert 5.0 < offset(np.array([3.0, 4.0], np.float32)) == pytest.approx(5.05)
 
 
@@ -78,7 +76,7 @@ def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
 
 
 @given(field=fields, seed=st.integers(0, 99), dim=st.integers(1, 40))
-def test_what_is_written_does_not_depend_on_how_rows_lie_in_memory(field: VectorField, seed: int, dim: int) -> None:
+def test_values_ignore_memory_order(field: VectorField, seed: int, dim: int) -> None:
     vectors = vectors_of(seed, 3, dim).astype(field.dtype)
     written = [requests.dumps({"vector": value}) for value in field.values(vectors)]
     for same in (np.asfortranarray(vectors), np.repeat(vectors, 2, axis=1)[:, ::2], np.repeat(vectors, 2, axis=0)[::2]):
@@ -96,7 +94,7 @@ def numbers(stored: Any) -> NDArray[np.float32]:
 
 @BYTES
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), dtype=DTYPES)
-def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int, dim: int, dtype: str) -> None:
+def test_bytes_round_to_half_a_step(kind: type[VectorField], seed: int, dim: int, dtype: str) -> None:
     field = kind().at("vector", dtype)
     vectors = vectors_of(seed, 5, dim).astype(dtype)
     stored = numbers(field.values(vectors))
@@ -104,20 +102,18 @@ def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int,
     step = np.abs(vectors.astype(np.float32)).max(axis=1, keepdims=True) / LARGEST
     short = stored * step - vectors.astype(np.float32)  # before it is scaled to length 1 again
     assert (np.abs(short) <= step / 2 + 1e-6).all()
-    read = field.decoded(stored.tolist())
+    read = field.decode(stored.tolist())
     assert read.dtype == dtype
     assert (np.abs(read.astype(np.float32) - vectors) <= step / 2 * (1 + dim**0.5) + 2e-3).all()
 
 
 @pytest.mark.parametrize(("kind", "scored"), [(KnnByte, lambda x: 1 + x), (DenseByte, lambda x: (1 + x) / 2)])
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), length=st.floats(0.1, 10))
-def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
-    kind: type[VectorField], scored: Any, seed: int, dim: int, length: float
-) -> None:
+def test_products_of_bytes(kind: type[VectorField], scored: Any, seed: int, dim: int, length: float) -> None:
     field = kind().at("vector", "float32")
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
-    asked = rounded(query[None])[0].astype(float)
+    asked = quantise(query[None])[0].astype(float)
     for item, row in zip(items, numbers(field.values(np.array(items))), strict=True):
         cosine = asked @ row / np.linalg.norm(asked) / np.linalg.norm(row)
         found = field.products([scored(cosine)], query)[0]
@@ -125,7 +121,7 @@ def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
 
 
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40))
-def test_a_query_of_bytes_is_the_same_with_a_script_and_without(seed: int, dim: int) -> None:
+def test_byte_query_of_script_and_knn(seed: int, dim: int) -> None:
     query, field = vectors_of(seed, 1, dim)[0], DenseByte()
     sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
     assert numbers([sought]).tolist() == [field.script(query)["params"]["query"].tolist()]
@@ -133,7 +129,7 @@ def test_a_query_of_bytes_is_the_same_with_a_script_and_without(seed: int, dim: 
 
 @BYTES
 @pytest.mark.parametrize("length", [0.0, 0.5, 0.98, 1.02])
-def test_bytes_take_no_vector_of_another_length(kind: type[VectorField], length: float) -> None:
+def test_bytes_refuse_other_lengths(kind: type[VectorField], length: float) -> None:
     vectors = vectors_of(0, 3, 4)
     kind().check(vectors)
     vectors[1] *= length
@@ -143,7 +139,7 @@ def test_bytes_take_no_vector_of_another_length(kind: type[VectorField], length:
 
 
 @given(data=st.data(), width=st.integers(1, 8))
-def test_no_score_is_negative_where_vectors_are_no_longer_than_one(data: st.DataObject, width: int) -> None:
+def test_scores_are_not_negative(data: st.DataObject, width: int) -> None:
     numbers = st.lists(st.floats(-1, 1, width=32), min_size=width, max_size=width)
     query, item = (np.array(data.draw(numbers), np.float32) for _ in range(2))
     item /= max(1.0, float(np.linalg.norm(item)))
@@ -176,7 +172,7 @@ def as_float(bits: int) -> np.float32:
 
 
 @pytest.mark.slow
-def test_the_script_decodes_every_float16_there_is() -> None:
+def test_script_decodes_float16() -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)]
     assert len(every) == 2 * 31 * 1024
@@ -187,13 +183,13 @@ def test_the_script_decodes_every_float16_there_is() -> None:
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
-def test_the_script_decodes_float32(values: list[float]) -> None:
+def test_script_decodes_float32(values: list[float]) -> None:
     for value in values:
         assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
 
 
 @pytest.mark.parametrize(("source", "dtype"), [(FLOAT16, "<f2"), (FLOAT32, "<f4")])
-def test_the_script_gives_the_dot_product(source: str, dtype: str) -> None:
+def test_script_is_the_dot_product(source: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     for dim in (1, 2, 7, 384, 1024):
         query, item = rng.standard_normal((2, dim)).astype(np.float32)
