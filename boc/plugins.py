@@ -53,7 +53,7 @@ def backend(url: str) -> Backend:
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
     """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
     ``clip``; ``runtime`` replaces ``device``."""
-    kind, argument = _split(models.spec(spec))
+    kind, argument = _parse_spec(models.spec(spec))
     found: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return found
 
@@ -84,7 +84,7 @@ def aligner() -> ModuleType:
     return _module("encoders.runtime", "alignments")
 
 
-def _split(spec: str) -> tuple[str, str]:
+def _parse_spec(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:
         names = ", ".join(models.CATALOGUE)
@@ -167,7 +167,7 @@ class Request(Protocol):
     def path(self) -> str:
         """Where it is sent, behind the address of the server."""
 
-    def written(self, form: RequestForm) -> str:
+    def render(self, form: RequestForm) -> str:
         """The body as JSON, or the request as a curl command."""
 
 
@@ -181,7 +181,7 @@ class Index(Protocol):
         """Whether ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether an edit is running or broke off, so that parts of it may be visible."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
@@ -254,7 +254,7 @@ class Index(Protocol):
     def document_frequencies(self) -> NDArray[np.int64]:
         """Number of items with each term (V,), counted by the engine. For checks."""
 
-    def damaged(self) -> list[str]:
+    def damaged_files(self) -> list[str]:
         """The files whose bytes have changed; empty if the engine checks this itself."""
 
 
@@ -324,7 +324,7 @@ class Attachment(Protocol):
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: dict[str, Any]) -> None:
         """Add ``change`` to the mapping, and store the code, unless it is there."""
 
-    def found(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
+    def find(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
         """The documents of items by their ids: (_id, routing, row). ``key`` is the field with the id of an item."""
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
@@ -367,7 +367,7 @@ class Backend(Protocol):
         SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
         """
 
-    def learned(
+    def learn_once(
         self, name: str, key: str, learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """What ``learn`` returns, configuration and arrays of a code, for an index that several processes load: the

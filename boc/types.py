@@ -294,7 +294,7 @@ class StoredConcepts:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def ragged(self) -> Ragged:
+    def to_ragged(self) -> Ragged:
         """The sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
         return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)

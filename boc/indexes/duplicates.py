@@ -154,7 +154,7 @@ class _Near(defaultdict[str, dict[str, float]]):
 def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
     """For each item those that are near, by searches with its stored vector; more are asked for while all are near."""
     index = searcher.index
-    concepts = index.concepts(ids).ragged() if searcher.codec.reads_concepts else None
+    concepts = index.concepts(ids).to_ragged() if searcher.codec.reads_concepts else None
     asked = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
     found: list[dict[str, float]] = [{} for _ in ids]
     rows, depth = list(range(len(ids))), DEPTH

@@ -333,7 +333,7 @@ class _Sync:
         """Whether the index lacks no item, but a commit."""
         manifest = self._index.manifest
         told = manifest.unreadable, manifest.table_facts
-        return self._index.unfinished or told != (self._unreadable, self._table_facts)
+        return self._index.is_unfinished or told != (self._unreadable, self._table_facts)
 
     def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
         counts = Counter(known.change for known in self._known)

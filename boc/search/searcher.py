@@ -121,7 +121,7 @@ class Searcher:
     def stored(self, id: str) -> Embeddings:
         """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
-        concepts = self.index.concepts([id]).ragged() if sets else None
+        concepts = self.index.concepts([id]).to_ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
 
     @cached_property

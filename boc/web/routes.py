@@ -135,7 +135,7 @@ async def request_body(request: Request, service: Served, asked: Asked, image: P
         def write(opened: Opened) -> str:
             encoded = [] if query.ids else [service.library.part(opened, each, sent) for each in query.parts]
             try:
-                return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("body")
+                return opened.searcher.request(query, asked.options(opened), encoded=encoded).render("body")
             except UnreachableError:
                 raise
             except BackendError as error:

@@ -836,7 +836,7 @@ def test_compacting_changes_no_answer(backend: Backend, name: str) -> None:
     backend.compact(name)
     index = backend.open(name)
     assert index.manifest.source == "ef" * 32
-    assert index.damaged() == []
+    assert index.damaged_files() == []
     assert_holds(index, wanted, "int8")
     with pytest.raises(BackendError, match="no index 'nosuch'"):
         backend.compact("nosuch")
@@ -997,7 +997,7 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         ours, theirs = copy.concepts(ids), source.concepts(ids)
         assert np.array_equal(ours.offsets, theirs.offsets)
         assert same_matrix(ours.values, theirs.values)
-        assert np.array_equal(ours.ragged().values, theirs.ragged().values)
+        assert np.array_equal(ours.to_ragged().values, theirs.ragged().values)
     asked = Embeddings("image", halves(queries.shape[0], 1))
     for rescore in (None, Rescore("dot", asked, 7)):
         assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(

@@ -143,7 +143,7 @@ def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(r
     for dtype in CONCEPT_DTYPES:
         stored = store(sets, dtype)
         assert (stored.values.dtype, stored.offsets.tolist()) == (dtype, [0, 3, 3, 4])
-        error = np.abs(stored.ragged().values - unit)
+        error = np.abs(stored.to_ragged().values - unit)
         if stored.scales is not None:
             assert (error <= 0.5001 * stored.scales[:, None] + 1e-7).all()
             assert np.allclose(stored.scales, np.abs(unit).max(axis=1) / 127)

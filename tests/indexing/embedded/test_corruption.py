@@ -125,7 +125,7 @@ def overlook(folder: str, first: str, last: str) -> None:
         whole = path.read_bytes()
         with damaged(path, rng.choice(SAME_SIZE), rng, number):
             wanted = [str(path)] if path.read_bytes() != whole else []
-            found = index.damaged()
+            found = index.damaged_files()
             told = opened(home, path, lambda index: ask(index, model))
             tell(told or "overlooked" if found == wanted else f"{found} are said to be damaged, but {wanted} are")
 

@@ -434,7 +434,7 @@ def assert_whole(folder: Path, model: Model) -> None:
     """That an index holds a model, and its folder no file of anything else."""
     index = EmbeddedBackend(folder).open(NAME)
     assert_holds(index, model)
-    assert index.damaged() == []
+    assert index.damaged_files() == []
     assert strays(folder / NAME) == []
 
 

@@ -87,7 +87,7 @@ def test_an_index_that_was_kept_is_read_edited_and_compacted(tmp_path: Path, com
         "hits"
     ]
     assert set(index.arrays()) == set(index.manifest.arrays)
-    assert index.damaged() == []
+    assert index.damaged_files() == []
     assert index.concepts(keys).values.tolist() == expected["concepts"]
     found = index.search(
         SearchRequest(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])
@@ -151,7 +151,7 @@ def test_a_changed_byte_is_noticed_on_opening(home: Path) -> None:
             connect(f"file:{home}").open("pets")
         assert str(path) in str(caught.value) or path.name == "CURRENT"
         path.write_bytes(whole)
-    assert connect(f"file:{home}").open("pets").damaged() == []
+    assert connect(f"file:{home}").open("pets").damaged_files() == []
 
 
 def test_a_changed_byte_under_an_unchanged_stamp_is_found_by_looking_for_it(
@@ -164,7 +164,7 @@ def test_a_changed_byte_under_an_unchanged_stamp_is_found_by_looking_for_it(
     path.write_bytes(data)
     monkeypatch.setattr(commits, "stamp", lambda each: stamps[each])
     index = connect(f"file:{home}").open("pets")
-    assert index.damaged() == [str(path)]
+    assert index.damaged_files() == [str(path)]
 
 
 def test_whole_files_are_not_read_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,7 +598,7 @@ def test_an_index_with_codes_of_its_vectors_is_searched_and_written_without_them
     request = SearchRequest(terms, 9, rescore=Rescore("dot", Embeddings("text", rows), 5))
     expected = backend.open("plain").search(request)
     assert backend.open("pets").search(request) == expected
-    assert backend.open("pets").damaged() == []
+    assert backend.open("pets").damaged_files() == []
     with backend.edit("pets") as editor:
         editor.delete(["3"])
         editor.commit("ef" * 32)

@@ -153,7 +153,7 @@ def test_bytes_take_no_other_length_and_nothing_is_changed(server: Any, name: st
     with backend.edit(name) as editor, pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"):
         editor.put([picture("new.jpg")], terms, VECTORS[:1] / 2)
     index = backend.open(name)
-    assert not index.unfinished
+    assert not index.is_unfinished
     assert index.manifest.items["image"] == N
 
 
