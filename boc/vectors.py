@@ -12,7 +12,7 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def are_plain(rows: Any, width: int) -> bool:
-    """Whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and finite.
+    """Return whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and finite.
 
     Nearly all queries pass this test; for one query the full validation takes longer than its encoding.
     """
@@ -28,7 +28,7 @@ def are_plain(rows: Any, width: int) -> bool:
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows (n, d) scaled to length 1, float32; zero rows stay zero.
+    """Scale rows (n, d) to length 1, float32; zero rows stay zero.
 
     Rows are first divided by their largest component, since squares of tiny and huge ones leave the range of float32.
     """

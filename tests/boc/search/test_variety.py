@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from boc.errors import BocError
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.search.variety import collapsed, diverse
+from boc.search.variety import collapse, diverse
 from boc.types import Hit
 from tests.helpers import boc
 from tests.oracles import picture
@@ -74,7 +74,7 @@ def test_marginal_relevance_is_that_of_a_slow_loop(n: int, k: int, seed: int, ba
 @given(n=st.integers(0, 14), seed=st.integers(0, 99), threshold=st.floats(0.5, 1))
 def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(n: int, seed: int, threshold: float) -> None:
     hits, vectors = some(n, seed)
-    kept, places = collapsed(hits, vectors, threshold)
+    kept, places = collapse(hits, vectors, threshold)
     assert [hits[place].item.id for place in places] == [hit.item.id for hit in kept]
     row = {hit.item.id: i for i, hit in enumerate(hits)}
     for i, one in enumerate(kept):
