@@ -37,7 +37,7 @@ import click
 import numpy as np
 
 from bench.race.engine import status_of
-from bench.race.servers import SCHEMES, launched
+from bench.race.servers import SCHEMES, start_server
 from bench.report.rows import Writer
 from bench.speed.serve_speed import start
 
@@ -263,7 +263,7 @@ def main(
     settings = click.get_current_context().params
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="boc-soak-")))
-        node = stack.enter_context(launched(kind, work, heap)) if kind else None
+        node = stack.enter_context(start_server(kind, work, heap)) if kind else None
         at = f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0" if node else f"file:{work / 'index'}"
         changes = Changes(table.resolve(), work, at)
         changes.make(encoder)
