@@ -46,22 +46,22 @@ def backend(url: str) -> Backend:
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
-    found: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
-    return found
+    place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
+    return place
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
+    """Load the encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
     ``clip``; ``runtime`` replaces ``device``."""
-    kind, argument = _split(models.spec(spec))
-    found: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
-    return found
+    kind, argument = _parse_spec(models.spec(spec))
+    loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
+    return loaded
 
 
 def region_source(spec: str) -> RegionSource:
-    """The region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``files:DIR``."""
-    found: RegionSource = _package("encoders.regions").load(spec)
-    return found
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``files:DIR``."""
+    source: RegionSource = _package("encoders.regions").load(spec)
+    return source
 
 
 def trainer() -> ModuleType:
@@ -70,21 +70,21 @@ def trainer() -> ModuleType:
 
 
 def term_learner() -> ModuleType:
-    """The module that learns terms from pictures and their captions: learned_terms."""
+    """Import the module that learns terms from pictures and their captions: learned_terms."""
     return _module("encoders.training", "learned_terms")
 
 
 def converter() -> ModuleType:
-    """The module that converts published checkpoints to model folders: convert."""
+    """Import the module that converts published checkpoints to model folders: convert."""
     return _module("encoders.conversion", "convert")
 
 
 def aligner() -> ModuleType:
-    """The module that scores concept sets on a device: alignments."""
+    """Import the module that scores concept sets on a device: alignments."""
     return _module("encoders.runtime", "alignments")
 
 
-def _split(spec: str) -> tuple[str, str]:
+def _parse_spec(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:
         names = ", ".join(models.CATALOGUE)
@@ -93,7 +93,7 @@ def _split(spec: str) -> tuple[str, str]:
 
 
 def _package(folder: str) -> ModuleType:
-    """Our package ``folder``; BocError if another package has this name."""
+    """Import our package ``folder``; BocError if another package has this name."""
     package = import_module(folder)
     place = Path(next(iter(package.__path__))).resolve()
     if place != ROOT / folder.replace(".", "/"):
@@ -150,10 +150,10 @@ class Encoder(Protocol):
         """Decode and preprocess one picture, on the CPU. Raises ImageError if it cannot be used."""
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
-        """Embeddings of results of ``prepare``, one row per input."""
+        """Return embeddings of results of ``prepare``, one row per input."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Embeddings of sentences, one row per input."""
+        """Return embeddings of sentences, one row per input."""
 
 
 class Request(Protocol):
@@ -161,14 +161,14 @@ class Request(Protocol):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is sent as JSON; its arrays are those of numpy."""
+        """The body that is sent as JSON; its arrays are those of numpy."""
 
     @property
     def path(self) -> str:
-        """Where it is sent, behind the address of the server."""
+        """The path that it is sent to, behind the address of the server."""
 
-    def written(self, form: RequestForm) -> str:
-        """The body as JSON, or the request as a curl command."""
+    def render(self, form: RequestForm) -> str:
+        """Return the body as JSON, or the request as a curl command."""
 
 
 class Index(Protocol):
@@ -178,31 +178,31 @@ class Index(Protocol):
 
     @property
     def exact_vectors(self) -> bool:
-        """Whether ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
+        """True if ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
 
     @property
-    def unfinished(self) -> bool:
-        """Whether an edit is running or broke off, so that parts of it may be visible."""
+    def is_unfinished(self) -> bool:
+        """True if an edit is running or broke off, so that parts of it may be visible."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """The learned arrays of the codec, as stored with the index."""
+        """Return the learned arrays of the codec, as stored with the index."""
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        """At most ``request.k`` hits per query by dot product of frequencies, ordered by (-score, id).
+        """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by (-score, id).
 
-        Only items that share a term with the query are found. ``stages`` gets the milliseconds of postings, re-ranking
+        Hits share a term with the query. ``stages`` gets the milliseconds of postings, re-ranking
         and content, and the number of candidates. BackendError for options that the engine does not support.
         """
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        """The ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where
+        """Return the ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where
         a query has fewer than others.
 
         The content of the hits is not read where the engine need not.
         """
 
     def request(self, search: SearchRequest) -> Request:
-        """The HTTP request that has the hits of ``search`` for one query as its answer.
+        """Return the HTTP request that has the hits of ``search`` for one query as its answer.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
         """
@@ -210,52 +210,52 @@ class Index(Protocol):
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
-        """At most k hits per sentence by the full-text score (BM25) of the engine over sentences and text fields.
+        """Return at most k hits per sentence by the full-text score (BM25) over sentences and text fields.
 
         BackendError if the format of the index has no full-text index.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        """(len(ids), d) in the order of ``ids``, as stored, of the type ``vector_floats`` of the manifest.
+        """Return vectors (len(ids), d) in the order of ``ids``, as stored, of the type ``manifest.vector_floats``.
 
         KeyError for an unknown id.
         """
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
-        """The concept sets of items, in the order of ``ids``, as stored.
+        """Return the concept sets of items, in the order of ``ids``, as stored.
 
         KeyError for an unknown id; BackendError if the index stores no concept sets.
         """
 
     def items(self) -> Iterator[Item]:
-        """All items, ordered by id."""
+        """Yield all items, ordered by id."""
 
     def find(self, ids: Sequence[str]) -> list[Item]:
-        """Items by id, in the order of ``ids``; KeyError for an unknown id."""
+        """Return items by id, in the order of ``ids``; KeyError for an unknown id."""
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        """The ids of ``count`` items of one modality, or of all if there are fewer, drawn at random without repeats.
+        """Draw the ids of ``count`` items of one modality, or of all if there are fewer, at random without repeats.
 
         Every call on an index that was not edited draws the same.
         """
 
     def used_fields(self) -> set[str]:
-        """The metadata fields, but for text, of which at least one item has a value."""
+        """Return the metadata fields, but for text, of which at least one item has a value."""
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
+        """Return the bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """The stored term frequencies of items, in the order of ``ids``; KeyError for an unknown id.
+        """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an unknown id.
 
-        If ``among`` is given, only those terms; fewer are faster. Not used by searches.
+        With ``among`` only those terms; fewer are faster. Not used by searches.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """Number of items with each term (V,), counted by the engine. For checks."""
+        """Return the number of items with each term (V,), counted by the engine. For checks."""
 
-    def damaged(self) -> list[str]:
-        """The files whose bytes have changed; empty if the engine checks this itself."""
+    def damaged_files(self) -> list[str]:
+        """Return the files whose bytes have changed; empty if the engine checks this itself."""
 
 
 class IndexWriter(Protocol):
@@ -266,7 +266,7 @@ class IndexWriter(Protocol):
     """
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier load of the same contents left all of these ids, so that they need not be added."""
+        """Return whether an earlier load of the same contents left all of these ids, so that they need not be added."""
 
     def add(
         self,
@@ -319,16 +319,16 @@ class Attachment(Protocol):
         """The existing attachment, perhaps unfinished, whose code continues; else None."""
 
     def change(self, manifest: Manifest) -> dict[str, Any]:
-        """What ``begin`` adds to the mapping of the index; empty if it is there."""
+        """Return what ``begin`` adds to the mapping of the index; empty if it is there."""
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: dict[str, Any]) -> None:
         """Add ``change`` to the mapping, and store the code, unless it is there."""
 
-    def found(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
-        """The documents of items by their ids: (_id, routing, row). ``key`` is the field with the id of an item."""
+    def find(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
+        """Return the documents of items by id: (_id, routing, row). ``key`` is the field with the id of an item."""
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """A digest of what an item is made of; that of a document says whether it has the item already."""
+        """Return a digest of what an item is made of; that of a document says whether it has the item already."""
 
     def has(self, ids: Sequence[str]) -> None:
         """Record documents that have their item already."""
@@ -367,11 +367,11 @@ class Backend(Protocol):
         SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
         """
 
-    def learned(
+    def learn_once(
         self, name: str, key: str, learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """What ``learn`` returns, configuration and arrays of a code, for an index that several processes load: the
-        first one to ask learns, the others take it. ``key``, 12 hex digits, is the same if it would be the same."""
+        """Return what ``learn`` returns, configuration and arrays of a code, for an index that several processes load:
+        the first one to ask learns, the others take it. ``key``, 12 hex digits, is the same if it would be the same."""
 
     def open(self, name: str) -> Index:
         """Open an index; BackendError listing the existing ones if it is missing."""
@@ -380,7 +380,7 @@ class Backend(Protocol):
         """Open an index for editing; BackendError as ``open``."""
 
     def attach(self, name: str) -> Attachment:
-        """What is attached, or will be, to the documents of the index ``name`` of another program."""
+        """Open what is attached, or will be, to the documents of the index ``name`` of another program."""
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 
 def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to the lower index.
+    """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to the lower index.
 
-    For ``scores`` (n, m) those of each row, (n, min(k, m)). Scores must not be NaN.
+    For ``scores`` (n, m), those of each row, (n, min(k, m)). Scores must not be NaN.
     """
     if scores.ndim == 2:
         places = [topk(row, k) for row in scores]
@@ -30,22 +30,22 @@ def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def topk_positive(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
+    """Return ``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
     rows = np.flatnonzero(scores > 0)
     best: NDArray[np.int64] = rows[topk(scores[rows], k)]
     return best
 
 
 def topk_of_blocks(blocks: Iterable[NDArray[Any]], k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """``topk`` of rows whose scores are given as blocks of columns (n, b); indices and scores, both (n, k)."""
-    first, kept = 0, None
+    """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores, both (n, k)."""
+    first, top = 0, None
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
-        if kept is not None:  # before the block, since its indices are lower
-            places, block = np.concatenate([kept[0], places], axis=1), np.concatenate([kept[1], block], axis=1)
+        if top is not None:  # before the block, since its indices are lower
+            places, block = np.concatenate([top[0], places], axis=1), np.concatenate([top[1], block], axis=1)
         best = topk(block, k)
-        kept = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
-    if kept is None:
+        top = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
+    if top is None:
         raise ValueError("no block of scores; give one at least")
-    return kept
+    return top

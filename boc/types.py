@@ -134,12 +134,12 @@ class Ragged:
         return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
-        """The sets of these numbers, in the order given."""
+        """Return the sets of these numbers, in their order."""
         return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The sets of all parts, part by part."""
+        """Join the sets of all parts, part by part."""
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(np.concatenate([part.values for part in parts]), offsets)
@@ -170,7 +170,7 @@ class Embeddings:
         return len(self.vectors)
 
     def blocks(self) -> Iterator[Embeddings]:
-        """The same, some thousand items at a time; in one block if there are concept sets."""
+        """Yield some thousand items at a time; one block if there are concept sets."""
         if self.concepts is not None:
             yield self
             return
@@ -178,7 +178,7 @@ class Embeddings:
             yield Embeddings(self.modality, self.vectors[start : start + BLOCK])
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
-        """Those of some items, by their numbers, in the order given."""
+        """Return the embeddings of the items of these numbers, in their order."""
         return Embeddings(
             self.modality,
             self.vectors[chosen],
@@ -190,7 +190,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """What an index stores of items beside their vectors: their ``terms`` (n, V), and their concept sets, if any."""
+    """The ``terms`` (n, V) of items, and their concept sets, if any, as an index stores them beside vectors."""
 
     terms: TermMatrix
     concepts: StoredConcepts | None = None
@@ -241,7 +241,7 @@ class RegionBatch:
         return len(self.items)
 
     def regions(self) -> list[Regions]:
-        """The regions of each picture."""
+        """Return the regions of each picture."""
         assert self.features is not None
         assert self.boxes is not None
         return [Regions(self.features[i], self.boxes[i]) for i in range(len(self.items))]
@@ -294,8 +294,8 @@ class StoredConcepts:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def ragged(self) -> Ragged:
-        """The sets as float32; for small numbers of sets."""
+    def to_ragged(self) -> Ragged:
+        """Return the sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
         return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)
 
@@ -321,7 +321,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class QueryCode:
-    """How queries become terms by their nearest centroids, for engines that can do it themselves.
+    """The coding of queries by their nearest centroids, for engines that can do it themselves.
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest cosine among those of
     the nearest ``cells`` cells; their weights are exp((cosine - largest) / temperature) times ``top``, rounded, and at
@@ -365,7 +365,7 @@ class TextScore:
 
 @dataclass(eq=False)
 class SearchRequest:
-    """Ask an index for the best ``k`` items of each of n queries.
+    """A request for the best ``k`` items of an index for each of n queries.
 
     ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts the hits to
     pictures or sentences, ``filters`` to items that fulfil all of them. With ``rescore`` the k items are candidates,

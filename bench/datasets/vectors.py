@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.datasets.captions import DataError
-from bench.race.data import BATCH, K, Matrix, append, nearest, told
+from bench.race.data import BATCH, K, Matrix, append, log, nearest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 
@@ -134,7 +134,7 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
                 row = start + int(np.flatnonzero(bad)[0])
                 raise DataError(f"{path}: row {row} of {data.name.strip('/')} is zero or not finite; leave it out")
             append(writer, start, rows / lengths if unit else rows)
-            told(f"{target.name}: {start + len(rows)} of {len(data)}")
+            log(f"{target.name}: {start + len(rows)} of {len(data)}")
         writer.finish()
 
 

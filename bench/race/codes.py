@@ -1,25 +1,22 @@
-"""Engines of the race that answer from codes: ours and scipy.
+"""Our codes in the race.
 
-Ours is what users call, ``load_index`` and ``Searcher.search_vectors``: from the vector of a query to hits with their
-content, by query encoding, posting lists and re-ranking from float16, or from 8 bits (``dictionary:2 int8``). Batches
-are answered by ``Searcher.rank_vectors``, ids and scores as arrays, which is what the libraries of vectors give.
-``scipy`` (product with the transposed term matrix, ``argpartition``) answers from the same codes and re-scores in the
-same way; its bytes count float16 vectors and the arrays of the code.
+They are raced as users call them, ``load_index`` and ``Searcher.search_vectors``: from the vector of a query to hits
+with their content, by query encoding, posting lists and re-ranking from float16, or from 8 bits (``dictionary:2
+int8``). Batches are answered by ``Searcher.rank_vectors``, ids and scores as arrays, as libraries of vectors do.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.race.data import Data, K, Matrix, told
-from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, rescored
+from bench.race.data import Data, K, Matrix, log
+from bench.race.engine import Engine, Local, Setting, folder_of
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
@@ -28,12 +25,11 @@ from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, TermMatrix
+from boc.types import Embeddings
 
 NAME = "bench"
 INT8 = " int8"
 DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # candidates
-SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
 QUERY_Z = {
     "dictionary": (8, 16, 24, 32, 48, 64, 96, 128, 192),
     "scalar": (32, 64, 128, 256),
@@ -55,17 +51,16 @@ def is_raced(text: str) -> bool:
     return code.name in QUERY_Z and code.z is not None and code == Code(code.name, z=code.z)
 
 
-class Coded(Engine):
+class CodeEngine(Engine):
     """An index over a code; a setting is the terms of a query and the candidates that are re-ranked."""
 
     knobs = ("z", "R")
-    depths: Sequence[int] = DEPTHS
 
     def __init__(self, data: Data, code: str, codec: SurrogateCodec) -> None:
         parsed = parse_code(code)
         self.data, self.codec, self.z = data, codec, parsed.z or 1
         budgets = [z for z in QUERY_Z[parsed.name] if z <= codec.n_terms] or [codec.n_terms]
-        self.grid = list(product(budgets, [depth for depth in self.depths if depth < data.shape[0]] or [K]))
+        self.grid = list(product(budgets, [depth for depth in DEPTHS if depth < data.shape[0]] or [K]))
 
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting
@@ -74,11 +69,8 @@ class Coded(Engine):
     def vectors_read(self, setting: Setting) -> int | None:
         return setting[1]
 
-    def terms(self, query: Matrix) -> TermMatrix:
-        return self.codec.encode_queries(Embeddings(self.data.modality, query))
 
-
-class Ours(Coded, Local):
+class Ours(CodeEngine, Local):
     """The embedded engine."""
 
     library = "boc"
@@ -86,17 +78,15 @@ class Ours(Coded, Local):
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         self.searcher = Searcher.open(NAME, f"file:{folder}")
-        Coded.__init__(self, data, code_of(code), self.searcher.codec)
+        CodeEngine.__init__(self, data, code_of(code), self.searcher.codec)
 
     @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        codec, vectors = fitted(data, code_of(code)), "int8" if code.endswith(INT8) else "float16"
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
+        codec, vectors = load_codec(data, code_of(code)), "int8" if code.endswith(INT8) else "float16"
         with FeatureFile(data.gallery) as file:
             manifest = new_manifest(file, codec, vectors=vectors)
-            begun = time.perf_counter()
             for done in load_index(file, f"file:{folder}", NAME, codec, manifest):
-                told(f"{folder.name}: {done} items")
-        return Took(time.perf_counter() - begun)
+                log(f"{folder.name}: {done} items")
 
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
@@ -119,37 +109,7 @@ class Ours(Coded, Local):
         return [self.data.rows[hit.item.id] for hit in answer[0]]
 
 
-class Scipy(Coded, Local):
-    """Products of sparse matrices."""
-
-    library = "scipy"
-    beside = 2
-
-    def __init__(self, data: Data, folder: Path, code: str) -> None:
-        from scipy import sparse
-
-        Coded.__init__(self, data, code, fitted(data, code))
-        self.grid = [setting for setting in SLOW if setting in self.grid] or self.grid[-1:]
-        self.postings = sparse.load_npz(folder / "postings.npz")
-
-    @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        from scipy import sparse
-
-        begun, clock = time.perf_counter(), Clock()
-        postings = sparse.vstack(list(encoded(data, code, clock)), format="csr").T.tocsr()
-        sparse.save_npz(folder / "postings.npz", postings, compressed=False)
-        return Took(time.perf_counter() - begun - clock.seconds, clock.seconds)
-
-    def ask(self, query: Matrix) -> Any:
-        scores = self.terms(query) @ self.postings
-        rows = scores.indices
-        if len(rows) > self.depth:
-            rows = rows[np.argpartition(-scores.data, self.depth)[: self.depth]]
-        return rescored(query, rows.astype(np.int64), self.data)
-
-
-def fit(data: Data, kind: str) -> Took:
+def fit(data: Data, kind: str) -> None:
     """Fit a code such as ``bits`` and keep it."""
     folder = folder_of(data, f"codec {kind}")
     terms = data.terms if kind == "dictionary" else None
@@ -157,28 +117,17 @@ def fit(data: Data, kind: str) -> Took:
     for step in codec.steps:
         if "seed" in step.get_params():
             step.set_params(seed=data.seed)
-    begun = time.perf_counter()
     with FeatureFile(data.gallery) as file:
         fit_code(file, codec)
-    seconds = time.perf_counter() - begun
     arrays: dict[str, Any] = codec.arrays()
     np.savez(folder / "arrays.npz", **arrays)
     (folder / "config.json").write_text(json.dumps(codec.config()))
-    return Took(seconds)
 
 
-def fitted(data: Data, code: str) -> SurrogateCodec:
-    """The codec of a code such as ``bits:32``, as ``fit`` left it."""
+def load_codec(data: Data, code: str) -> SurrogateCodec:
+    """Load the codec of a code such as ``bits:32``, as ``fit`` left it."""
     parsed = parse_code(code)
     folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         codec = SurrogateCodec.restore(json.loads((folder / "config.json").read_text()), dict(arrays))
     return codec.set_budgets(parsed.z or 1, min(QUERY_Z[parsed.name][1], codec.n_terms))
-
-
-def encoded(data: Data, code: str, clock: Clock) -> Iterator[TermMatrix]:
-    """The term matrix of the gallery, block by block; ``clock`` times the encoding."""
-    encode = clock.around(fitted(data, code).encode_documents)
-    for start, block in data.blocks():
-        yield encode(Embeddings(data.modality, block))
-        told(f"{code}: encoded {start + len(block)}")

@@ -57,7 +57,7 @@ class Data:
             return "image" if file.count("image") else "text"
 
     @cached_property
-    def stored(self) -> NDArray[Any]:
+    def vectors(self) -> NDArray[Any]:
         """The vectors (n, d) of the gallery, memory-mapped."""
         with FeatureFile(self.gallery) as file:
             return np.asarray(file.memory_map(self.modality, "dense/vectors"))  # codes look longer at a subclass
@@ -65,8 +65,8 @@ class Data:
     @cached_property
     def halves(self) -> NDArray[np.float16]:
         """The same as float16, memory-mapped: what others than ours re-score from."""
-        if self.stored.dtype == np.float16 and self.stored.flags.aligned:
-            return self.stored
+        if self.vectors.dtype == np.float16 and self.vectors.flags.aligned:
+            return self.vectors
         path = self.work / "vectors.npy"
         if not path.exists():
             part = path.with_suffix(".part")
@@ -79,15 +79,15 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.stored.shape
+        return self.vectors.shape
 
     def blocks(self) -> Iterator[tuple[int, Matrix]]:
-        """All vectors, a block at a time, each with the number of its first row."""
-        for start in range(0, len(self.stored), BATCH):
-            yield start, self.stored[start : start + BATCH].astype(np.float32)
+        """Yield all vectors, a block at a time, each with the number of its first row."""
+        for start in range(0, len(self.vectors), BATCH):
+            yield start, self.vectors[start : start + BATCH].astype(np.float32)
 
     @cached_property
-    def asked(self) -> tuple[Matrix, Matrix]:
+    def query_sets(self) -> tuple[Matrix, Matrix]:
         """Queries that are reported, and those that choose."""
         first = read(self.queries)
         return (first, read(self.validation)) if self.validation else (first[::2], first[1::2])
@@ -99,15 +99,15 @@ class Data:
         if not path.exists():
             np.save(path, self._exact())
         rows = [set(row) for row in np.load(path, allow_pickle=False).tolist()]
-        n = len(self.asked[0])
+        n = len(self.query_sets[0])
         return rows[:n], rows[n:]
 
     def _exact(self) -> NDArray[np.int64]:
         """Row numbers (n, K) of the exact neighbours of the queries, then of the validation queries."""
         if self.truth is not None and self.validation is None:
-            given = np.load(self.truth, allow_pickle=False)
-            return np.concatenate([given[::2], given[1::2]])
-        return nearest(np.concatenate(self.asked), self.blocks())[1]
+            rows = np.load(self.truth, allow_pickle=False)
+            return np.concatenate([rows[::2], rows[1::2]])
+        return nearest(np.concatenate(self.query_sets), self.blocks())[1]
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -116,7 +116,7 @@ class Data:
             return {key: row for row, key in enumerate(file.ids(self.modality))}
 
     def check(self) -> None:
-        """UsageError if the work folder is of other files, or of another seed or vocabulary."""
+        """Raise UsageError if the work folder is of other files, or of another seed or vocabulary."""
         note, mine = self.work / "data.json", {"terms": self.terms, "seed": self.seed}
         for path in (self.gallery, self.queries, self.validation, self.truth):
             if path is not None:
@@ -127,22 +127,22 @@ class Data:
 
 
 def nearest(queries: Matrix, blocks: Iterable[tuple[int, Matrix]]) -> tuple[Matrix, NDArray[np.int64]]:
-    """Scores and rows of the K best by inner product of ``blocks`` (first row, vectors), best first; -inf and 0 where
-    there are fewer."""
+    """Return scores and rows of the K best by inner product of ``blocks`` (first row, vectors), best first; -inf and 0
+    where there are fewer."""
     import faiss
 
     scores, rows = np.full((len(queries), K), -np.inf, np.float32), np.zeros((len(queries), K), np.int64)
     for start, block in blocks:
-        found, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
-        both, where = np.hstack([scores, found]), np.hstack([rows, places + start])
+        block_scores, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
+        both, where = np.hstack([scores, block_scores]), np.hstack([rows, places + start])
         best = np.argsort(-both, axis=1, kind="stable")[:, :K]
         scores, rows = np.take_along_axis(both, best, axis=1), np.take_along_axis(where, best, axis=1)
-        told(f"exact answers over {start + len(block)} vectors")
+        log(f"exact answers over {start + len(block)} vectors")
     return scores, rows
 
 
 def first(gallery: Path, work: Path, count: int) -> Path:
-    """The first ``count`` items of a gallery as a feature file of their own; the gallery if it has no more."""
+    """Write the first ``count`` items of a gallery as a feature file of their own; the gallery if it has no more."""
     with FeatureFile(gallery) as file:
         modality: Modality = "image" if file.count("image") else "text"
         if file.count(modality) <= count:
@@ -159,7 +159,7 @@ def first(gallery: Path, work: Path, count: int) -> Path:
 
 
 def read(path: Path) -> Matrix:
-    """All vectors of a feature file, in memory."""
+    """Read all vectors of a feature file, in memory."""
     with FeatureFile(path) as file:
         return np.concatenate([file.vectors("image"), file.vectors("text")])
 
@@ -182,20 +182,20 @@ class Mixture:
         self.centres = (0.5 * heads + 0.5 * within).reshape(-1, self.rank)
 
     def block(self, number: int, count: int) -> Matrix:
-        """Unit vectors (count, dim)."""
+        """Draw unit vectors (count, dim)."""
         rng = np.random.default_rng([self.seed, 1, number])
         rows = self.centres[rng.integers(len(self.centres), size=count)]
         rows = rows + np.float32(0.6) * rng.standard_normal((count, self.rank), np.float32)
         return unit((rows @ self.basis + self.mean + noise(rng, (count, len(self.scales)), 0.3)) * self.scales)
 
-    def perturbed(self, rows: Matrix) -> Matrix:
-        """Unit vectors near ``rows``."""
+    def perturb(self, rows: Matrix) -> Matrix:
+        """Return unit vectors near ``rows``."""
         return unit(rows + noise(np.random.default_rng([self.seed, 2]), rows.shape, 0.62))
 
 
 def unit(rows: Matrix) -> Matrix:
-    found: Matrix = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return found
+    scaled: Matrix = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return scaled
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Matrix:
@@ -203,13 +203,13 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Ma
 
 
 def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
-    """Feature files of ``count`` items, and of ``queries`` twice: to report and to choose settings by.
+    """Write feature files of ``count`` items, and of ``queries`` twice: to report and to choose settings by.
 
     What is there is not drawn again; UsageError if it is something else, or for fewer items than queries are drawn of.
     """
     if count < 2 * queries:
         raise click.UsageError(
-            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --asked fewer"
+            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --queries fewer"
         )
     gallery = work / "gallery.h5"
     digest = f"{count}-{dim}-{queries}-{seed}".encode().hex().rjust(64, "0")
@@ -220,14 +220,14 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
             for start in range(writer.done, count, BATCH):
                 rows = mixture.block(start // BATCH, min(BATCH, count - start))
                 append(writer, start, rows)
-                told(f"drew {start + len(rows)} of {count} vectors")
+                log(f"drew {start + len(rows)} of {count} vectors")
             writer.finish()
     with FeatureFile(gallery) as file:
         if file.header != header:
             raise click.UsageError(f"{work} holds other synthetic data; name another --work")
         rng = np.random.default_rng([seed, 3])
         chosen = np.sort(rng.choice(count, 2 * queries, replace=False))
-        rows = mixture.perturbed(file.memory_map("image", "dense/vectors")[chosen].astype(np.float32))
+        rows = mixture.perturb(file.memory_map("image", "dense/vectors")[chosen].astype(np.float32))
     rng.shuffle(rows)
     paths = work / "queries.h5", work / "validation.h5"
     for path, part in zip(paths, (rows[:queries], rows[queries:]), strict=True):
@@ -239,12 +239,12 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
 
 
 def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
-    """Vectors of pictures that are numbered from ``start``."""
+    """Append vectors of pictures that are numbered from ``start``."""
     names = [f"{i:08d}.jpg" for i in range(start, start + len(vectors))]
     items = [Item(name, "image", f"/photos/{name}", name) for name in names]
     writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
 
 
-def told(line: str) -> None:
+def log(line: str) -> None:
     """Print a line of progress to stderr."""
     click.echo(line, err=True)

@@ -13,16 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bench.race.data import Data, K, Matrix, told
-from boc.rerank.dot import dot
+from bench.race.data import Data, Matrix, log
 
 PROCESSORS = os.sched_getaffinity(0)
 NOTE = "built.json"
@@ -32,34 +28,6 @@ Setting = tuple[int, ...]
 
 class UnavailableError(Exception):
     """An index cannot be had here; the text says why."""
-
-
-@dataclass
-class Took:
-    """Seconds that filling an index took: to ``encode`` all items, and to ``build`` without that; with it, if items are
-    encoded while others are written."""
-
-    build: float
-    encode: float = 0.0
-
-
-class Clock:
-    """The sum of the seconds that watched functions take."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, whose seconds are added to the sum."""
-
-        def watched(*arguments: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return function(*arguments)
-            finally:
-                self.seconds += time.perf_counter() - begun
-
-        return watched
 
 
 @dataclass(frozen=True)
@@ -125,7 +93,7 @@ class Local(Engine):
 
     @classmethod
     @abstractmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
         """Fill an empty ``folder``."""
 
     @abstractmethod
@@ -143,38 +111,30 @@ class Local(Engine):
         return {"index": files - inside, "vectors": inside + beside, "codec": codec, "rest": 0}
 
 
-def rescored(query: Matrix, rows: NDArray[np.int64], data: Data) -> NDArray[np.int64]:
-    """The K of ``rows`` nearest to the query, by float16."""
-    rows = np.sort(rows)
-    scores = dot(query[0], data.halves, rows)
-    best: NDArray[np.int64] = rows[np.argsort(-scores, kind="stable")[:K]]
-    return best
-
-
 def folder_of(data: Data, name: str) -> Path:
     return data.work / name.replace(" ", "-").replace(":", "-")
 
 
-def once(folder: Path, threads: int, task: Callable[..., Took], *arguments: Any) -> dict[str, float]:
-    """What ``task`` took when it filled ``folder``, now or in an earlier run: seconds to ``encode`` and to ``build``,
-    processor seconds (``cpu``) and the largest memory in bytes (``peak``)."""
+def once(folder: Path, threads: int, task: Callable[..., None], *arguments: Any) -> dict[str, float]:
+    """Have ``task`` fill ``folder`` unless an earlier run did; return its ``seconds``, processor seconds (``cpu``) and
+    largest memory in bytes (``peak``)."""
     note = folder / NOTE
     if not note.exists():
-        told(f"{folder.name}: building")
+        log(f"{folder.name}: building")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        took, cpu, peak = child(watched, threads, task, *arguments)
-        note.write_text(json.dumps({**asdict(took), "cpu": cpu, "peak": peak, "threads": threads}))
-    kept: dict[str, float] = json.loads(note.read_text())
-    return kept
+        note.write_text(json.dumps(child(measure, threads, task, *arguments)))
+    costs: dict[str, float] = json.loads(note.read_text())
+    return costs
 
 
-def watched(threads: int, task: Callable[..., Took], *arguments: Any) -> tuple[Took, float, int]:
-    """In a separate process: what ``task`` took, its processor seconds, and the largest memory of the process."""
+def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[str, float]:
+    """Run ``task`` in this process, and return what it cost."""
     use_threads(threads)
-    begun = time.process_time()
-    took = task(*arguments)
-    return took, time.process_time() - begun, status("VmHWM")
+    begun, cpu = time.perf_counter(), time.process_time()
+    task(*arguments)
+    seconds = time.perf_counter() - begun
+    return {"seconds": seconds, "cpu": time.process_time() - cpu, "peak": status("VmHWM"), "threads": threads}
 
 
 def child(task: Callable[..., Any], *arguments: Any) -> Any:

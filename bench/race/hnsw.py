@@ -57,7 +57,7 @@ def scale_of(data: Data) -> float:
     return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
 
 
-def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
+def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
     """Whole numbers to 127."""
     whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
     return whole

@@ -12,8 +12,8 @@ there is not built again. With it they are those of a search server (servers.py)
 at an address: our codes beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
 ``--index`` names indexes, of both sides if so wished.
 
-Settings are chosen on the validation queries (without such a file, on every other query) and told of the rest; how, and
-how they are timed, says timing.py. Queries per second and memory are those of settings that are compared.
+Settings are chosen on the validation queries (without such a file, on every other query), and the rest are reported;
+timing.py says how. Queries per second and memory are those of settings that are compared.
 
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
 is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
@@ -40,18 +40,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets import vectors
 from bench.race import engines
-from bench.race.data import Data, told
+from bench.race.data import Data, first, log, synthetic
 from bench.race.engine import PROCESSORS, Engine, Facts, Local, Setting, UnavailableError, use_threads
-from bench.race.options import Given, on_data
-from bench.race.servers import Server, started
-from bench.race.timing import Variant, measure, measure_rates, picked, spread, variants_of
+from bench.race.servers import Server, connect
+from bench.race.timing import Variant, best_at, measure, measure_rates, summarise, variants_of
 from bench.race.vectors import EF_CONSTRUCTION
 from bench.report.rows import Writer
 
@@ -74,10 +74,10 @@ Memory = tuple[int | None, int | None]
 class Place(Protocol):
     """Where indexes are: this process, or a server."""
 
-    def built(self, data: Data, name: str, threads: int) -> Facts:
+    def build(self, data: Data, name: str, threads: int) -> Facts:
         """Build it, if it is not there; UnavailableError if it cannot be had."""
 
-    def opened(self, data: Data, name: str) -> Engine: ...
+    def open_engine(self, data: Data, name: str) -> Engine: ...
 
     def memory(self, data: Data, name: str, setting: Setting) -> Memory:
         """Bytes of its own, and mapped."""
@@ -90,7 +90,7 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
     took = "" if variant.took is None else f"{variant.took:.2f}"
     read = "" if variant.vectors_read is None else str(variant.vectors_read)
-    rates = [cell for rates in variant.qps for cell in spread(rates, 0)]
+    rates = [cell for rates in variant.qps for cell in summarise(rates, 0)]
     seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
     sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]
     known = [size for size in memory if size is not None]
@@ -99,7 +99,7 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
         f"{sum(known) / items / 1000:.4f}" if known else "",
         f"{1e6 * facts.cpu / items / 3600:.4f}",
     ]
-    rounds = [joined(variant.medians, 4), *(joined(rates, 1) for rates in variant.qps)]
+    rounds = [join(variant.medians, 4), *(join(rates, 1) for rates in variant.qps)]
     return [
         engine.library, index, variant.label, str(int(engine.ours)), " ".join(f"{recall:.2f}" for recall in at),
         *recalls, *variant.percentile_cells(), took, read, *rates, *seconds, *sizes, *paper, *rounds,
@@ -110,30 +110,30 @@ def megabytes(size: int | None) -> str:
     return "" if size is None else f"{size / 1e6:.3f}"
 
 
-def joined(values: NDArray[np.float64], digits: int) -> str:
+def join(values: NDArray[np.float64], digits: int) -> str:
     return " ".join(f"{value:.{digits}f}" for value in values.tolist())
 
 
-def built(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
-    """All available ones; the others are reported."""
+def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
+    """Build all that are available, and report the others."""
     for server in {place.label: place for place in places.values() if isinstance(place, Server)}.values():
         server.warm_up(data, [name for name, place in places.items() if place is server], threads)
-    found = {}
+    facts = {}
     for name, place in places.items():
         try:
-            found[name] = place.built(data, name, threads)
+            facts[name] = place.build(data, name, threads)
         except UnavailableError as error:
-            told(f"{name}: left out, {error}")
-    return found
+            log(f"{name}: left out, {error}")
+    return facts
 
 
 def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], rounds: int, out: Writer) -> None:
     """Measure, and write a row for each setting."""
     use_threads(1)
-    groups = {name: variants_of(data, name, places[name].opened(data, name)) for name in facts}
+    groups = {name: variants_of(data, name, places[name].open_engine(data, name)) for name in facts}
     every = [variant for group in groups.values() for variant in group]
     measure(every, data, rounds, data.seed)
-    at = picked(groups)
+    at = best_at(groups)
     measure_rates([variant for variant in every if id(variant) in at], data, rounds)
     use_threads(1)
     for engine in {id(variant.engine): variant.engine for variant in every}.values():
@@ -148,33 +148,70 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
             out.write(*row(variant, facts[name], shown, recalls, data.shape[0]))
 
 
+def make_data(
+    gallery: Path | None, queries: Path | None, validation: Path | None, count: int | None, dim: int,
+    queries_drawn: int, work: Path, terms: int | None, seed: int, limit: int | None,
+) -> Data:  # fmt: skip
+    """Return the data with the first ``limit`` items of the gallery, made at the first use. UsageError if there is no
+    gallery, or the folder holds other data."""
+    work.mkdir(parents=True, exist_ok=True)
+    truth = None
+    if count is not None:
+        gallery, queries, validation = synthetic(work, count, dim, queries_drawn, seed)
+    elif gallery is not None and queries is None and vectors.is_ann(gallery):
+        files = vectors.convert(gallery, work / "data")
+        gallery, queries, truth = files.gallery, files.queries, files.truth
+    if gallery is None or queries is None:
+        raise click.UsageError("give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N")
+    cut = gallery if limit is None else first(gallery, work, limit)
+    data = Data(work, cut, queries, validation, terms, seed, truth if cut == gallery else None)
+    data.check()
+    return data
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 @click.command()
-@on_data
-@click.option("--index", "names", multiple=True, help="Such as 'boc bits:32', 'scipy bits:32', hnsw32 [default: all].")
+@click.argument("gallery", required=False, type=FILE)
+@click.argument("queries", required=False, type=FILE)
+@click.option("--validation", type=FILE, help="Choose settings.")
+@click.option("--synthetic", "count", type=int, help="Random data of so many items, in place of GALLERY and QUERIES.")
+@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
+@click.option("--queries", "queries_drawn", default=300, show_default=True, help="Synthetic queries.")
+@click.option(
+    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all it builds."
+)
+@click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
+@click.option("--threads", default=2, show_default=True, help="To build with, for every index.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--index", "names", multiple=True, help="Such as 'boc bits:32' or hnsw32 [default: all].")
 @click.option("--server", "servers", multiple=True, help="A kind of tests/servers to start, or elastic+http://...")
 @click.option("--heap", default="2g", show_default=True, help="Java heap of a server that is started.")
 @click.option("--limit", type=int, help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].")
 @click.option("--prepare", is_flag=True, help="Draw, answer exactly and build; measure nothing.")
 def main(
-    given: Given, names: tuple[str, ...], servers: tuple[str, ...], heap: str, limit: int | None, prepare: bool
-) -> None:
+    work: Path, threads: int, rounds: int, names: tuple[str, ...], servers: tuple[str, ...], heap: str,
+    limit: int | None, prepare: bool, **sources: Any,
+) -> None:  # fmt: skip
     """Race on GALLERY and QUERIES."""
-    use_threads(given.threads)
-    data = given.data(limit or (ON_SERVER if servers else None))
+    use_threads(threads)
+    data = make_data(work=work, limit=limit or (ON_SERVER if servers else None), **sources)
     with ExitStack() as stack:
-        places = chosen_places(names, servers, given.work, heap, stack)
+        places = chosen_places(names, servers, work, heap, stack)
         versions = {place.label: place.version for place in places.values() if isinstance(place, Server)}
         settings = {
-            "gallery": given.gallery or data.gallery, "items": data.shape[0], "dim": data.shape[1],
-            "queries": len(data.asked[0]), "chosen_by": len(data.asked[1]), "rounds": given.rounds,
-            "threads_to_build": given.threads, "indexes": list(places), "efConstruction": EF_CONSTRUCTION,
-            "terms": given.terms, "servers": versions, "heap": heap if servers else None,
+            "gallery": sources["gallery"] or data.gallery, "items": data.shape[0], "dim": data.shape[1],
+            "queries": len(data.query_sets[0]), "chosen_by": len(data.query_sets[1]), "rounds": rounds,
+            "threads_to_build": threads, "indexes": list(places), "efConstruction": EF_CONSTRUCTION,
+            "terms": data.terms, "servers": versions, "heap": heap if servers else None,
         }  # fmt: skip
-        with Writer(sys.stdout, __file__, settings, HEAD, seed=given.seed, extras=LIBRARIES) as out:
+        with Writer(sys.stdout, __file__, settings, HEAD, seed=data.seed, extras=LIBRARIES) as out:
             _ = data.top, data.halves  # before children need them
-            facts = built(data, places, given.threads)
+            facts = build_all(data, places, threads)
             if not prepare:
-                race(data, places, facts, given.rounds, out)
+                race(data, places, facts, rounds, out)
 
 
 def chosen_places(
@@ -182,7 +219,7 @@ def chosen_places(
 ) -> dict[str, Place]:
     """The indexes that are raced, each with its place; servers are started, and stopped with ``stack``."""
     use_threads(len(PROCESSORS))  # which servers inherit
-    running = {server.label: server for server in (stack.enter_context(started(s, work, heap)) for s in servers)}
+    running = {server.label: server for server in (stack.enter_context(connect(s, work, heap)) for s in servers)}
     here = [name for server in running.values() for name in server.all_names()] or engines.all_names()
     places: dict[str, Place] = {}
     for name in names or here:

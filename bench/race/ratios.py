@@ -8,8 +8,7 @@ theirs: below 1 we are faster, smaller, sooner; queries per second are the other
 the median over rounds with minimum and maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even``
 if they do not. ``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
 ``without_vectors`` is the share of bytes left if nothing is re-ranked and our vectors are dropped, which those that
-search by vectors cannot. An index over another code of ours is not compared, and where one side told nothing the cell
-is empty.
+search by vectors cannot. Where one side has no value the cell is empty.
 """
 
 from __future__ import annotations
@@ -36,35 +35,29 @@ Cells = Mapping[str, str]
 
 
 def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
-    """(recall, ours, theirs) of all that can be compared."""
+    """Yield (recall, ours, theirs) of all that can be compared."""
     recalls = sorted({at for row in table for at in row["at"].split()})
     for recall, one, other in product(recalls, table, table):
         both = recall in one["at"].split() and recall in other["at"].split()
-        if both and one["ours"] == "1" and other["ours"] != "1" and code_of(other) in ("", code_of(one)):
+        if both and one["ours"] == "1" and other["ours"] != "1":
             yield recall, one, other
 
 
-def code_of(row: Cells) -> str:
-    """The code, for example ``bits:32``; "" for an index of vectors."""
-    name = row["index"].partition(" ")[0]
-    return name if ":" in name else ""
-
-
-def compared(recall: str, one: Cells, other: Cells) -> list[str]:
-    """All cells but that of the race."""
-    rates = [cell for name in ("qps_1", "qps_2") for cell in spread(one, other, f"{name}_rounds", better=1)]
+def compare(recall: str, one: Cells, other: Cells) -> list[str]:
+    """Return all cells but that of the race."""
+    rates = [cell for name in ("qps_1", "qps_2") for cell in compare_rounds(one, other, f"{name}_rounds", better=1)]
     built = ("encode_s", "build_s")
     disk, vectors, theirs = number(one, "disk_mb"), number(one, "vectors_mb"), number(other, "disk_mb")
     without = "" if disk is None or vectors is None or theirs is None else quotient(disk - vectors, theirs)
     return [
-        recall, named(one), one["setting"], one["recall"], named(other), other["setting"], other["recall"],
-        *spread(one, other, "p50_rounds", better=-1), *rates,
+        recall, name_of(one), one["setting"], one["recall"], name_of(other), other["setting"], other["recall"],
+        *compare_rounds(one, other, "p50_rounds", better=-1), *rates,
         ratio(one, other, *built), ratio(one, other, *built, "fit_s"), ratio(one, other, "cpu_s"),
         ratio(one, other, "disk_mb"), without, ratio(one, other, "anon_mb"), ratio(one, other, "anon_mb", "file_mb"),
     ]  # fmt: skip
 
 
-def named(row: Cells) -> str:
+def name_of(row: Cells) -> str:
     return f"{row['engine']} {row['index']}"
 
 
@@ -73,7 +66,7 @@ def number(row: Cells, name: str) -> float | None:
 
 
 def ratio(one: Cells, other: Cells, *names: str) -> str:
-    """Of the sums of some columns."""
+    """Return the ratio of the sums of some columns."""
     values = [[number(row, name) for name in names] for row in (one, other)]
     if any(value is None for side in values for value in side):
         return ""
@@ -85,14 +78,14 @@ def quotient(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.3f}" if theirs else ""
 
 
-def spread(one: Cells, other: Cells, name: str, better: int) -> list[str]:
-    """Median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
+def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str]:
+    """Return median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
     if not one[name] or not other[name]:
         return [""] * 4
-    found = values(one[name]) / values(other[name])
-    ahead = better * np.sign(found - 1)
+    ratios = values(one[name]) / values(other[name])
+    ahead = better * np.sign(ratios - 1)
     verdict = "ours" if (ahead > 0).all() else "theirs" if (ahead < 0).all() else "even"
-    return [f"{f(found):.3f}" for f in (np.median, np.min, np.max)] + [verdict]
+    return [f"{f(ratios):.3f}" for f in (np.median, np.min, np.max)] + [verdict]
 
 
 def values(cell: str) -> NDArray[np.float64]:
@@ -105,11 +98,11 @@ def main(races: tuple[Path, ...]) -> None:
     """Ratios at equal recall, from files of rows of race.py."""
     with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
         for path in races:
-            found = read(path)
-            if "p50_rounds" not in found.columns or not found.is_complete:
+            rows = read(path)
+            if "p50_rounds" not in rows.columns or not rows.is_complete:
                 raise click.UsageError(f"{path}: not all rows of a race; give what race.py printed to its end")
-            for recall, one, other in pairs(found.table):
-                out.write(found.name, *compared(recall, one, other))
+            for recall, one, other in pairs(rows.table):
+                out.write(rows.name, *compare(recall, one, other))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
 
-``elasticsearch-9 dictionary:8``, ``elasticsearch-9 bits:48 sparse_vector byte`` (how the code is stored, and how
-the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
-loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
+``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader with two requests on
+their way and merged to one segment; codes are fitted, and items encoded,
 before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is part of their time.
 All return ten items with their content, over our own connection: ours from doc values, HNSW's from ``_source``, as
 programs read documents. HNSW is given vectors and asked in the fastest form that the server reads (hnsw.py). Vectors to
@@ -31,10 +30,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bench.race.codes import Coded, fit, fitted, is_raced
-from bench.race.data import Data, K, Matrix, told
+from bench.race.codes import CodeEngine, fit, is_raced, load_codec
+from bench.race.data import Data, K, Matrix, log
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
-from bench.race.hnsw import EFS, HNSW, STORED, base64_form, hnsw_index, hnsw_query, list_form, quantised, scale_of
+from bench.race.hnsw import EFS, HNSW, STORED, base64_form, hnsw_index, hnsw_query, list_form, quantise, scale_of
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
@@ -46,11 +45,10 @@ from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
-from indexing.server.term_fields import STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 
 ROOT = Path(__file__).resolve().parents[2]
-ASKED = 100  # queries before memory is looked at
+QUERIES = 100  # queries before memory is looked at
 ALL = 1_000_000  # candidates: every item that shares a term with the query
 CODES = ("dictionary:8", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -62,8 +60,8 @@ GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
-class Timed:
-    """A transport that remembers what the server said its last search took, in milliseconds."""
+class TimedTransport:
+    """A transport that remembers the milliseconds that the server counted for its last search."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -78,17 +76,17 @@ class Timed:
         return answer
 
 
-class Served(Engine):
+class ServerEngine(Engine):
     """An index on a server."""
 
-    timed: Timed
+    timed: TimedTransport
 
     @property
     def took(self) -> float:  # type: ignore[override]
         return self.timed.took
 
 
-class ServedCode(Served, Coded):
+class ServerCode(ServerEngine, CodeEngine):
     """Our codes."""
 
     ours = True
@@ -96,8 +94,8 @@ class ServedCode(Served, Coded):
     def __init__(self, server: Server, data: Data, what: str) -> None:
         code = what.partition(" ")[0]
         self.library, self.kind, self.timed = server.label, "", server.timed
-        self.searcher = Searcher(server.backend(what).open(server.name_of(what)))
-        Coded.__init__(self, data, code, self.searcher.codec)
+        self.searcher = Searcher(server.backend.open(server.name_of(what)))
+        CodeEngine.__init__(self, data, code, self.searcher.codec)
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
@@ -115,7 +113,7 @@ class ServedCode(Served, Coded):
         return [self.data.rows[hit.item.id] for hit in answer]
 
 
-class ServedGraph(Served):
+class ServerGraph(ServerEngine):
     """HNSW."""
 
     knobs: tuple[str, ...] = ("ef",)
@@ -127,7 +125,7 @@ class ServedGraph(Served):
         self.scale = scale_of(data) if what == "byte" else None
         self.choose(self.grid[0])
         self.form = base64_form
-        if self.scale is not None or not self._answers(data.asked[1][:1]):
+        if self.scale is not None or not self._answers(data.query_sets[1][:1]):
             self.form = list_form
 
     def _answers(self, query: Matrix) -> bool:
@@ -141,7 +139,7 @@ class ServedGraph(Served):
         (self.ef,) = setting
 
     def body(self, query: Matrix) -> Json:
-        vector: NDArray[Any] = query[0] if self.scale is None else quantised(query[0], self.scale)
+        vector: NDArray[Any] = query[0] if self.scale is None else quantise(query[0], self.scale)
         return {**hnsw_query(self.timed.engine, self.form(vector), self.ef), "size": K, "_source": ITEM}
 
     def ask(self, query: Matrix) -> Any:
@@ -160,87 +158,75 @@ class Server:
     made: list[str] = field(default_factory=list)  # indexes
 
     def __post_init__(self) -> None:
-        plain = self._connected("")
-        self.timed: Any = Timed(plain.transport)
-        about = plain.about()
-        self.version = f"{about['engine']} {about['version']}"
-        self.fields = [name for name in STRATEGIES if about[name].startswith("exact")]
-
-    def _connected(self, options: str) -> ServerBackend:
         mark = "&" if "?" in self.at else "?"
-        found = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600{options}")
-        if not isinstance(found, ServerBackend):
+        backend = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600")
+        if not isinstance(backend, ServerBackend):
             raise click.UsageError(f"{self.at} is no server; write elastic+http://HOST:PORT or opensearch+...")
-        return found
-
-    def backend(self, what: str) -> ServerBackend:
-        """The connection for a code, stored as it says."""
-        _, *ways = what.split(" ")
-        options = zip(("field", "vectors", "order", "store"), ways, strict=False)
-        found = self._connected("".join(f"&{option}={way}" for option, way in options))
-        found.transport = self.timed
-        return found
+        about = backend.about()
+        self.version: str = f"{about['engine']} {about['version']}"
+        self.timed: Any = TimedTransport(backend.transport)
+        self.backend: ServerBackend = backend
+        self.backend.transport = self.timed
 
     def all_names(self) -> list[str]:
-        """The names of the indexes that are compared by default."""
+        """Return the names of the indexes that are raced by default."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """UsageError unless ``name`` is the name of an index."""
-        what, *ways = name.split(" ")[1:] or [""]
-        coded = is_raced(what) and len(ways) <= 4 and set(ways[:1]) <= set(self.fields)
-        if not coded and (what not in HNSW[self.timed.engine] or ways):
-            raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}, {' '.join(self.fields)}")
+        """Raise UsageError unless ``name`` is the name of an index."""
+        what = name.partition(" ")[2]
+        if not is_raced(what) and what not in HNSW[self.timed.engine]:
+            raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}")
 
     def name_of(self, what: str) -> str:
-        """That on the server."""
+        """Return the name on the server."""
         return f"boc-bench-{re.sub('[^a-z0-9]+', '-', what)}"
 
-    def opened(self, data: Data, name: str) -> Engine:
+    def open_engine(self, data: Data, name: str) -> Engine:
         what = name.partition(" ")[2]
-        return ServedCode(self, data, what) if ":" in what else ServedGraph(self, data, what)
+        return ServerCode(self, data, what) if ":" in what else ServerGraph(self, data, what)
 
-    def built(self, data: Data, name: str, threads: int) -> Facts:
+    def build(self, data: Data, name: str, threads: int) -> Facts:
         """Load it. UnavailableError if the server has no such type."""
         what = name.partition(" ")[2]
         if ":" not in what:
             self._make_graph(data, what)
         self.made.append(what)
-        found = self._coded(data, what, threads) if ":" in what else self._graph(data, what)
-        told(f"{name}: {found.build:.1f} s, {found.disk / 1e6:.1f} MB")
-        return found
+        facts = self._load_code(data, what, threads) if ":" in what else self._load_graph(data, what)
+        log(f"{name}: {facts.build:.1f} s, {facts.disk / 1e6:.1f} MB")
+        return facts
 
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
         """Load the first code and the first graph of ``names``, and remove them. A server that was just started
         compiles during its first loads, which should count for no index."""
         for name in {":" in name: name for name in reversed(names)}.values():
             with suppress(UnavailableError):
-                self.built(data, name, threads)
+                self.build(data, name, threads)
         self.clear()
 
-    def _coded(self, data: Data, what: str, threads: int) -> Facts:
+    def _load_code(self, data: Data, what: str, threads: int) -> Facts:
         code, name = what.partition(" ")[0], self.name_of(what)
         kind = parse_code(code).name
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
-        codec, backend, mine = fitted(data, code), self.backend(what), time.process_time()
+        codec, mine = load_codec(data, code), time.process_time()
         begun = time.perf_counter()
         parts = [codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()]
         encode = time.perf_counter() - begun
         with FeatureFile(data.gallery) as file:
             manifest, items = new_manifest(file, codec, vectors="float16"), file.items(data.modality)
         begun, server = time.perf_counter(), self.cpu_seconds()
-        with backend.create(name, manifest, codec.arrays()) as writer:
+        with self.backend.create(name, manifest, codec.arrays()) as writer:
             for (start, block), terms in zip(data.blocks(), parts, strict=True):
                 writer.add(items[start : start + len(block)], terms, block)
             writer.commit()
         seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
-        sizes, arrays = backend.open(name).sizes(), sum(array.nbytes for array in codec.arrays().values())
+        sizes, arrays = self.backend.open(name).sizes(), sum(array.nbytes for array in codec.arrays().values())
         rest = sizes["other"] + sizes["concepts"]
         learned = min(arrays, rest)
         disk = {"index": sizes["postings"], "vectors": sizes["vectors"], "codec": learned, "rest": rest - learned}
-        return Facts(fitting["build"], encode, seconds, fitting["cpu"] + cpu, None, disk)
+        return Facts(fitting["seconds"], encode, seconds, fitting["cpu"] + cpu, None, disk)
 
-    def _graph(self, data: Data, what: str) -> Facts:
+    def _load_graph(self, data: Data, what: str) -> Facts:
         """The same documents with an indexed vector in place of terms, in the fastest form that the server reads."""
         name = self.name_of(what)
         with FeatureFile(data.gallery) as file:
@@ -250,7 +236,7 @@ class Server:
         begun, mine, server = time.perf_counter(), time.process_time(), self.cpu_seconds()
         with Bulk(self.timed, name) as bulk:
             for start, block in data.blocks():
-                vectors = block if scale is None else quantised(block, scale)
+                vectors = block if scale is None else quantise(block, scale)
                 for item, vector in zip(items[start : start + len(block)], vectors, strict=True):
                     shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
                     document = {**shown, "words": item.content, "vector": form(vector)}
@@ -258,7 +244,7 @@ class Server:
         for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
             self.timed.request("POST", f"/{name}/{step}", timeout=3600)
         seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
-        stored, graph = self._stored(name)
+        stored, graph = self._bytes_of(name)
         vectors_bytes = data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize
         index = max(0, graph - vectors_bytes)
         disk = {"index": index, "vectors": vectors_bytes, "codec": 0, "rest": stored - vectors_bytes - index}
@@ -273,17 +259,17 @@ class Server:
         except RefusedError as error:
             raise UnavailableError(f"the server has no such type ({error.reason})") from error
 
-    def _stored(self, name: str) -> tuple[int, int]:
-        """Bytes of an index, and those of Lucene's files of vectors, whose names end in ``.ve?`` and ``.vem?``."""
-        told_ = self.timed.request("GET", f"/{name}/_stats/store,segments", include_segment_file_sizes="true")
-        primaries = told_["_all"]["primaries"]
+    def _bytes_of(self, name: str) -> tuple[int, int]:
+        """Return the bytes of an index and of Lucene's files of vectors, whose names end in ``.ve?`` and ``.vem?``."""
+        stats = self.timed.request("GET", f"/{name}/_stats/store,segments", include_segment_file_sizes="true")
+        primaries = stats["_all"]["primaries"]
         files = primaries["segments"].get("file_sizes", {})
         graph = sum(int(entry["size_in_bytes"]) for kind, entry in files.items() if kind.startswith("ve"))
         return int(primaries["store"]["size_in_bytes"]), graph
 
     def _reads_base64(self, name: str, data: Data) -> bool:
-        """Whether the server takes a vector as text, which loads several times faster than numbers do."""
-        vector = data.stored[0].astype(np.float32)
+        """Return whether the server takes a vector as text, which loads several times faster than numbers do."""
+        vector = data.vectors[0].astype(np.float32)
         try:
             self.timed.request("PUT", f"/{name}/_doc/0", {"vector": base64_form(vector)})
         except RefusedError:
@@ -292,7 +278,7 @@ class Server:
         return True
 
     def cpu_seconds(self) -> float:
-        """Processor time that the nodes have used since they started."""
+        """Return the processor seconds that the nodes have used since they started."""
         nodes = self.timed.request("GET", "/_nodes/stats/process")["nodes"].values()
         return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
 
@@ -303,12 +289,12 @@ class Server:
         if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
             return None, None
         try:
-            return None, self._mapped(data, name, what, setting)
+            return None, self._mapped_bytes(data, name, what, setting)
         except BackendError as error:
-            told(f"{name}: what it maps is not known, {error}")
+            log(f"{name}: what it maps is not known, {error}")
             return None, None
 
-    def _mapped(self, data: Data, name: str, what: str, setting: Setting) -> int:
+    def _mapped_bytes(self, data: Data, name: str, what: str, setting: Setting) -> int:
         (node,) = self.timed.request("GET", "/_nodes/process")["nodes"].values()
         process = int(node["process"]["id"])
         for other in self.made:
@@ -316,9 +302,9 @@ class Server:
         before = status_of(process, "RssFile")
         self._ask_index(what, "_open")
         self.timed.request("GET", "/_cluster/health", wait_for_status="yellow", timeout=600)
-        engine = self.opened(data, name)
+        engine = self.open_engine(data, name)
         engine.choose(setting)
-        for query in data.asked[1][:ASKED]:
+        for query in data.query_sets[1][:QUERIES]:
             engine.ask(query[None])
         return max(0, status_of(process, "RssFile") - before)
 
@@ -343,7 +329,7 @@ class Server:
 
 
 @contextmanager
-def started(spec: str, work: Path, heap: str) -> Iterator[Server]:
+def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
     """The server at an address, or one of a kind of tests/servers, which is stopped in the end."""
     if "://" in spec:
         server = Server(spec.partition("+")[0], spec)
@@ -352,12 +338,12 @@ def started(spec: str, work: Path, heap: str) -> Iterator[Server]:
         finally:
             server.clear()
         return
-    with tempfile.TemporaryDirectory(dir=work) as folder, launched(spec, Path(folder), heap) as node:
+    with tempfile.TemporaryDirectory(dir=work) as folder, start_server(spec, Path(folder), heap) as node:
         yield Server(spec, f"{SCHEMES[node.kind.engine]}+{node.url}")
 
 
 @contextmanager
-def launched(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
+def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
     """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``; stopped in the end."""
     sys.path.append(str(ROOT))
     from tests import servers
@@ -366,7 +352,7 @@ def launched(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
         raise click.UsageError(f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address")
     try:
         node = servers.Server(kind, folder, heap=heap, optimise=True, **more)
-        told(f"starting {kind}")
+        log(f"starting {kind}")
         with node.start():
             yield node
     except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.race.data import Data, K, Matrix, told
+from bench.race.data import Data, K, Matrix, log
 from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
@@ -53,8 +53,8 @@ class Variant:
     @property
     def medians(self) -> NDArray[np.float64]:
         """Of each round."""
-        found: NDArray[np.float64] = np.median(self.times, axis=1)
-        return found
+        medians: NDArray[np.float64] = np.median(self.times, axis=1)
+        return medians
 
     @property
     def p50(self) -> float:
@@ -62,23 +62,23 @@ class Variant:
 
     def percentile_cells(self) -> list[str]:
         """Median over rounds, minimum and maximum of the 50th, 95th and 99th percentile."""
-        return [cell for q in (50, 95, 99) for cell in spread(np.percentile(self.times, q, axis=1), 3)]
+        return [cell for q in (50, 95, 99) for cell in summarise(np.percentile(self.times, q, axis=1), 3)]
 
 
-def spread(values: NDArray[np.float64], digits: int) -> list[str]:
-    """Median, minimum and maximum."""
+def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
+    """Return median, minimum and maximum."""
     return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)] if len(values) else ["", "", ""]
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
-    """The share of the exact top 10 that is found."""
-    found = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
-    return float(np.mean([len(best.intersection(rows)) / K for best, rows in zip(top, found, strict=True)]))
+    """Return the share of the exact top 10 among the answers."""
+    answers = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
+    return float(np.mean([len(best.intersection(rows)) / K for best, rows in zip(top, answers, strict=True)]))
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
-    """An index at the settings of its grid that no other clearly beats on the validation queries."""
-    queries, top = data.asked[1], data.top[1]
+    """Return an index at the settings of its grid that no other clearly beats on the validation queries."""
+    queries, top = data.query_sets[1], data.top[1]
     recalls: dict[Setting, float] = {}
     seconds = dict.fromkeys(engine.grid, math.inf)
     for _, setting in product(range(PASSES), engine.grid):
@@ -87,23 +87,23 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
         begun = time.perf_counter()
         recalls[setting] = recall_of(engine, queries, top)
         seconds[setting] = min(seconds[setting], time.perf_counter() - begun)
-    kept = [
+    variants = [
         Variant(name, engine, setting, recall, vectors_read=engine.vectors_read(setting))
         for setting, recall in recalls.items()
         if not any(recalls[other] >= recall and seconds[other] < CLEAR * seconds[setting] for other in recalls)
     ]
-    told(f"{name}: {len(kept)} of {len(recalls)} settings, recall to {max(v.validation for v in kept):.3f}")
-    return kept
+    log(f"{name}: {len(variants)} of {len(recalls)} settings, recall to {max(v.validation for v in variants):.3f}")
+    return variants
 
 
 def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
-    """Recall and times of all variants: in each round all answer a part of the queries in turns, then the next part."""
+    """Measure recall and times of all variants: in each round they answer part after part of the queries in turns."""
     rng = np.random.default_rng(seed)
-    queries, top = data.asked[0], data.top[0]
+    queries, top = data.query_sets[0], data.top[0]
     for variant in variants:
         variant.times = np.empty((rounds, len(queries)))
     server_times: dict[int, list[float]] = {}
-    told(f"timing {len(variants)} settings")
+    log(f"timing {len(variants)} settings")
     gc.collect()
     gc.freeze()
     for turn in range(rounds):
@@ -120,7 +120,7 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
                     variant.times[turn, i] = MILLISECONDS * (time.perf_counter() - begun)
                     if engine.took is not None:
                         server_times.setdefault(j, []).append(engine.took)
-        told(f"round {turn + 1} of {rounds}")
+        log(f"round {turn + 1} of {rounds}")
     gc.unfreeze()
     for j, variant in enumerate(variants):
         variant.took = float(np.mean(server_times[j])) if j in server_times else None
@@ -129,8 +129,8 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
 
 
 def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
-    """Queries per second of batches, on one processor and on two."""
-    queries = np.ascontiguousarray(data.asked[0])
+    """Measure queries per second of batches, on one processor and on two."""
+    queries = np.ascontiguousarray(data.query_sets[0])
     for variant in variants:
         variant.qps = np.empty((2, rounds))
     for threads, turn in product((1, 2), range(rounds)):
@@ -143,15 +143,15 @@ def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
 
 
 def fastest(variants: Sequence[Variant], recall: float) -> Variant | None:
-    """The fastest of one index that reaches a recall on the validation queries."""
+    """Return the fastest of one index that reaches a recall on the validation queries."""
     return min((v for v in variants if v.validation >= recall), key=lambda v: v.p50, default=None)
 
 
-def picked(groups: Mapping[str, Sequence[Variant]]) -> dict[int, list[float]]:
-    """By the identity of a variant: the recalls at which it is the fastest of its index."""
-    found: dict[int, list[float]] = {}
+def best_at(groups: Mapping[str, Sequence[Variant]]) -> dict[int, list[float]]:
+    """Return, by the identity of a variant, the recalls at which it is the fastest of its index."""
+    recalls: dict[int, list[float]] = {}
     for recall, group in product(RECALLS, groups.values()):
         best = fastest(group, recall)
         if best is not None:
-            found.setdefault(id(best), []).append(recall)
-    return found
+            recalls.setdefault(id(best), []).append(recall)
+    return recalls

@@ -1,8 +1,7 @@
-"""Engines of the race that answer from vectors: those of faiss, usearch, and numpy as brute force."""
+"""Engines of the race that answer from vectors: those of faiss and usearch."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.race.data import Data, K, Matrix, told
-from bench.race.engine import Local, Setting, Took, UnavailableError, rescored
+from bench.race.data import Data, K, Matrix, log
+from bench.race.engine import Local, Setting, UnavailableError
+from boc.rerank.dot import dot
 
 EF_CONSTRUCTION = 100
 EFS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
@@ -33,19 +33,17 @@ class Faiss(Local):
         self.data, self.index = data, faiss.read_index(str(folder / "index.faiss"))
 
     @staticmethod
-    def filled(index: Any, data: Data, folder: Path, train: int = 0) -> Took:
-        """Seconds to train on some rows, add all, and write the file."""
+    def fill(index: Any, data: Data, folder: Path, train: int = 0) -> None:
+        """Train on some rows, add all, and write the file."""
         import faiss
 
-        begun = time.perf_counter()
         if train:
             step = max(1, data.shape[0] // train)
-            index.train(data.stored[::step].astype(np.float32))
+            index.train(data.vectors[::step].astype(np.float32))
         for _, block in data.blocks():
             index.add(block)
-            told(f"{folder.name}: {index.ntotal} items")
+            log(f"{folder.name}: {index.ntotal} items")
         faiss.write_index(index, str(folder / "index.faiss"))
-        return Took(time.perf_counter() - begun)
 
     def ask(self, query: Matrix) -> Any:
         return self.index.search(query, K)[1][0]
@@ -62,10 +60,10 @@ class Flat(Faiss):
     beside = 4
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.index = self._filled(replace(data))  # which forgets its map of the gallery
+        self.index = self._build(replace(data))  # which forgets its map of the gallery
 
     @staticmethod
-    def _filled(data: Data) -> Any:
+    def _build(data: Data) -> Any:
         import faiss
 
         index = faiss.IndexFlatIP(data.shape[1])
@@ -74,10 +72,8 @@ class Flat(Faiss):
         return index
 
     @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        begun = time.perf_counter()
-        cls._filled(data)
-        return Took(time.perf_counter() - begun)
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
+        cls._build(data)
 
     def choose(self, setting: Setting) -> None:
         pass
@@ -92,12 +88,12 @@ class Hnsw(Faiss):
     inside = 4
 
     @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
         import faiss
 
         index: Any = faiss.IndexHNSWFlat(data.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
-        return cls.filled(index, data, folder)
+        cls.fill(index, data, folder)
 
     def choose(self, setting: Setting) -> None:
         (self.index.hnsw.efSearch,) = setting
@@ -125,7 +121,7 @@ class Ivf(Faiss):
         return f"IVF{cells},SQ8"
 
     @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
         import faiss
 
         count, dim = data.shape
@@ -135,7 +131,7 @@ class Ivf(Faiss):
             index = faiss.index_factory(dim, name, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             raise UnavailableError(f"faiss {faiss.__version__} has no {name}; install a newer one") from error
-        return cls.filled(index, data, folder, min(count, 64 * cells))
+        cls.fill(index, data, folder, min(count, 64 * cells))
 
     def choose(self, setting: Setting) -> None:
         self.lists.nprobe, self.depth = setting
@@ -144,15 +140,18 @@ class Ivf(Faiss):
         return self._best(query, self.index.search(query, self.depth)[1][0])
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        found = self.index.search(queries, self.depth)[1]
+        rows = self.index.search(queries, self.depth)[1]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda i: self._best(queries[i : i + 1], found[i]), range(len(queries))))
+            return list(pool.map(lambda i: self._best(queries[i : i + 1], rows[i]), range(len(queries))))
 
     def vectors_read(self, setting: Setting) -> int:
         return setting[1]
 
     def _best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rescored(query, rows[rows >= 0], self.data)  # faiss fills up with -1
+        """The K of ``rows`` nearest to the query, by float16."""
+        rows = np.sort(rows[rows >= 0])  # faiss fills up with -1
+        best: NDArray[np.int64] = rows[np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]]
+        return best
 
 
 class IvfPq(Ivf):
@@ -191,13 +190,12 @@ class Usearch(Local):
         return Index(ndim=data.shape[1], metric="ip", dtype="f16", connectivity=32, expansion_add=EF_CONSTRUCTION)
 
     @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        index, begun = cls._empty(data), time.perf_counter()
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
+        index = cls._empty(data)
         for start, block in data.blocks():
             index.add(np.arange(start, start + len(block)), block, threads=threads)
-            told(f"{folder.name}: {start + len(block)} items")
+            log(f"{folder.name}: {start + len(block)} items")
         index.save(str(folder / "index.usearch"))
-        return Took(time.perf_counter() - begun)
 
     def choose(self, setting: Setting) -> None:
         (self.index.expansion_search,) = setting
@@ -207,27 +205,3 @@ class Usearch(Local):
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         return self.index.search(queries, K, threads=threads).keys
-
-
-class Brute(Local):
-    """The product of the query with all vectors, in memory as float32."""
-
-    library = "numpy"
-    kind = "brute force"
-    grid = ((),)
-    beside = 4
-
-    def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.vectors = np.concatenate([block for _, block in replace(data).blocks()])
-
-    @classmethod
-    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        return Took(0.0)
-
-    def choose(self, setting: Setting) -> None:
-        pass
-
-    def ask(self, query: Matrix) -> Any:
-        scores = self.vectors @ query[0]
-        best = np.argpartition(-scores, K)[:K] if len(scores) > K else np.arange(len(scores))
-        return best[np.argsort(-scores[best], kind="stable")]

@@ -30,10 +30,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.race.data import Data, K, synthetic, told
+from bench.race.data import Data, K, log, synthetic
 from bench.race.engine import status as memory_of
 from bench.race.engine import use_threads
-from bench.race.servers import SCHEMES, launched
+from bench.race.servers import SCHEMES, start_server
 from bench.report.rows import Writer
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
@@ -53,7 +53,7 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
-    with launched(kind, folder / kind, "4g") as node:
+    with start_server(kind, folder / kind, "4g") as node:
 
         def seconds() -> float:
             nodes = node.request("GET", "_nodes/stats/process")["nodes"].values()
@@ -84,7 +84,7 @@ def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: in
 
 def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
     """Return the share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
-    answers = search_each(searcher, data.asked[part], candidates)
+    answers = search_each(searcher, data.query_sets[part], candidates)
     return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
 
 
@@ -114,11 +114,11 @@ def row(data: Data, kind: str | None, code: str, target: float, rounds: int, thr
         use_threads(1)
         searcher = Searcher.open(NAME, at)
         candidates = fewest(partial(recall_of, searcher, data, 1), target, min(MOST, data.shape[0]))
-        told(f"{candidates} candidates")
-        times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.asked[0], candidates)]
+        log(f"{candidates} candidates")
+        times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.query_sets[0], candidates)]
         sizes = sum(searcher.index.sizes().values()) / 1e6
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            memory_mb = pool.submit(memory, at, data.asked[0][:100], candidates).result()
+            memory_mb = pool.submit(memory, at, data.query_sets[0][:100], candidates).result()
         points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
         figures = [f"{value:.2f}" for value in (*took, server, sizes, *memory_mb)]
         if kind is None:

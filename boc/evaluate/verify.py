@@ -86,7 +86,7 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
     BocError if ``files`` lack an item.
     """
     expected = {**index.manifest.items, "postings": index.manifest.postings}
-    damaged = index.damaged()
+    damaged = index.damaged_files()
     if damaged:
         return Verification(
             0, 0, "nothing", [], [], {name: (count, count) for name, count in expected.items()}, [], damaged

@@ -132,7 +132,7 @@ def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done:
 
 def _add_batch(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:
     """Add a batch of items: the numbers of documents written and unchanged, and the items without a document."""
-    documents = place.found(batch.items, key)
+    documents = place.find(batch.items, key)
     changed, same = [], []
     for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
         row = place.row(item, vector)

@@ -333,7 +333,7 @@ def _shared_code(
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
     parts = [steps, file.contents(sets=codec.reads_concepts)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=text_of).encode()).hexdigest()[:12]
-    return SurrogateCodec.restore(*backend.learned(name, key, learn))
+    return SurrogateCodec.restore(*backend.learn_once(name, key, learn))
 
 
 def _state(item: Item) -> State:

@@ -180,7 +180,7 @@ class _FileWriter:
         concepts: StoredConcepts | None = None,
     ) -> None:
         """Write the next batch, of items of one modality."""
-        embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.ragged())
+        embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.to_ragged())
         self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
 
     def commit(self) -> None:
@@ -254,7 +254,7 @@ def _facts(
     exact: bool,
 ) -> Iterator[tuple[object, ...]]:
     """Yield what is to be the same of each item."""
-    sets = None if concepts is None else concepts.ragged()
+    sets = None if concepts is None else concepts.to_ragged()
     for i, item in enumerate(items):
         row = terms[[i]]
         code = (item, row.indices.tolist(), row.data.tolist()) if as_stored else (item.id, item.content)

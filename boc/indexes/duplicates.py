@@ -154,7 +154,7 @@ class _Near(defaultdict[str, dict[str, float]]):
 def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
     """Search for the near items of each item by its stored vector; more are requested while all are near."""
     index = searcher.index
-    concepts = index.concepts(ids).ragged() if searcher.codec.reads_concepts else None
+    concepts = index.concepts(ids).to_ragged() if searcher.codec.reads_concepts else None
     queries = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
     scores: list[dict[str, float]] = [{} for _ in ids]
     rows, depth = list(range(len(ids))), DEPTH

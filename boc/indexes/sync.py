@@ -333,7 +333,7 @@ class _Sync:
         """Return whether the index lacks no item, but a commit."""
         manifest = self._index.manifest
         noted = manifest.unreadable, manifest.table_facts
-        return self._index.unfinished or noted != (self._unreadable, self._table_facts)
+        return self._index.is_unfinished or noted != (self._unreadable, self._table_facts)
 
     def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
         counts = Counter(reuse.change for reuse in self._reuses)

@@ -48,12 +48,12 @@ class Background:
 
     @cached_property
     def items(self) -> list[Item]:
-        """Those of the sample."""
+        """The items of the sample."""
         return self._index.find(self._ids)
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
-        """Those of the sample, float32 (n, d)."""
+        """The vectors of the sample, float32 (n, d)."""
         return self._index.vectors(self._ids).astype(np.float32)
 
     @cached_property
@@ -74,30 +74,30 @@ class Background:
     def scores(
         self, query: Embeddings, metric: Metric, parts: Sequence[tuple[Embeddings, float]] = ()
     ) -> NDArray[np.float32]:
-        """The scores (n,) of items of the sample for a ``query`` of one row; by an alignment, of a hundred of them, as
-        the sum over weighted ``parts`` if there are any."""
+        """Return the scores (n,) of items of the sample for a ``query`` of one row; by an alignment, of a hundred of
+        them, as the sum over weighted ``parts`` if there are any."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
         return rescored(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
 
-    def spread(self, query: Embeddings, metric: Metric) -> float:
-        """The standard deviation of the scores; 1 if all are the same."""
+    def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
+        """Return the standard deviation of the scores; 1 if all are the same."""
         scores = self.scores(query, metric)
-        found = float(scores.std(dtype=np.float64)) if len(scores) > 1 else 0.0
-        return found if found > ALIKE else 1.0
+        deviation = float(scores.std(dtype=np.float64)) if len(scores) > 1 else 0.0
+        return deviation if deviation > ALIKE else 1.0
 
 
 def confidences(scores: Sequence[float], usual: NDArray[np.floating[Any]], total: int) -> NDArray[np.float64]:
-    """The confidence (k,) in 0 to 1 of hits by their ``scores``, best first.
+    """Return the confidence (k,) in 0 to 1 of hits by their ``scores``, best first.
 
     ``usual`` (n,) are the scores of a sample of the ``total`` items. Only differences count, and their ratios.
     """
-    found = np.asarray(scores, np.float64)
-    if not len(found) or not len(usual):
-        return np.zeros(len(found))
+    values = np.asarray(scores, np.float64)
+    if not len(values) or not len(usual):
+        return np.zeros(len(values))
     middle = float(np.median(usual))
     scale = max(middle - float(np.quantile(usual, SIXTH)), ALIKE)
-    height = float(found.max()) - middle
+    height = float(values.max()) - middle
     by_chance = total * NormalDist().cdf(-height / (WIDER * scale))
-    beside = (found - middle) / max(height, ALIKE)
+    beside = (values - middle) / max(height, ALIKE)
     return max(0.0, 1 - by_chance) * np.clip((beside - FOOT) / (1 - FOOT), 0, 1)

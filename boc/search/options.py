@@ -145,15 +145,15 @@ class SearchOptions:
 
     @property
     def of_vectors(self) -> list[str]:
-        """Names of the options given that need the vector of a query."""
-        return self._given("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
+        """Names of the options in use that need the vector of a query."""
+        return self._active("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
 
     @property
     def on_hits(self) -> list[str]:
-        """Names of the options given that work on hits, and not on ids and scores."""
-        return self._given("hybrid", "sort", "min_confidence", "mmr", "collapse")
+        """Names of the options in use that work on hits, and not on ids and scores."""
+        return self._active("hybrid", "sort", "min_confidence", "mmr", "collapse")
 
-    def _given(self, *names: str) -> list[str]:
+    def _active(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) not in (None, False)]
 
     def _check_hybrid(self) -> None:
@@ -175,7 +175,7 @@ class SearchOptions:
             )
 
 
-def parsed(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
+def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
     """Return filters as values, for an index that declares ``fields``. BocError says how to write one."""
     each = (filters,) if isinstance(filters, (str, Filter)) else filters
     if not isinstance(each, Sequence):

@@ -62,7 +62,7 @@ class Query:
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
-        if not self.wanted:
+        if not self.positive:
             raise BocError("there is nothing to look for; add a sentence, a picture or an item that is wanted")
 
     @classmethod
@@ -77,7 +77,7 @@ class Query:
         weight: float = BETA,
         unlike_weight: float = GAMMA,
     ) -> Query:
-        """A question by Rocchio's formula.
+        """Make a question by Rocchio's formula.
 
         Parameters
         ----------
@@ -107,14 +107,14 @@ class Query:
         ))  # fmt: skip
 
     @property
-    def wanted(self) -> list[Part]:
+    def positive(self) -> list[Part]:
         """The parts of weight above 0."""
         return [part for part in self.parts if part.weight > 0]
 
     @property
     def words(self) -> str | None:
         """The wanted sentences, for a search that counts words; None if there are none."""
-        return " ".join(str(part.value) for part in self.wanted if part.kind == "text") or None
+        return " ".join(str(part.value) for part in self.positive if part.kind == "text") or None
 
     @property
     def ids(self) -> frozenset[str]:
@@ -122,7 +122,7 @@ class Query:
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
 
     def with_metric(self, options: SearchOptions) -> SearchOptions:
-        """``options``, re-ranking by vectors for a picture or an item beside other parts, if they name no metric.
+        """Re-rank by vectors: ``options`` for a picture or an item beside other parts, unless they name a metric.
 
         Alignment would find each region of the picture again, whatever the other parts say: in an index that re-ranks
         by it, a picture and a colour found the thing in that colour first in 16 % of queries, by vectors in 50 %.
@@ -134,7 +134,7 @@ class Query:
 
 
 def parse_text(typed: str) -> tuple[str | None, list[str]]:
-    r"""The sentence and the unwanted words of what a user typed: ``a dog -snow -"two cats"``.
+    r"""Return the sentence and the unwanted words of what a user typed: ``a dog -snow -"two cats"``.
 
     A minus before a letter or quotes, at the beginning or after a space, marks what is unwanted; ``\-`` is a minus.
 
@@ -149,7 +149,7 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """The one query of weighted ``parts``, each of one row: the unit vector of their weighted sum.
+    """Return the one query of weighted ``parts``, each of one row: the unit vector of their weighted sum.
 
     Its modality is that of the first wanted part, its concept set the union of those of the wanted parts, or None if
     one has none. A single part is the query itself. BocError if the parts cancel each other.

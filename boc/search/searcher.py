@@ -25,10 +25,10 @@ from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
 from boc.search.background import Background, confidences
-from boc.search.options import SearchOptions, check_texts, parsed
+from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
-from boc.search.variety import varied
+from boc.search.variety import select_varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
 from boc.vectors import are_plain
 
@@ -121,7 +121,7 @@ class Searcher:
     def stored(self, id: str) -> Embeddings:
         """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
-        concepts = self.index.concepts([id]).ragged() if sets else None
+        concepts = self.index.concepts([id]).to_ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
 
     @cached_property
@@ -309,7 +309,7 @@ class Searcher:
         """The options with keywords replaced, whose filters are values; BocError for a field that is none."""
         options = SearchOptions.of(options, **keywords)
         if options.filters:
-            options = replace(options, filters=parsed(options.filters, self.index.manifest.fields))
+            options = replace(options, filters=parse_filters(options.filters, self.index.manifest.fields))
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         return options
@@ -342,7 +342,7 @@ class Searcher:
 
         def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
             pairs = zip(query.parts, encoded, strict=True)
-            return [(one, part.weight / background.spread(one, metric)) for part, one in pairs]
+            return [(one, part.weight / background.standard_deviation(one, metric)) for part, one in pairs]
 
         metric = self._metric(options)
         whole = compose(weighted("dot"))
@@ -391,7 +391,7 @@ class Searcher:
         """The hits of one query, chosen from more hits by maximal marginal relevance or without near-duplicates."""
         plain = replace(options, mmr=None, collapse=False)
         near = self.background(self.target(options.find)).near if options.collapse else None
-        return varied(
+        return select_varied(
             lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near, options.mmr
         )
 

@@ -135,7 +135,7 @@ async def request_body(request: Request, service: Served, question: Parameters, 
         def write(snapshot: Snapshot) -> str:
             encoded = [] if query.ids else [service.library.part(snapshot, each, sent) for each in query.parts]
             try:
-                return snapshot.searcher.request(query, question.options(snapshot), encoded=encoded).written("body")
+                return snapshot.searcher.request(query, question.options(snapshot), encoded=encoded).render("body")
             except UnreachableError:
                 raise
             except BackendError as error:

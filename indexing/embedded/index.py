@@ -67,7 +67,7 @@ class EmbeddedIndex:
     """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
-    unfinished = False
+    is_unfinished = False
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -231,7 +231,7 @@ class EmbeddedIndex:
         counts: NDArray[np.int64] = np.sum([part.segment.count(part.live) for part in self._parts], axis=0)
         return counts
 
-    def damaged(self) -> list[str]:
+    def damaged_files(self) -> list[str]:
         """The files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
 

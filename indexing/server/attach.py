@@ -116,7 +116,7 @@ class Attachment:
         refresh(self._transport, fresh.physical)
         self._remember(replace(fresh, state=replace(state, blocks=blocks)))
 
-    def found(self, items: Sequence[Item], key: str | None) -> dict[str, list[tuple[str, str | None, str]]]:
+    def find(self, items: Sequence[Item], key: str | None) -> dict[str, list[tuple[str, str | None, str]]]:
         """Return the documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with
         the id of an item; None: it is the _id."""
         places: dict[str, list[tuple[str, str | None, str]]] = {item.id: [] for item in items if item.id}

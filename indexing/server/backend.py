@@ -43,7 +43,7 @@ class ServerBackend:
         number, count = shard_of(part)
         return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
 
-    def learned(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
+    def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)
 
     def open(self, name: str) -> ServerIndex:

@@ -42,7 +42,7 @@ class Contents:
         return self._vectors.exact
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         return self.generation.state.state == "editing"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -148,7 +148,7 @@ class Contents:
             counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
         return counts
 
-    def damaged(self) -> list[str]:
+    def damaged_files(self) -> list[str]:
         """Return nothing: Lucene keeps checksums of its files."""
         return []
 

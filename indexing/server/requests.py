@@ -334,7 +334,7 @@ class HttpRequest:
         """The path behind the address of the server. A shard that cannot answer is an error, not a gap in the hits."""
         return f"{self.index}/_search?allow_partial_search_results=false"
 
-    def written(self, form: RequestForm) -> str:
+    def render(self, form: RequestForm) -> str:
         """Return the body as JSON, or the whole request as a curl command."""
         # One entry per line: long lists of numbers would take a line per number otherwise.
         entries = [f'  "{name}": {dumps(value).decode()}' for name, value in self.body.items()]

@@ -664,7 +664,7 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
         if number == 5:
             backend.compact(name)
         index = backend.open(name)
-        assert index.damaged() == []
+        assert index.damaged_files() == []
         assert index.manifest.source == source
         assert index.manifest.unreadable == unreadable
         assert index.manifest.same_contents(replace(manifest, source=source))
@@ -803,7 +803,7 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         ours, theirs = copy.concepts(ids), source.concepts(ids)
         assert np.array_equal(ours.offsets, theirs.offsets)
         assert same_matrix(ours.values, theirs.values)
-        assert np.array_equal(ours.ragged().values, theirs.ragged().values)
+        assert np.array_equal(ours.to_ragged().values, theirs.to_ragged().values)
     vectors = Embeddings("image", halves(queries.shape[0], 1))
     for rescore in (None, Rescore("dot", vectors, 7)):
         assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(

@@ -163,7 +163,7 @@ def command(
         collapse=collapse,
     )
     if form is not None:
-        click.echo(searcher.request(_query(text, images, like), search_options).written(form))
+        click.echo(searcher.request(_query(text, images, like), search_options).render(form))
         return
     if queries is not None:
         answers = _by_file(searcher, queries, search_options, words=mode == "words")

@@ -91,16 +91,16 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
     texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alignment, "CELLS", cells)
-        found = alignments(texts, pictures, metric)
-    assert (found.shape, found.dtype) == ((len(words), len(regions)), np.float32)
+        scores = alignments(texts, pictures, metric)
+    assert (scores.shape, scores.dtype) == ((len(words), len(regions)), np.float32)
     expected = [[slow_alignment(picture, text, metric) for picture in regions] for text in words]
-    for row, right in zip(found.tolist(), expected, strict=True):
+    for row, right in zip(scores.tolist(), expected, strict=True):
         assert row == pytest.approx(right, abs=1e-5)
     by_words = StoredConcepts(unit_rows(pictures.values), pictures.offsets)
-    for row, text in zip(found, words, strict=True):
+    for row, text in zip(scores, words, strict=True):
         assert row.tolist() == pytest.approx(align(text, by_words, metric, asks_by_words=True).tolist(), abs=1e-5)
     by_regions = StoredConcepts(unit_rows(texts.values), texts.offsets)
-    for column, sets in zip(found.T, regions, strict=True):
+    for column, sets in zip(scores.T, regions, strict=True):
         scores = align(sets, by_regions, metric, asks_by_words=False)
         assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
 
@@ -143,7 +143,7 @@ def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(r
     for dtype in CONCEPT_DTYPES:
         stored = store(sets, dtype)
         assert (stored.values.dtype, stored.offsets.tolist()) == (dtype, [0, 3, 3, 4])
-        error = np.abs(stored.ragged().values - unit)
+        error = np.abs(stored.to_ragged().values - unit)
         if stored.scales is not None:
             assert (error <= 0.5001 * stored.scales[:, None] + 1e-7).all()
             assert np.allclose(stored.scales, np.abs(unit).max(axis=1) / 127)
@@ -158,12 +158,12 @@ def test_products_lose_nothing_but_what_storing_lost(dtype: str, m: int, n: int,
     rng = np.random.default_rng(m)
     queries = (scale * rng.standard_normal((m, width))).astype(np.float32)
     rows = np.rint(40 * rng.standard_normal((n, width))) if dtype == "int8" else rng.standard_normal((n, width))
-    kept = rows.clip(-127, 127).astype(dtype)
-    found = products(queries, kept)
-    exact = queries.astype(np.float64) @ kept.astype(np.float64).T
-    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(kept.astype(np.float64), axis=1)
-    assert found.dtype == np.float32
-    assert (np.abs(found - exact) <= (1e-4 if dtype == "int8" else 1e-6) * bound).all()
+    rounded_rows = rows.clip(-127, 127).astype(dtype)
+    scores = products(queries, rounded_rows)
+    exact = queries.astype(np.float64) @ rounded_rows.astype(np.float64).T
+    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(rounded_rows.astype(np.float64), axis=1)
+    assert scores.dtype == np.float32
+    assert (np.abs(scores - exact) <= (1e-4 if dtype == "int8" else 1e-6) * bound).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
@@ -225,8 +225,8 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         rows = np.zeros((len(halves), width), np.float16)
         rows[:, place] = halves
         with computing_by(path):
-            found = dot(np.eye(width, dtype=np.float32)[place], rows)
-        np.testing.assert_array_equal(found, halves.astype(np.float32))
+            column = dot(np.eye(width, dtype=np.float32)[place], rows)
+        np.testing.assert_array_equal(column, halves.astype(np.float32))
 
 
 @pytest.mark.parametrize("width", [1, 5, 64, 83])
@@ -238,8 +238,8 @@ def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
         rows[:, place] = np.tile(whole, len(scales)).astype(np.uint8)
         rows[:, width:] = np.repeat(scales, len(whole))[:, None].view(np.uint8)
         with computing_by(path):
-            found = dot(np.eye(width, dtype=np.float32)[place], rows)
-        np.testing.assert_array_equal(found, np.outer(scales, whole).ravel().astype(np.float32))
+            column = dot(np.eye(width, dtype=np.float32)[place], rows)
+        np.testing.assert_array_equal(column, np.outer(scales, whole).ravel().astype(np.float32))
 
 
 @pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
@@ -249,9 +249,9 @@ def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
     rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
     with np.errstate(over="ignore"):
-        found, expected = stored(rows, "float16"), rows.astype(np.float16)
-    assert found.dtype == np.float16
-    assert found.tobytes() == expected.tobytes()
+        halves, expected = stored(rows, "float16"), rows.astype(np.float16)
+    assert halves.dtype == np.float16
+    assert halves.tobytes() == expected.tobytes()
 
 
 FLOATS = st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(width=32)
@@ -260,10 +260,10 @@ FLOATS = st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32)
 @given(rows=arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 9)), elements=FLOATS))
 def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
     whole, scales = rounded(rows)
-    found = kept(rows, "int8")
-    assert (whole.dtype, scales.dtype, found.dtype) == (np.int8, np.float32, np.float32)
+    values = kept(rows, "int8")
+    assert (whole.dtype, scales.dtype, values.dtype) == (np.int8, np.float32, np.float32)
     largest = float(np.finfo(np.float32).max)
-    for row, numbers, scale, again in zip(rows.tolist(), whole.tolist(), scales.tolist(), found.tolist(), strict=True):
+    for row, numbers, scale, again in zip(rows.tolist(), whole.tolist(), scales.tolist(), values.tolist(), strict=True):
         most = max(abs(x) for x in row)
         if not all(abs(x) < largest for x in row):  # nor are comparisons with NaN true
             assert np.isnan(again).all()
@@ -304,8 +304,8 @@ def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) 
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
     with computing_by(path):
         for query in np.eye(24, dtype=np.float32):
-            found = dot(query, mapped, np.array([49, 0, 49]))
-            assert found.tolist() == (restored(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
+            scores = dot(query, mapped, np.array([49, 0, 49]))
+            assert scores.tolist() == (restored(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
 
 
 @pytest.mark.parametrize("dtype", VECTORS)

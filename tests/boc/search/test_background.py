@@ -18,9 +18,9 @@ SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=20)
 
 @given(scores=SCORES, usual=SCORES, total=st.integers(1, 10**6))
 def test_a_better_hit_is_no_less_sure(scores: list[float], usual: list[float], total: int) -> None:
-    found = confidences(sorted(scores, reverse=True), np.array(usual), total)
-    assert ((found >= 0) & (found <= 1)).all()
-    assert (np.diff(found) <= 1e-12).all()
+    values = confidences(sorted(scores, reverse=True), np.array(usual), total)
+    assert ((values >= 0) & (values <= 1)).all()
+    assert (np.diff(values) <= 1e-12).all()
 
 
 @given(seed=st.integers(0, 99), shift=st.floats(-3, 3), factor=st.floats(0.01, 100))

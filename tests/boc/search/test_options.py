@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from boc.errors import BocError
-from boc.search.options import SearchKeywords, SearchOptions, parsed
+from boc.search.options import SearchKeywords, SearchOptions, parse_filters
 from boc.types import FieldType, Filter
 
 
@@ -60,9 +60,9 @@ FIELDS: dict[str, FieldType] = {"width": "integer", "tag": "keyword"}
 def test_filters_are_texts_or_values() -> None:
     wide, tagged = Filter("width", ">", 10), Filter("tag", "=", "sea")
     for filters in ("width>10", wide, ["width>10"], (wide,)):
-        assert parsed(filters, FIELDS) == (wide,)
-    assert parsed(["width > 10", tagged], FIELDS) == (wide, tagged)
-    assert parsed((), FIELDS) == ()
+        assert parse_filters(filters, FIELDS) == (wide,)
+    assert parse_filters(["width > 10", tagged], FIELDS) == (wide, tagged)
+    assert parse_filters((), FIELDS) == ()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_filters_are_texts_or_values() -> None:
 )
 def test_other_filters_are_refused_with_the_right_form(filters: Any, message: str) -> None:
     with pytest.raises(BocError, match=message):
-        parsed(filters, FIELDS)
+        parse_filters(filters, FIELDS)
 
 
 def test_names_load_no_other_module_of_ours_and_no_numpy() -> None:

@@ -81,7 +81,7 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({}, "nothing to look for"),
         ({"minus": ["snow"], "unlike": ["1.jpg"]}, "nothing to look for"),
@@ -91,16 +91,16 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
         ({"like": ["1.jpg"], "weight": float("inf")}, "a weight of inf"),
     ],
 )
-def test_what_cannot_be_asked_is_told_with_the_next_step(given: dict[str, object], message: str) -> None:
+def test_query_errors(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(BocError, match=message):
-        Query.of(**given)  # type: ignore[arg-type]
+        Query.of(**arguments)  # type: ignore[arg-type]
 
 
 def test_rocchio_gives_each_kind_of_part_its_weight() -> None:
-    found = Query.of("a dog", images=["1.jpg"], like=["2", "3"], minus=["snow"], unlike=["4"], weight=6)
-    assert [part.weight for part in found.parts] == [1, 2, 2, 2, -0.25, -0.25]
-    assert found.words == "a dog"
-    assert found.ids == {"2", "3", "4"}
+    query = Query.of("a dog", images=["1.jpg"], like=["2", "3"], minus=["snow"], unlike=["4"], weight=6)
+    assert [part.weight for part in query.parts] == [1, 2, 2, 2, -0.25, -0.25]
+    assert query.words == "a dog"
+    assert query.ids == {"2", "3", "4"}
 
 
 @given(vectors=tied_vectors((2, 4)), weights=st.lists(WEIGHTS, min_size=4, max_size=4), factor=WEIGHTS)
@@ -119,14 +119,14 @@ def test_what_is_unwanted_moves_the_query_away_and_more_weight_further(
 ) -> None:
     assume(np.linalg.norm(vectors, axis=1).min() > 0)
     away = vectors[-1] / np.linalg.norm(vectors[-1])
-    wanted = [(row(vector), 1.0) for vector in vectors[:-1]]
+    positive = [(row(vector), 1.0) for vector in vectors[:-1]]
     less, more = sorted((less, more))
     try:
-        before = compose([*wanted, (row(away), 1e-9)])  # two parts at least, so that it has unit length
-        found = [compose([*wanted, (row(away), -weight)]).vectors[0] @ away for weight in (less, more)]
+        before = compose([*positive, (row(away), 1e-9)])  # two parts at least, so that it has unit length
+        cosines = [compose([*positive, (row(away), -weight)]).vectors[0] @ away for weight in (less, more)]
     except BocError:  # they cancel each other
         return
-    assert found[1] - 1e-5 <= found[0] <= before.vectors[0] @ away + 1e-5
+    assert cosines[1] - 1e-5 <= cosines[0] <= before.vectors[0] @ away + 1e-5
 
 
 def test_parts_that_cancel_each_other_are_refused() -> None:
@@ -141,9 +141,9 @@ def test_an_alignment_of_parts_is_the_weighted_sum_of_theirs(metric: Metric) -> 
     stored = store(Ragged.from_sets([rng.standard_normal((n, 5)) for n in (3, 0, 4)], 5), "float16")
     sets = [rng.standard_normal((n, 5)).astype(np.float32) for n in (2, 3)]
     parts = [(row(each[0], each), weight) for each, weight in zip(sets, (1.5, -0.5), strict=True)]
-    found = rescored(Rescore(metric, compose(parts), 3, parts), 0, stored, "image")
+    scores = rescored(Rescore(metric, compose(parts), 3, parts), 0, stored, "image")
     alone = [rescored(Rescore(metric, part, 3), 0, stored, "image") for part, _ in parts]
-    assert found == pytest.approx(1.5 * alone[0] - 0.5 * alone[1], abs=1e-5)
+    assert scores == pytest.approx(1.5 * alone[0] - 0.5 * alone[1], abs=1e-5)
 
 
 def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) -> None:
@@ -157,9 +157,9 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
 def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
-    found: Searcher = request.getfixturevalue(which)
+    searcher: Searcher = request.getfixturevalue(which)
     twice = Query((Part("text", TEXT), Part("text", TEXT, 0.5)))
-    assert ids(found.search_query(twice, k=8, rm=5)) == ids(found.search(TEXT, k=8, rm=5))
+    assert ids(searcher.search_query(twice, k=8, rm=5)) == ids(searcher.search(TEXT, k=8, rm=5))
 
 
 def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
@@ -176,9 +176,9 @@ def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
         cosines = vectors @ vector
         total += part.weight * cosines / cosines.std()
     best = [pictures[i] for i in np.argsort(-total) if pictures[i] not in query.ids]
-    found = searcher.search_query(query, k=37, rm=40)
-    assert ids(found) == best[: len(found)]
-    assert len(found) > 30
+    hits = searcher.search_query(query, k=37, rm=40)
+    assert ids(hits) == best[: len(hits)]
+    assert len(hits) > 30
 
 
 def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
@@ -210,7 +210,9 @@ def test_an_unknown_item_is_named(searcher: Searcher) -> None:
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
 
 
-def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(aligned: Searcher) -> None:
+def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(
+    aligned: Searcher,
+) -> None:
     both = Query((Part("text", "a red box"), Part("item", "001.png")))
     by_vectors, by_alignment = (aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw"))
     assert aligned.search_query(both, k=5, rm=8) == by_vectors != by_alignment

@@ -33,10 +33,10 @@ def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int) -> None:
         places = [ranking.index(key) + 1 for ranking in rankings if key in ranking]
         scores[key] = sum(Fraction(1, 60 + place) for place in places)
     expected = sorted(scores, key=lambda key: (-scores[key], key))[:k]
-    found = reciprocal_rank_fusion([hits_of(ranking) for ranking in rankings], k)
-    assert [hit.item.id for hit in found] == expected
-    assert [hit.score for hit in found] == pytest.approx([float(scores[key]) for key in expected], rel=1e-15)
-    assert all(hit.item == picture(hit.item.id) for hit in found)
+    hits = reciprocal_rank_fusion([hits_of(ranking) for ranking in rankings], k)
+    assert [hit.item.id for hit in hits] == expected
+    assert [hit.score for hit in hits] == pytest.approx([float(scores[key]) for key in expected], rel=1e-15)
+    assert all(hit.item == picture(hit.item.id) for hit in hits)
 
 
 @given(rankings=RANKINGS, seed=st.randoms(use_true_random=False))
@@ -50,8 +50,8 @@ def test_the_order_of_the_rankings_does_not_count(rankings: list[list[str]], see
 @given(ranking=st.lists(st.sampled_from("abcdefgh"), unique=True))
 def test_one_ranking_keeps_its_order(ranking: list[str]) -> None:
     for copies in (1, 3):
-        found = reciprocal_rank_fusion([hits_of(ranking)] * copies, 10)
-        assert [hit.item.id for hit in found] == ranking
+        hits = reciprocal_rank_fusion([hits_of(ranking)] * copies, 10)
+        assert [hit.item.id for hit in hits] == ranking
 
 
 class WordIndex(EmbeddedIndex):
@@ -60,16 +60,16 @@ class WordIndex(EmbeddedIndex):
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
-        self.asked = (k, modality, tuple(filters))
-        found = []
+        self.request = (k, modality, tuple(filters))
+        hits = []
         for text in texts:
             counts = [
                 Hit(item, float(sum(word in item.content.split() for word in text.split())))
                 for item in self.items()
                 if modality in (None, item.modality)
             ]
-            found.append(sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k])
-        return found
+            hits.append(sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k])
+        return hits
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         if request.words is None:
@@ -95,13 +95,13 @@ def test_rrf_fuses_the_rescored_candidates_with_the_words(
     searcher: Searcher, captions: tuple[Embeddings, list[str]]
 ) -> None:
     queries, texts = captions
-    found = searcher.search_vectors(queries, texts=texts, k=4, rm=3, find="text", hybrid="rrf")
-    assert searcher.index.asked == (12, "text", ())  # type: ignore[attr-defined]
+    results = searcher.search_vectors(queries, texts=texts, k=4, rm=3, find="text", hybrid="rrf")
+    assert searcher.index.request == (12, "text", ())  # type: ignore[attr-defined]
     ranked = searcher.search_vectors(queries, k=12, rm=1, find="text")
     matched = searcher.index.match(texts, 12, "text")
-    assert found == [reciprocal_rank_fusion(pair, 4) for pair in zip(ranked, matched, strict=True)]
-    assert [len(hits) for hits in found] == [4] * 6
-    for text, hits in zip(texts, found, strict=True):
+    assert results == [reciprocal_rank_fusion(pair, 4) for pair in zip(ranked, matched, strict=True)]
+    assert [len(hits) for hits in results] == [4] * 6
+    for text, hits in zip(texts, results, strict=True):
         assert searcher.search(text, k=4, rm=3, find="text", hybrid="rrf") == hits
 
 
@@ -139,8 +139,8 @@ def test_rescoring_in_the_index_equals_rescoring_its_vectors(
     queries, _ = captions
     for modality in ("image", "text"):
         candidates = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 30, modality))
-        found = searcher.search_vectors(queries, k=10, rm=3, find=modality)
-        for hits, all_hits, query in zip(found, candidates, queries.vectors, strict=True):
+        results = searcher.search_vectors(queries, k=10, rm=3, find=modality)
+        for hits, all_hits, query in zip(results, candidates, queries.vectors, strict=True):
             ids = [hit.item.id for hit in all_hits]
             scores = searcher.index.vectors(ids).astype(np.float64) @ query.astype(np.float64)
             assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:10], abs=1e-5)

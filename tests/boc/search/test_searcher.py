@@ -25,11 +25,11 @@ from tests.oracles import assert_canonical, term_matrices
 
 @given(terms=term_matrices((4, 9), 5), z=st.integers(1, 11))
 def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(terms: sparse.csr_array, z: int) -> None:
-    found = heaviest(terms, z)
-    assert_canonical(found, terms.shape)
-    for row, cut in zip(terms.toarray().tolist(), found.toarray().tolist(), strict=True):
-        kept = sorted((j for j, f in enumerate(row) if f), key=lambda j: (-row[j], j))[:z]
-        assert cut == [f if j in kept else 0 for j, f in enumerate(row)]
+    heavy = heaviest(terms, z)
+    assert_canonical(heavy, terms.shape)
+    for row, cut in zip(terms.toarray().tolist(), heavy.toarray().tolist(), strict=True):
+        expected = sorted((j for j, f in enumerate(row) if f), key=lambda j: (-row[j], j))[:z]
+        assert cut == [f if j in expected else 0 for j, f in enumerate(row)]
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
     codes = searcher.codec.encode_queries(queries)
     for z in (1, 3, 1000):
         stages = Stages()
-        found = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
+        hits = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
         rescore = Rescore("dot", queries, 4)
-        assert found == searcher.index.search(SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore))
+        assert hits == searcher.index.search(SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore))
         assert stages.codes is not None
         assert np.diff(stages.codes.indptr).tolist() == [min(z, n) for n in np.diff(codes.indptr).tolist()]
-        assert found == searcher.search_vectors(queries, k=4, rm=2, query_z=z)
+        assert hits == searcher.search_vectors(queries, k=4, rm=2, query_z=z)
         alone = searcher.search("a red box", k=4, rm=2, query_z=z)
-        assert [hit.item for hit in alone] == [hit.item for hit in found[0]]
+        assert [hit.item for hit in alone] == [hit.item for hit in hits[0]]
     with pytest.raises(BocError, match="query_z must be at least 1"):
         searcher.search("a red box", query_z=0)
 
@@ -135,20 +135,20 @@ def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
 
 
 def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
-    found = searcher.stored("003.png#1")
-    assert found.modality == "text"
-    assert found.vectors.dtype == np.float32
-    assert np.array_equal(found.vectors, searcher.index.vectors(["003.png#1"]))
+    embeddings = searcher.stored("003.png#1")
+    assert embeddings.modality == "text"
+    assert embeddings.vectors.dtype == np.float32
+    assert np.array_equal(embeddings.vectors, searcher.index.vectors(["003.png#1"]))
     with pytest.raises(KeyError):
         searcher.stored("none such")
 
 
 def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher) -> None:
     encoder = searcher.encoder
-    found = searcher.renewed(force=True)
-    assert found.encoder is encoder
-    assert found.index is not searcher.index
-    assert found.search("a red box") == searcher.search("a red box")
+    fresh = searcher.renewed(force=True)
+    assert fresh.encoder is encoder
+    assert fresh.index is not searcher.index
+    assert fresh.search("a red box") == searcher.search("a red box")
 
 
 def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only(
@@ -165,11 +165,11 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     for _ in range(2):  # the same items in place of those that are there, as many as before
         assert boc("add", "photos", photos, "--at", at).exit_code == 0
         fetched.clear()
-        found = searcher.renewed()
-        assert found is not searcher
-        assert fetched == [found.index]
-        assert found.index.manifest.items == searcher.index.manifest.items
-        searcher = found
+        fresh = searcher.renewed()
+        assert fresh is not searcher
+        assert fetched == [fresh.index]
+        assert fresh.index.manifest.items == searcher.index.manifest.items
+        searcher = fresh
     before = searcher.search_vectors(searcher.stored("003.png"), k=5)
     assert boc("compact", "photos", "--at", at).exit_code == 0
     assert searcher.renewed() is searcher

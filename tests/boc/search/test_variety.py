@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from boc.errors import BocError
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.search.variety import collapsed, diverse
+from boc.search.variety import collapse, diverse
 from boc.types import Hit
 from tests.helpers import boc
 from tests.oracles import picture
@@ -54,19 +54,19 @@ def slow(hits: list[Hit], vectors: np.ndarray, k: int, balance: float) -> list[i
 @given(n=st.integers(1, 12), k=st.integers(1, 14), seed=st.integers(0, 99), balance=st.sampled_from([0, 0.3, 0.7, 1]))
 def test_marginal_relevance_is_that_of_a_slow_loop(n: int, k: int, seed: int, balance: float) -> None:
     hits, vectors = some(n, seed)
-    found = [hits.index(hit) for hit in diverse(hits, vectors, k, balance)]
+    order = [hits.index(hit) for hit in diverse(hits, vectors, k, balance)]
     scores = np.array([hit.score for hit in hits])
-    assert len(found) == len(set(found)) == min(n, k)
+    assert len(order) == len(set(order)) == min(n, k)
     if balance == 1:
-        assert scores[found].tolist() == scores[: min(n, k)].tolist()
+        assert scores[order].tolist() == scores[: min(n, k)].tolist()
     expected = slow(hits, vectors, k, balance)
-    first = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
+    first = next((i for i, (a, b) in enumerate(zip(order, expected, strict=True)) if a != b), None)
     if first is not None:  # only where two are worth the same but for rounding
         cosines = vectors @ vectors.T
         spread = (np.ptp(scores) or 1, np.ptp(cosines) or 1)
         worth = [
-            balance * scores[i] / spread[0] - (1 - balance) * cosines[i, found[:first]].max() / spread[1]
-            for i in (found[first], expected[first])
+            balance * scores[i] / spread[0] - (1 - balance) * cosines[i, order[:first]].max() / spread[1]
+            for i in (order[first], expected[first])
         ]
         assert worth[0] == pytest.approx(worth[1], abs=1e-5)
 
@@ -74,15 +74,17 @@ def test_marginal_relevance_is_that_of_a_slow_loop(n: int, k: int, seed: int, ba
 @given(n=st.integers(0, 14), seed=st.integers(0, 99), threshold=st.floats(0.5, 1))
 def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(n: int, seed: int, threshold: float) -> None:
     hits, vectors = some(n, seed)
-    kept, places = collapsed(hits, vectors, threshold)
-    assert [hits[place].item.id for place in places] == [hit.item.id for hit in kept]
+    shown, places = collapse(hits, vectors, threshold)
+    assert [hits[place].item.id for place in places] == [hit.item.id for hit in shown]
     row = {hit.item.id: i for i, hit in enumerate(hits)}
-    for i, one in enumerate(kept):
-        assert all(vectors[row[one.item.id]] @ vectors[row[other.item.id]] < threshold + ROUNDING for other in kept[:i])
+    for i, one in enumerate(shown):
+        assert all(
+            vectors[row[one.item.id]] @ vectors[row[other.item.id]] < threshold + ROUNDING for other in shown[:i]
+        )
         for id in one.duplicates:
             assert row[id] > row[one.item.id]
             assert vectors[row[id]] @ vectors[row[one.item.id]] >= threshold - ROUNDING
-    assert sorted(row) == sorted([*(hit.item.id for hit in kept), *(id for hit in kept for id in hit.duplicates)])
+    assert sorted(row) == sorted([*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)])
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +96,12 @@ def test_a_balance_of_one_is_the_ranking_and_collapsing_fills_up(searcher: Searc
     plain = searcher.search(TEXT, k=6)
     assert searcher.search(TEXT, k=6, mmr=1) == plain
     every = searcher.search(TEXT, k=40)
-    found = searcher.search(TEXT, k=6, collapse=True)
-    assert found[0].item == plain[0].item
-    hidden = {id for hit in found for id in hit.duplicates}
-    assert not hidden & {hit.item.id for hit in found}
+    hits = searcher.search(TEXT, k=6, collapse=True)
+    assert hits[0].item == plain[0].item
+    hidden = {id for hit in hits for id in hit.duplicates}
+    assert not hidden & {hit.item.id for hit in hits}
     if hidden:
-        assert len(found) == min(6, len(searcher.search(TEXT, k=40, collapse=True)))
+        assert len(hits) == min(6, len(searcher.search(TEXT, k=40, collapse=True)))
     assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
 
 
@@ -112,10 +114,10 @@ def test_the_command_shows_confidence_and_refuses_what_cannot_be(library: Path) 
     none = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 1)
     assert (none.exit_code, none.stdout) == (0, "")
     assert "nothing has a confidence of 1; a smaller --min-confidence shows more" in none.stderr
-    for wanted, message in (
+    for options, message in (
         ({"mmr": 1.5}, "mmr must be from 0 to 1"),
         ({"min_confidence": -1}, "min_confidence must be from 0 to 1"),
         ({"min_confidence": 0, "hybrid": "rrf"}, "leave one of the two out"),
     ):
         with pytest.raises(BocError, match=message):
-            SearchOptions(**wanted)  # type: ignore[arg-type]
+            SearchOptions(**options)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from indexing.embedded.index import EmbeddedIndex
 from indexing.file import connect
 from tests.boc.evaluate.test_verify import build, fitted
 from tests.helpers import boc
-from tests.indexing.embedded.test_crash import KEYS, edited, loaded, start, tell
+from tests.indexing.embedded.test_crash import KEYS, make_edit, make_load, start, tell
 from tests.indexing.embedded.test_model_based import (
     NAME,
     Kind,
@@ -43,8 +43,8 @@ DAMAGES = (*SAME_SIZE, "flip", "cut", "longer", "gone", "another")
 
 def make(folder: Path) -> Model:
     """An index of several segments with deleted rows, and with all that an index can hold."""
-    first, model = loaded(Kind("float16", "int8"), KEYS, 0)
-    second, model = edited(model, KEYS[3:9], KEYS[20:27], 1)
+    first, model = make_load(Kind("float16", "int8"), KEYS, 0)
+    second, model = make_edit(model, KEYS[3:9], KEYS[20:27], 1)
     for step in (first, second):
         step(EmbeddedBackend(folder))
     EmbeddedBackend(folder).open(NAME)
@@ -104,9 +104,9 @@ def judge(folder: str, first: str, last: str) -> None:
     for number in range(int(first), int(last)):
         rng = random.Random(number)
         path = rng.choice(files_of(home))
-        with damaged(path, rng.choice(DAMAGES), rng, number):
-            told = opened(home, path, lambda index: assert_all_answers(index, model))
-            tell(told or "harmless")
+        with temporary_damage(path, rng.choice(DAMAGES), rng, number):
+            refusal = refusal_of(home, path, lambda index: assert_all_answers(index, model))
+            tell(refusal or "harmless")
 
 
 def overlook(folder: str, first: str, last: str) -> None:
@@ -123,15 +123,17 @@ def overlook(folder: str, first: str, last: str) -> None:
         rng = random.Random(number)
         path = rng.choice(stamped)
         whole = path.read_bytes()
-        with damaged(path, rng.choice(SAME_SIZE), rng, number):
-            wanted = [str(path)] if path.read_bytes() != whole else []
-            found = index.damaged()
-            told = opened(home, path, lambda index: ask(index, model))
-            tell(told or "overlooked" if found == wanted else f"{found} are said to be damaged, but {wanted} are")
+        with temporary_damage(path, rng.choice(SAME_SIZE), rng, number):
+            expected = [str(path)] if path.read_bytes() != whole else []
+            files = index.damaged_files()
+            refusal = refusal_of(home, path, lambda index: ask(index, model))
+            tell(
+                refusal or "overlooked" if files == expected else f"{files} are said to be damaged, but {expected} are"
+            )
 
 
 @contextmanager
-def damaged(path: Path, kind: str, rng: random.Random, number: int) -> Iterator[None]:
+def temporary_damage(path: Path, kind: str, rng: random.Random, number: int) -> Iterator[None]:
     """Damage a file, and mend it."""
     tell(f"{number}: {kind} of {path.parent.name}/{path.name}")
     whole = path.read_bytes()
@@ -140,7 +142,7 @@ def damaged(path: Path, kind: str, rng: random.Random, number: int) -> Iterator[
     path.write_bytes(whole)
 
 
-def opened(home: Path, path: Path, check: Callable[[EmbeddedIndex], None]) -> str:
+def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedIndex], None]) -> str:
     """How the index in ``home`` was refused for the damaged file ``path``; nothing if ``check`` found it right."""
     try:
         check(EmbeddedBackend(home.parent).open(home.name))
@@ -164,25 +166,25 @@ def verdicts(function: Callable[..., None], folder: Path) -> Iterator[tuple[str,
     """(damage, what came of it) of all damages; the processes that try them must not die."""
     for first in range(0, FLIPS, BATCH):
         process = start(function, folder / str(first), first, min(FLIPS, first + BATCH))
-        told = process.communicate()[0].splitlines()
-        assert process.returncode == 0, f"ended by {process.returncode} after {told[-1]}"
-        yield from zip(told[::2], told[1::2], strict=True)
+        lines = process.communicate()[0].splitlines()
+        assert process.returncode == 0, f"ended by {process.returncode} after {lines[-1]}"
+        yield from zip(lines[::2], lines[1::2], strict=True)
 
 
 @pytest.mark.slow
 def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path) -> None:
-    found = list(verdicts(judge, tmp_path))
-    assert len(found) == FLIPS
-    assert [each for each in found if each[1] not in ("refused", "harmless")] == []
-    assert sum(verdict == "refused" for _, verdict in found) > FLIPS / 2
+    results = list(verdicts(judge, tmp_path))
+    assert len(results) == FLIPS
+    assert [each for each in results if each[1] not in ("refused", "harmless")] == []
+    assert sum(verdict == "refused" for _, verdict in results) > FLIPS / 2
 
 
 @pytest.mark.slow
 def test_a_check_of_all_bytes_finds_what_opening_overlooks(tmp_path: Path) -> None:
-    found = list(verdicts(overlook, tmp_path))
-    assert len(found) == FLIPS
-    assert [each for each in found if each[1] not in ("refused", "overlooked")] == []
-    assert sum(verdict == "overlooked" for _, verdict in found) > FLIPS / 4
+    results = list(verdicts(overlook, tmp_path))
+    assert len(results) == FLIPS
+    assert [each for each in results if each[1] not in ("refused", "overlooked")] == []
+    assert sum(verdict == "overlooked" for _, verdict in results) > FLIPS / 4
 
 
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
@@ -202,8 +204,8 @@ def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
 @pytest.mark.parametrize("stamps", ["changed", "unchanged"])
 def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamps: str) -> None:
     build(connect(f"file:{tmp_path}"), "photos", fitted())
-    told = boc("verify", "photos", "--at", f"file:{tmp_path}")
-    assert told.exit_code == 0, told.output
+    report = boc("verify", "photos", "--at", f"file:{tmp_path}")
+    assert report.exit_code == 0, report.output
     if stamps == "unchanged":
         known = {path: commits.stamp(path) for path in files_of(tmp_path)}
         monkeypatch.setattr(commits, "stamp", known.__getitem__)
@@ -212,8 +214,8 @@ def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.M
             continue
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        told = boc("verify", "photos", "--at", f"file:{tmp_path}")
-        assert told.exit_code == 1
-        assert str(path) in told.output
+        report = boc("verify", "photos", "--at", f"file:{tmp_path}")
+        assert report.exit_code == 1
+        assert str(path) in report.output
         path.write_bytes(whole)
     assert boc("verify", "photos", "--at", f"file:{tmp_path}").exit_code == 0

@@ -72,9 +72,9 @@ class Recorder:
             monkeypatch.setattr(fs, name, getattr(self, name))
         bound = [
             f"{module}.{key}"
-            for module, loaded in list(sys.modules.items())
+            for module, make_load in list(sys.modules.items())
             if module.startswith("indexing.")
-            for key, value in vars(loaded).items()
+            for key, value in vars(make_load).items()
             if any(value is real for real in self.real.values())
         ]
         assert not bound, "called past the layer: the engine is to call _disk.create, not create"
@@ -248,20 +248,20 @@ class Disk:
         done = self.survivors(rng)
 
         def names(folder: Folder) -> dict[str, File | Folder]:
-            found = dict(folder.sure)
+            current = dict(folder.sure)
             for _, where, change in done:
                 if where is folder:
-                    _apply(found, change)
-            return found
+                    _apply(current, change)
+            return current
 
-        return _tree(self.root, names, lambda file: file.data if file.safe else torn(file.data, rng))
+        return _tree(self.root, names, lambda file: file.data if file.safe else tear(file.data, rng))
 
 
-def torn(data: bytes, rng: random.Random) -> bytes:
+def tear(data: bytes, rng: random.Random) -> bytes:
     """What may be there of bytes that were not synced."""
-    kept = data[: rng.choice([0, rng.randint(0, len(data)), len(data)])]
-    zeros = bytes(len(data) - len(kept))
-    return kept + rng.choice([b"", zeros, zeros[: len(zeros) // 2]])
+    start = data[: rng.choice([0, rng.randint(0, len(data)), len(data)])]
+    zeros = bytes(len(data) - len(start))
+    return start + rng.choice([b"", zeros, zeros[: len(zeros) // 2]])
 
 
 def _apply(names: dict[str, File | Folder], change: Names) -> None:
@@ -314,13 +314,13 @@ class Scenario:
             note("done")
 
 
-def loaded(kind: Kind, keys: Sequence[str], seed: int) -> tuple[Step, Model]:
+def make_load(kind: Kind, keys: Sequence[str], seed: int) -> tuple[Step, Model]:
     """A load, and what it leaves."""
     model = Model(kind, {row.item.id: row for row in rows_for(kind, keys, seed, 300)})
     return lambda backend: load(backend, model), model
 
 
-def edited(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) -> tuple[Step, Model]:
+def make_edit(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) -> tuple[Step, Model]:
     """An edit, and what it leaves of a model."""
     rows = rows_for(model.kind, new, seed)
 
@@ -331,9 +331,9 @@ def edited(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) -> 
             editor.put(*columns(model.kind, rows[len(rows) // 2 :]))
             editor.commit(f"{seed:064x}")
 
-    kept = {key: row for key, row in model.rows.items() if key not in gone}
+    old = {key: row for key, row in model.rows.items() if key not in gone}
     middle = {row.item.id: row for row in rows[: len(rows) // 2] if row.item.id not in gone}
-    return step, Model(model.kind, kept | middle | {row.item.id: row for row in rows[len(rows) // 2 :]})
+    return step, Model(model.kind, old | middle | {row.item.id: row for row in rows[len(rows) // 2 :]})
 
 
 def compact(backend: EmbeddedBackend) -> None:
@@ -345,10 +345,10 @@ KEYS = [f"key {i:02d}" for i in range(40)]
 
 def make_scenario(name: str) -> tuple[Scenario, Scenario]:
     """What is done before the recording, and what is recorded."""
-    first, a = loaded(Kind("float16", "int8"), KEYS[:30], 0)
-    change, b = edited(a, KEYS[3:12], [*KEYS[8:20], *KEYS[30:38]], 1)
-    again, c = edited(b, KEYS[15:30:2], [*KEYS[0:6], *KEYS[38:]], 2)
-    other, d = loaded(Kind("int8", None, fields=False), KEYS[20:], 3)
+    first, a = make_load(Kind("float16", "int8"), KEYS[:30], 0)
+    change, b = make_edit(a, KEYS[3:12], [*KEYS[8:20], *KEYS[30:38]], 1)
+    again, c = make_edit(b, KEYS[15:30:2], [*KEYS[0:6], *KEYS[38:]], 2)
+    other, d = make_load(Kind("int8", None, fields=False), KEYS[20:], 3)
     return {
         "load": (Scenario([], [None]), Scenario([first], [None, a])),
         "edit": (Scenario([first], [None, a]), Scenario([change, again], [a, b, c])),
@@ -372,11 +372,11 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
         recorder = Recorder(patch)
         scenario.play(top / "indexes", recorder.note)
     log = recorder.log
-    assert replayed(before, top, log, len(log)).whole() == contents(top), "files were changed past the layer"
+    assert replay_log(before, top, log, len(log)).whole() == contents(top), "files were changed past the layer"
     for number in range(CRASHES):
         rng = random.Random(number)
         stop = moment(log, rng)
-        disk = replayed(before, top, log, stop)
+        disk = replay_log(before, top, log, stop)
         lay_out(disk.cut(rng), tmp_path / "after")
         try:
             recover(tmp_path / "after" / "indexes", scenario, log[:stop])
@@ -397,7 +397,7 @@ def moment(log: Sequence[Event], rng: random.Random) -> int:
     )
 
 
-def replayed(before: Tree, top: Path, log: Sequence[Event], stop: int) -> Disk:
+def replay_log(before: Tree, top: Path, log: Sequence[Event], stop: int) -> Disk:
     disk = Disk(before, top)
     disk.replay(log, stop)
     return disk
@@ -434,7 +434,7 @@ def assert_whole(folder: Path, model: Model) -> None:
     """That an index holds a model, and its folder no file of anything else."""
     index = EmbeddedBackend(folder).open(NAME)
     assert_holds(index, model)
-    assert index.damaged() == []
+    assert index.damaged_files() == []
     assert strays(folder / NAME) == []
 
 
@@ -446,12 +446,12 @@ def history(seed: int) -> Iterator[tuple[Step, Model | None]]:
     yield lambda backend: None, None
     for number in count(1):
         if model is None or rng.random() < 0.1:
-            step, model = loaded(kind, rng.sample(KEYS, 25), number)
+            step, model = make_load(kind, rng.sample(KEYS, 25), number)
         elif rng.random() < 0.25:
             step = compact
         else:
             new = rng.sample(KEYS, rng.randint(1, 12))
-            step, model = edited(model, rng.sample(KEYS, rng.randint(0, 5)), new, number)
+            step, model = make_edit(model, rng.sample(KEYS, rng.randint(0, 5)), new, number)
         yield step, model
 
 
@@ -470,7 +470,7 @@ def stir(folder: str, rounds: str) -> None:
     small_segments(pytest.MonkeyPatch())
     tell("ready")
     backend = EmbeddedBackend(Path(folder))
-    _, model = stirred()
+    _, model = make_stir()
     for number in range(int(rounds)):
         rows = random.Random(number).sample(list(model.rows.values()), 9)
         with backend.edit(NAME) as editor:
@@ -481,8 +481,8 @@ def stir(folder: str, rounds: str) -> None:
             backend.compact(NAME)
 
 
-def stirred() -> tuple[Step, Model]:
-    return loaded(Kind("float16", "int8"), KEYS, 0)
+def make_stir() -> tuple[Step, Model]:
+    return make_load(Kind("float16", "int8"), KEYS, 0)
 
 
 def tell(what: object) -> None:
@@ -512,9 +512,9 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_acknowledged(
         process = start(write_on, tmp_path / "indexes", KILLS, reached + 1)
         time.sleep(rng.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
-        told = process.communicate()[0].split("\n")[:-1]
+        lines = process.communicate()[0].split("\n")[:-1]
         assert process.returncode == -signal.SIGKILL
-        done = int(told[-1]) if told else reached
+        done = int(lines[-1]) if lines else reached
         known += islice(steps, max(0, done + 2 - len(known)))
         reached = done + which(tmp_path / "indexes", [model for _, model in known[done : done + 2]])
     step, model = known[reached + 1] if reached + 1 < len(known) else next(steps)
@@ -528,7 +528,7 @@ def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_segments(monkeypatch)
-    make, model = stirred()
+    make, model = make_stir()
     make(EmbeddedBackend(tmp_path))
     before = EmbeddedBackend(tmp_path).open(NAME)
 
@@ -541,7 +541,7 @@ def test_readers_find_the_same_while_segments_are_replaced_and_merged(
         return opened
 
     with start(stir, tmp_path, 30) as process, ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(read) for _ in range(2)]
+        readers = [pool.submit(read) for _ in range(2)]
     assert process.returncode == 0
-    assert all(each.result() for each in found)
+    assert all(each.result() for each in readers)
     assert_whole(tmp_path, model)

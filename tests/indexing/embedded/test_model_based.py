@@ -110,7 +110,7 @@ class Question:
     modality: Modality | None = None
     filters: tuple[Filter, ...] = ()
     vector: list[float] | None = None
-    kept: int = 5
+    rerank_k: int = 5
 
 
 @dataclass
@@ -128,25 +128,25 @@ class Model:
             if modality in (None, row.item.modality) and all(holds(each, row.item.fields) for each in filters):
                 yield row
 
-    def answer(self, asked: Question) -> list[tuple[str, float]]:
+    def answer(self, query: Question) -> list[tuple[str, float]]:
         """(id, score) of the hits, best first, by Python's numbers."""
-        scored = [(row, product(row.terms, asked.terms)) for row in self.passing(asked.modality, asked.filters)]
-        found = ranked([(row.item.id, score) for row, score in scored if score > 0], asked.k)
-        if asked.vector is None:
-            return found
-        return ranked([(key, product(self.rows[key].vector, asked.vector)) for key, _ in found], asked.kept)
+        scored = [(row, product(row.terms, query.terms)) for row in self.passing(query.modality, query.filters)]
+        candidates = rank([(row.item.id, score) for row, score in scored if score > 0], query.k)
+        if query.vector is None:
+            return candidates
+        return rank([(key, product(self.rows[key].vector, query.vector)) for key, _ in candidates], query.rerank_k)
 
     def matching(self, text: str, modality: Modality | None, filters: Sequence[Filter]) -> set[str]:
         """The ids of items that share a word with ``text``."""
-        asked = set(text.split())
-        return {row.item.id for row in self.passing(modality, filters) if asked & words_of(row.item)}
+        words = set(text.split())
+        return {row.item.id for row in self.passing(modality, filters) if words & words_of(row.item)}
 
 
 def product(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def ranked(scored: Sequence[tuple[str, float]], k: int) -> list[tuple[str, float]]:
+def rank(scored: Sequence[tuple[str, float]], k: int) -> list[tuple[str, float]]:
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
@@ -198,14 +198,14 @@ def columns(
     return [row.item for row in rows], terms, vectors, store(sets, kind.concepts)
 
 
-def assert_answers(index: EmbeddedIndex, model: Model, asked: Question) -> None:
+def assert_answers(index: EmbeddedIndex, model: Model, query: Question) -> None:
     """That a search finds what the slow search finds."""
     rescore = None
-    if asked.vector is not None:
-        rescore = Rescore("dot", Embeddings("text", np.array([asked.vector], np.float32)), asked.kept)
-    query = sparse.csr_array(np.array([asked.terms], np.int32))
-    hits = index.search(SearchRequest(query, asked.k, asked.modality, filters=asked.filters, rescore=rescore))[0]
-    assert [(hit.item.id, hit.score) for hit in hits] == model.answer(asked)
+    if query.vector is not None:
+        rescore = Rescore("dot", Embeddings("text", np.array([query.vector], np.float32)), query.rerank_k)
+    terms = sparse.csr_array(np.array([query.terms], np.int32))
+    hits = index.search(SearchRequest(terms, query.k, query.modality, filters=query.filters, rescore=rescore))[0]
+    assert [(hit.item.id, hit.score) for hit in hits] == model.answer(query)
     assert [hit.item for hit in hits] == [model.rows[hit.item.id].item for hit in hits]
 
 
@@ -266,8 +266,8 @@ def strays(home: Path) -> list[str]:
         current = (home / "CURRENT").read_text()
         known.add(current)
         commit = (home / current).read_text()
-    found = [path.relative_to(home).as_posix() for path in home.rglob("*")]
-    return [path for path in found if path not in known and path not in commit]
+    paths = [path.relative_to(home).as_posix() for path in home.rglob("*")]
+    return [path for path in paths if path not in known and path not in commit]
 
 
 def load(backend: EmbeddedBackend, model: Model, batch: int = 7) -> None:
@@ -316,8 +316,8 @@ class Reader:
     index: EmbeddedIndex
     model: Model
 
-    def ask(self, asked: Question) -> None:
-        assert_answers(self.index, self.model, asked if self.model.kind.fields else replace(asked, filters=()))
+    def ask(self, query: Question) -> None:
+        assert_answers(self.index, self.model, query if self.model.kind.fields else replace(query, filters=()))
 
 
 class Machine(RuleBasedStateMachine):
@@ -385,14 +385,14 @@ class Machine(RuleBasedStateMachine):
         self.edits += 1
         draft, source = self.there.copy(), f"{self.edits:064x}"
         with leaving(ending), self.backend.edit(NAME) as editor:
-            for wanted in changes:
+            for change in changes:
                 known = sorted(draft.rows)
-                if isinstance(wanted, tuple):
-                    rows = rows_for(draft.kind, *wanted)
+                if isinstance(change, tuple):
+                    rows = rows_for(draft.kind, *change)
                     editor.put(*columns(draft.kind, rows))
                     draft.rows |= {row.item.id: row for row in rows}
                 elif known:
-                    keys = {known[key % len(known)] if isinstance(key, int) else key for key in wanted}
+                    keys = {known[key % len(known)] if isinstance(key, int) else key for key in change}
                     assert editor.delete(list(keys)) == len(keys & set(known))
                     draft.rows = {key: row for key, row in draft.rows.items() if key not in keys}
             self.end(lambda: editor.commit(source), draft, ending)
@@ -449,8 +449,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(reader=readers, questions=st.lists(QUESTIONS, min_size=3, max_size=6))
     def search(self, reader: Reader, questions: list[Question]) -> None:
-        for asked in questions:
-            reader.ask(asked)
+        for query in questions:
+            reader.ask(query)
 
     @precondition(lambda self: self.there is not None)
     @rule(questions=st.lists(QUESTIONS, min_size=3, max_size=6))

@@ -37,9 +37,9 @@ def top(engine: Engine, postings: Postings, queries: Any, k: int, mask: NDArray[
 def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> list[tuple[int, int]]:
     """(row, score): all scores, sorted."""
     scores = terms.astype(np.int64) @ query.toarray()[0].astype(np.int64)
-    wanted = scores > 0 if mask is None else (scores > 0) & (mask != 0)
-    found = [(row, int(scores[row])) for row in np.flatnonzero(wanted).tolist()]
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
+    chosen = scores > 0 if mask is None else (scores > 0) & (mask != 0)
+    pairs = [(row, int(scores[row])) for row in np.flatnonzero(chosen).tolist()]
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
 def assert_equal_to_slow(
@@ -53,7 +53,7 @@ def assert_equal_to_slow(
         assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == slow_top(terms, queries[[i]], k, mask)
 
 
-def spread(terms: Any, places: list[int], n: int) -> Any:
+def scatter(terms: Any, places: list[int], n: int) -> Any:
     """The rows of ``terms`` at ``places``, ascending, among n rows that are empty otherwise."""
     lengths = np.zeros(n, np.int64)
     lengths[places] = np.diff(terms.indptr)
@@ -66,7 +66,7 @@ def spread_terms(draw: st.DrawFn, largest: int = 3) -> Any:
     """At most 8 rows that are not empty, somewhere in up to three blocks, over 5 terms."""
     n = draw(st.sampled_from([1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 70]))
     places = sorted(draw(st.sets(st.integers(0, n - 1) | st.just(n - 1), max_size=8)))
-    return spread(draw(term_matrices((len(places), 5), largest)), places, n)
+    return scatter(draw(term_matrices((len(places), 5), largest)), places, n)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_best_rows_are_those_of_the_slow_loop(
 def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
     rng = np.random.default_rng(largest + weight)
     terms = sparse.vstack([random_terms(rng, (size, 4), largest, 0.8) for size in (FEW, 2000)], format="csr")
-    terms = spread(terms, [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)], BLOCK + 3000)  # a long block and a short one
+    terms = scatter(terms, [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)], BLOCK + 3000)  # a long block and a short one
     queries = random_terms(rng, (3, 4), weight, 0.9)
     for k in (1, 700, 20_000):
         assert_equal_to_slow(engine, terms, queries, k)
@@ -176,8 +176,8 @@ def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
     first, last = bounds
     offsets, rows, frequencies = Postings.from_matrix(terms).lists(first, last)
     assert (offsets.dtype, rows.dtype, frequencies.dtype) == (np.int64, np.int32, np.int32)
-    found = sparse.csc_array((frequencies, rows, offsets), shape=(terms.shape[0], last - first))
-    assert same_matrix(found.tocsr(), terms[:, first:last])
+    columns = sparse.csc_array((frequencies, rows, offsets), shape=(terms.shape[0], last - first))
+    assert same_matrix(columns.tocsr(), terms[:, first:last])
 
 
 @pytest.mark.slow
@@ -185,10 +185,10 @@ def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
 def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject) -> None:
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
     chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
-    found = Postings.from_matrix(terms).lookup(chosen, among)
-    kept = np.isin(np.arange(5), among)
-    assert found.dtype == np.int32
-    assert found.toarray().tolist() == (terms[chosen].toarray() * kept).tolist()
+    matrix = Postings.from_matrix(terms).lookup(chosen, among)
+    mask = np.isin(np.arange(5), among)
+    assert matrix.dtype == np.int32
+    assert matrix.toarray().tolist() == (terms[chosen].toarray() * mask).tolist()
 
 
 @pytest.mark.slow
@@ -202,10 +202,10 @@ def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> N
 
 def test_some_rows_come_from_their_blocks_alone() -> None:
     """What other blocks hold, even damage, is not looked at."""
-    terms = spread(sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)), [7, BLOCK + 7], BLOCK + 9)
-    bad = damaged(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
-    found = bad.matrix_of(np.array([7, 8, 7]))
-    assert found.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
+    terms = scatter(sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)), [7, BLOCK + 7], BLOCK + 9)
+    bad = damage(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
+    matrix = bad.matrix_of(np.array([7, 8, 7]))
+    assert matrix.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
     with pytest.raises(ValueError, match="the postings are damaged: row"):
         bad.matrix_of(np.array([7, BLOCK + 7]))
 
@@ -221,7 +221,7 @@ def test_postings_may_be_memory_maps(engine: Engine, tmp_path: Path) -> None:
     np.testing.assert_equal(top(engine, replace(made, **arrays), terms[:4], 9), top(engine, made, terms[:4], 9))
 
 
-def damaged(postings: Postings, name: str, place: int, value: int) -> Postings:
+def damage(postings: Postings, name: str, place: int, value: int) -> Postings:
     changed = getattr(postings, name).copy()
     changed[place] = value
     return replace(postings, **{name: changed})
@@ -242,9 +242,9 @@ def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: in
     terms = sparse.csr_array(np.ones((70, 3), np.int32))
     postings, query = Postings.from_matrix(terms), terms[:1]
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
-        top(engine, damaged(postings, name, place, value), query, 5)
+        top(engine, damage(postings, name, place, value), query, 5)
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
-        damaged(postings, name, place, value).matrix_of(np.array([3]))
+        damage(postings, name, place, value).matrix_of(np.array([3]))
     assert top(engine, postings, query, 100)[0][1].tolist() == [3] * 70
 
 
@@ -253,13 +253,13 @@ def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: in
 @settings(max_examples=200)
 @given(place=st.integers(1, 14), value=st.integers(0, 70) | st.integers(0, 2**32 - 1), seed=st.integers(0, 3))
 def test_no_start_leads_out_of_the_postings(engine: Engine, place: int, value: int, seed: int) -> None:
-    terms = spread(
+    terms = scatter(
         random_terms(np.random.default_rng(seed), (20, 5), 9, 0.5),
         [*range(10), *range(BLOCK, BLOCK + 10)],
         2 * BLOCK + 9,
     )
     good, query = Postings.from_matrix(terms), sparse.csr_array(np.ones((1, 5), np.int32))
-    bad = damaged(good, "starts", place, value)
+    bad = damage(good, "starts", place, value)
     with suppress(ValueError):
         assert top(engine, bad, query, 99)[0][0].max(initial=0) < terms.shape[0]
     with suppress(ValueError):

@@ -28,7 +28,7 @@ DIM = 24
 COLOURS = ("red", "green", "blue")
 
 
-def clustered(n: int, seed: int) -> NDArray[np.float32]:
+def make_clusters(n: int, seed: int) -> NDArray[np.float32]:
     """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
     rng = np.random.default_rng(seed)
     heads = np.random.default_rng(0).integers(-2, 3, (12, DIM))
@@ -57,7 +57,7 @@ def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
 def build(folder: Path, dtype: str, segments: int, code: str) -> Searcher:
     """An index of some segments, with rows deleted and replaced."""
     sizes = [200, 60, 30][:segments]
-    rows, items = clustered(sum(sizes), 1), some_items(sum(sizes))
+    rows, items = make_clusters(sum(sizes), 1), some_items(sum(sizes))
     codec = codec_of(code, rows)
     fields: dict[str, Any] = {"colour": "keyword"}
     manifest = Manifest.new(
@@ -109,7 +109,7 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def queries_of(n: int, seed: int, modality: Modality) -> Embeddings:
     """Queries, of which one in five is zero."""
-    rows = clustered(n, seed)
+    rows = make_clusters(n, seed)
     rows[np.random.default_rng(seed).random(n) < 0.2] = 0
     return Embeddings(modality, rows)
 
@@ -122,13 +122,13 @@ def slow_hits(searcher: Searcher, queries: Embeddings, k: int, depth: int, find:
     ids = [item.id for item in items]
     terms = searcher.index.terms(ids).toarray().astype(np.int64)
     vectors = searcher.index.vectors(ids).astype(np.float64)
-    found = []
+    rankings = []
     for code, vector in zip(codes, queries.vectors.astype(np.float64), strict=True):
         scored = [(-int(code @ row), key, place) for place, (key, row) in enumerate(zip(ids, terms, strict=True))]
         candidates = sorted(one for one in scored if one[0] < 0)[:depth]
         best = sorted((-float(vectors[place] @ vector), key) for _, key, place in candidates)[:k]
-        found.append([(key, -score) for score, key in best])
-    return found
+        rankings.append([(key, -score) for score, key in best])
+    return rankings
 
 
 def pairs(answers: list[list[Hit]]) -> list[list[tuple[str, float]]]:
@@ -156,24 +156,24 @@ def test_the_native_call_gives_what_all_steps_give(
     options: dict[str, Any] = {"k": k, "rm": rm, "find": find, "filters": filters, "query_z": query_z}
     if searcher.codec.query_budget is not None:
         searcher.codec.set_budgets(2, budget)
-    found = searcher.search_vectors(queries, **options)
-    assert searcher.search_vectors(queries, stages=Stages(), **options) == found  # terms made here, not by the index
+    hits = searcher.search_vectors(queries, **options)
+    assert searcher.search_vectors(queries, stages=Stages(), **options) == hits  # terms made here, not by the index
     for i in range(n):
-        assert searcher.search_vectors(queries.take([i]), **options) == [found[i]]
+        assert searcher.search_vectors(queries.take([i]), **options) == [hits[i]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "_search", None)
         stepwise = Searcher(EmbeddedIndex(searcher.index._home))  # type: ignore[attr-defined]
         if searcher.codec.query_budget is not None:
             stepwise.codec.set_budgets(2, budget)
-        assert stepwise.search_vectors(queries, **options) == found
+        assert stepwise.search_vectors(queries, **options) == hits
     slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
-    assert [[key for key, _ in one] for one in pairs(found)] == [[key for key, _ in one] for one in slow]
-    for one, other in zip(pairs(found), slow, strict=True):
+    assert [[key for key, _ in one] for one in pairs(hits)] == [[key for key, _ in one] for one in slow]
+    for one, other in zip(pairs(hits), slow, strict=True):
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-3)
 
 
 def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
-    rows = clustered(2, 3)
+    rows = make_clusters(2, 3)
     rows[1, 0] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         searcher.search_vectors(Embeddings("image", rows))
@@ -184,11 +184,11 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
     object.__setattr__(postings, "rows", np.full_like(postings.rows, 60_000))
     with pytest.raises(ManifestError, match="a row is none of the segment's"):
-        searcher.search_vectors(Embeddings("image", clustered(1, 3)))
+        searcher.search_vectors(Embeddings("image", make_clusters(1, 3)))
 
 
 def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
-    queries = Embeddings("image", clustered(2, 3))
+    queries = Embeddings("image", make_clusters(2, 3))
     expected = searcher.search_vectors(queries, k=3, rm=1000)
     assert searcher.search_vectors(queries, k=3, rm=(2**31 - 1) / 3) == expected
     assert searcher.search_vectors(queries, k=3, rm=2.0**40) == expected
@@ -198,12 +198,12 @@ def test_a_score_beyond_32_bits_is_summed_step_by_step(tmp_path: Path) -> None:
     searcher = build(tmp_path, "float16", 1, "dictionary")
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
     object.__setattr__(postings, "frequencies", np.full(len(postings.rows), 1 << 30, np.int32))
-    queries = Embeddings("image", clustered(3, 3))
+    queries = Embeddings("image", make_clusters(3, 3))
     with pytest.MonkeyPatch.context() as patch:
-        found = searcher.search_vectors(queries, k=5, rm=3)
+        hits = searcher.search_vectors(queries, k=5, rm=3)
         patch.setattr(kernel, "_search", None)
-        assert Searcher(searcher.index).search_vectors(queries, k=5, rm=3) == found
-    assert all(found)
+        assert Searcher(searcher.index).search_vectors(queries, k=5, rm=3) == hits
+    assert all(hits)
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def test_what_is_taken_is_what_was_put(way: str, values: list[str], data: st.Dat
     assert [strings[i] for i in range(len(strings))] == values
 
 
-@given(values=st.sets(st.text(max_size=3)), asked=st.text(max_size=3))
-def test_a_value_is_found_among_sorted_ones(values: set[str], asked: str) -> None:
+@given(values=st.sets(st.text(max_size=3)), value=st.text(max_size=3))
+def test_a_value_is_found_among_sorted_ones(values: set[str], value: str) -> None:
     ordered = sorted(values)
-    assert Strings.of(ordered).find(asked) == (ordered.index(asked) if asked in values else None)
+    assert Strings.of(ordered).find(value) == (ordered.index(value) if value in values else None)
 
 
 @pytest.mark.skipif(string_column._strings is None, reason="not built here")

@@ -71,8 +71,8 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
     rows = draw(st.lists(st.none() | value | st.lists(value, max_size=3), min_size=1, max_size=12))
     items = [replace(picture(str(i)), fields={} if row is None else {name: row}) for i, row in enumerate(rows)]
     there = [each for row in rows if row is not None for each in (row if isinstance(row, list) else [row])]
-    asked = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
-    return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), asked)
+    bound = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
+    return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), bound)
 
 
 @pytest.mark.slow
@@ -84,9 +84,9 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     folder = tmp_path_factory.getbasetemp()
     words = make(folder, [*items, sentence("last", "so that there is a file")])
     expected = [holds(condition, item.fields) for item in items]
-    found = words.passing(condition)
-    assert found.dtype == np.bool_
-    assert found.tolist() == [*expected, condition.op == "!="]
+    passing = words.passing(condition)
+    assert passing.dtype == np.bool_
+    assert passing.tolist() == [*expected, condition.op == "!="]
 
 
 @pytest.mark.slow
@@ -97,11 +97,11 @@ def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
         assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
 
 
-def slow_bm25(rows: Sequence[Sequence[str]], asked: Sequence[str]) -> list[float]:
+def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float]:
     """The formula, row by row."""
     lengths = [len(row) for row in rows if row]
     scores = [0.0] * len(rows)
-    for word in asked:
+    for word in words:
         n = sum(word in row for row in rows)
         for i, row in enumerate(rows):
             f = row.count(word)
@@ -114,10 +114,10 @@ def slow_bm25(rows: Sequence[Sequence[str]], asked: Sequence[str]) -> list[float
 @given(
     texts=st.lists(SPOKEN, min_size=1, max_size=12),
     titles=st.lists(st.none() | SPOKEN | st.lists(SPOKEN, max_size=2), min_size=12, max_size=12),
-    asked=SPOKEN,
+    query=SPOKEN,
 )
 def test_scores_are_those_of_the_slow_loop(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], titles: list[Any], asked: str
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], titles: list[Any], query: str
 ) -> None:
     items = captions(texts)
     items = [
@@ -132,26 +132,26 @@ def test_scores_are_those_of_the_slow_loop(
     items.append(sentence("last", "z"))
     full.append(["z"])
     words = make(tmp_path_factory.getbasetemp(), items)
-    expected = slow_bm25(full, tokens(asked))
+    expected = slow_bm25(full, tokens(query))
     assert words.lengths.tolist() == [len(row) for row in full]
-    assert Ranking([words], [None]).scores(asked)[0] == pytest.approx(expected, rel=1e-12)
-    rows, scores = Ranking([words], [None]).match(asked)[0]
+    assert Ranking([words], [None]).scores(query)[0] == pytest.approx(expected, rel=1e-12)
+    rows, scores = Ranking([words], [None]).match(query)[0]
     assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
-    assert rows.tolist() == [i for i, row in enumerate(full) if set(row) & set(tokens(asked))]
+    assert rows.tolist() == [i for i, row in enumerate(full) if set(row) & set(tokens(query))]
     assert (scores > 0).all()
 
 
 @pytest.mark.slow
 @given(
     texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
-    asked=SPOKEN,
+    query=SPOKEN,
 )
 def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, int, bool]], asked: str
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, int, bool]], sentence: str
 ) -> None:
     base = tmp_path_factory.getbasetemp()
     alive = [text for text, _, lives in texts if lives]
-    scores = Ranking([make(base, captions([*alive, "z"]))], [None]).scores(asked)[0].tolist()[:-1]
+    scores = Ranking([make(base, captions([*alive, "z"]))], [None]).scores(sentence)[0].tolist()[:-1]
     expected = iter(scores)
     whole = [next(expected) if lives else 0.0 for _, _, lives in texts]
     segments, live, places = [], [], []
@@ -160,8 +160,8 @@ def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
         segments.append(make(base, captions([*(texts[i][0] for i in inside), "z"])))
         live.append(np.array([*(texts[i][2] for i in inside), part == 0], np.uint8))
         places.append(inside)
-    found = Ranking(segments, live).scores(asked)
-    for inside, sums in zip(places, found, strict=True):
+    scores_by_segment = Ranking(segments, live).scores(sentence)
+    for inside, sums in zip(places, scores_by_segment, strict=True):
         assert sums.tolist()[:-1] == [whole[i] for i in inside]
 
 
@@ -195,7 +195,7 @@ def test_words_that_most_rows_have_still_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "words"),
     [
         ("", []),
         (" -- ?! \0\n\t \u2028 ", []),
@@ -212,23 +212,23 @@ def test_words_that_most_rows_have_still_count(tmp_path: Path) -> None:
         ("a\0b", ["a", "b"]),
     ],
 )  # fmt: skip
-def test_words_are_those_of_the_standard_analyser(text: str, found: list[str]) -> None:
-    assert tokens(text) == found
+def test_words_are_those_of_the_standard_analyser(text: str, words: list[str]) -> None:
+    assert tokens(text) == words
 
 
 @given(st.text(max_size=20))
 def test_words_of_any_text_are_words_again(text: str) -> None:
-    found = tokens(text)
-    assert all(word and tokens(word) == [word] for word in found)
-    assert tokens(" ".join(found)) == found
+    words = tokens(text)
+    assert all(word and tokens(word) == [word] for word in words)
+    assert tokens(" ".join(words)) == words
 
 
 @pytest.mark.parametrize("text", ["AND", "OR", "NOT", "NEAR(a b)", "*", 'a"', "'", "(a", ")", "-a", "^a", "title:a",
                                   "a* b", "{a}", "\0", "a' OR 1=1 --", "?", "%", "_"])  # fmt: skip
 def test_no_text_is_syntax(tmp_path: Path, text: str) -> None:
     rows = ["a b", "near and or not", "title", "1 1", "nothing"]
-    found = Ranking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
-    assert found.tolist() == [i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))]
+    matches = Ranking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
+    assert matches.tolist() == [i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))]
 
 
 def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
@@ -243,27 +243,27 @@ def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @st.composite
-def divided(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
+def divided_items(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
     """Items with words and values, and of each the part that it is in, or -1 if it counts no longer."""
     # Of numbers that are equal, such as 0.0 and -0.0, either may be written.
     values = VALUES | {"sharpness": st.floats(0.5, 2, allow_nan=False), "title": SPOKEN}
     fields = st.fixed_dictionaries({}, optional={k: v | st.lists(v, max_size=3) for k, v in values.items()})
     rows = draw(st.lists(st.tuples(SPOKEN, fields, st.booleans(), st.integers(-1, 3)), max_size=16))
     items = [
-        replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=told)
-        for i, (text, told, spoken, _) in enumerate(rows)
+        replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=values)
+        for i, (text, values, spoken, _) in enumerate(rows)
     ]
     return items, [part for *_, part in rows]
 
 
 @pytest.mark.slow
-@given(table=divided(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
+@given(table=divided_items(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
 def test_files_that_are_merged_are_as_made_of_the_items(
     tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
 ) -> None:
     items, owners = table
     base = tmp_path_factory.getbasetemp()
-    kept = [i for i, owner in enumerate(owners) if owner >= 0]
+    alive = [i for i, owner in enumerate(owners) if owner >= 0]
     parts: list[TextIndex | None] = []
     moved = []
     for part in range(4):
@@ -271,13 +271,13 @@ def test_files_that_are_merged_are_as_made_of_the_items(
         (base / "part.sqlite").unlink(missing_ok=True)
         there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
         parts.append(TextIndex(base / "part.sqlite", len(rows)) if there else None)
-        moved.append(np.array([kept.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
+        moved.append(np.array([alive.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
     for name in ("whole.sqlite", "merged.sqlite"):
         (base / name).unlink(missing_ok=True)
-    there = write(base / "whole.sqlite", [items[i] for i in kept], TYPES)
+    there = write(base / "whole.sqlite", [items[i] for i in alive], TYPES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_index_writer, "OCCURRENCES", occurrences)
-        assert merge(base / "merged.sqlite", parts, moved, len(kept), TYPES) == there
+        assert merge(base / "merged.sqlite", parts, moved, len(alive), TYPES) == there
     assert (base / "merged.sqlite").exists() == there
     if there:
         assert (base / "merged.sqlite").read_bytes() == (base / "whole.sqlite").read_bytes()
@@ -338,8 +338,8 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
         return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][0].tolist()
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(ask, range(400)))
-    assert found == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
+        answers = list(pool.map(ask, range(400)))
+    assert answers == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
 
 
 @pytest.mark.slow
@@ -393,9 +393,9 @@ def test_a_full_disk_is_told() -> None:
     st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
 )
 def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
-    found = [line.split(" ") for line in spaced(texts).split("\n")]
-    assert [list(filter(None, words)) for words in found] == [tokens(text) for text in texts]
-    assert [list(filter(None, words)) for words in found] == [tokens(text.replace("\n", " ")) for text in texts]
+    words = [line.split(" ") for line in spaced(texts).split("\n")]
+    assert [list(filter(None, words)) for words in words] == [tokens(text) for text in texts]
+    assert [list(filter(None, words)) for words in words] == [tokens(text.replace("\n", " ")) for text in texts]
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -429,13 +429,13 @@ def test_what_the_system_refuses_is_not_called_damage(
 ) -> None:
     path = tmp_path / "words.sqlite"
 
-    def refuse(*given: object, **options: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise sqlite3.OperationalError(said)
 
     monkeypatch.setattr(sqlite3, "connect", refuse)
     with pytest.raises(ManifestError, match="damaged"):
         TextIndex(path, 1)
     path.touch()
-    with pytest.raises(ManifestError, match="may open no more files") as told:
+    with pytest.raises(ManifestError, match="may open no more files") as error:
         TextIndex(path, 1)
-    assert "damaged" not in str(told.value)
+    assert "damaged" not in str(error.value)

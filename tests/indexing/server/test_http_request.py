@@ -49,7 +49,7 @@ def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path,
     for text, minus, options in SEARCHES:
         query = Query.of(text, minus=minus)
         request, hits = searcher.request(query, options), searcher.search_query(query, options)
-        found = json.loads(program(request.written("curl")))["hits"]["hits"]
+        found = json.loads(program(request.render("curl")))["hits"]["hits"]
         assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
         assert [hit["_source"]["content"] for hit in found] == [hit.item.content for hit in hits]
         assert [hit["_score"] - 1.01 for hit in found] == pytest.approx([hit.score for hit in hits], abs=1e-5)
@@ -94,8 +94,8 @@ def test_curl_names_variables(user: str) -> None:
     place = parse(f"elastic+https://{quoted}one.example.org,two.example.org/below", environment)
     request = HttpRequest(place, "photos", {"query": {"term": {"a'b": "END"}}})
     for form in REQUEST_FORMS:
-        assert "secret" not in request.written(form)
-    curl = request.written("curl")
+        assert "secret" not in request.render(form)
+    curl = request.render("curl")
     assert ("BOC_PASSWORD" if user else "BOC_API_KEY") in curl
     assert "https://one.example.org:443/below" in curl
     echo = curl.replace("curl ", "printf '%s\\n' ", 1)

@@ -232,7 +232,7 @@ def test_code_is_learned_once(place: Place) -> None:
         time.sleep(1)
         return CODE, arrays()
 
-    threads = [Thread(target=lambda: found.append(backend.learned(place.name, KEY, learn))) for _ in range(4)]
+    threads = [Thread(target=lambda: found.append(backend.learn_once(place.name, KEY, learn))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -106,7 +106,7 @@ def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
     with backend.edit(name) as editor, pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"):
         editor.put([picture("new.jpg")], terms, VECTORS[:1] / 2)
     index = backend.open(name)
-    assert not index.unfinished
+    assert not index.is_unfinished
     assert index.manifest.items["image"] == N
 
 
