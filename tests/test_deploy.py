@@ -38,7 +38,7 @@ def test_commands_parse(words: list[str]) -> None:
 
 def test_variables_are_those_that_boc_reads() -> None:
     named = set(re.findall(r"\bBOC_\w+", UNIT + CONTAINER + COMPOSE))
-    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert {"BOC_AT", "BOC_TOKEN", "BOC_MODELS", "BOC_PASSWORD"} <= named
     assert {name for name in named if name not in pages} == set()
 

@@ -277,7 +277,8 @@ def offset(vector: NDArray[np.float32]) -> float:
 
 def _length(vector: NDArray[np.float32]) -> float:
     """Return the norm of a vector; for one, numpy's own function takes several times as long."""
-    return math.sqrt(vector.dot(vector))
+    wide = vector.astype(np.float64)  # the square of a tiny number is 0 in float32
+    return math.sqrt(wide.dot(wide))
 
 
 def is_unit(vectors: NDArray[np.float32]) -> bool:

@@ -102,7 +102,7 @@ def test_manifests(data: st.DataObject, value: object) -> None:
 def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
     stored = {name: Item(name, "image", f"/{name}", name, facts) for name in ("a.jpg", "b.jpg")}
     found = compare_pictures(HERE, stored, {})
-    assert len(found.known) + len(found.new) == 1
+    assert len(found.reuses) + len(found.new) == 1
 
 
 @given(st.text() | st.text(alphabet="elastic+htps:/@?=&[]%0123456789.-"))

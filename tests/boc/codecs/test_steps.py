@@ -334,7 +334,7 @@ def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
 )
 def test_shifted_codes_score_as_vectors(code: str, rotations: int, least: float) -> None:
     X, Q = unit(8, 60, 32), unit(9, 30, 32)
-    codec = variants.shifted(code, rotations).fit(Embeddings("image", X))
+    codec = variants.shifted_crelu(code, rotations).fit(Embeddings("image", X))
     scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
     assert np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), Q @ X.T, strict=True)]) > least
 

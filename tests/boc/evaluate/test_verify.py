@@ -27,7 +27,7 @@ from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
 from boc.types import Batch, Embeddings, Hit, Identity, Item, TermMatrix
-from indexing.server.requests import documents, packed
+from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
 from tests.oracles import picture, sentence
 
@@ -312,7 +312,7 @@ def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     def put(key: str, terms: TermMatrix, id: str = "007.jpg") -> None:
         item = replace(shown, id=id)
         (document,) = documents(strategy, field, [item], terms, vector)
-        request("PUT", f"/{path}/_doc/{key}", {**document, "item": packed(item)}, refresh="true")
+        request("PUT", f"/{path}/_doc/{key}", {**document, "item": pack_item(item)}, refresh="true")
 
     put("007.jpg", other)
     report = verify(backend.open(name), pairs=N * N)

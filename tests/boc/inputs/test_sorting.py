@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from boc.inputs.sorting import by_field, check_sort
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boc.inputs.metadata import by_field, check_sort
 from boc.types import Hit
 from tests.oracles import picture
 

@@ -336,9 +336,6 @@ def test_ids_of_several_folders(tmp_path: Path) -> None:
     assert [item.id for item in items] == ["2023/1.png", "2024/1.png", "2024/sub/2.png"]
     assert [Path(item.content) for item in items] == [tmp_path.resolve() / item.id for item in items]
     assert beginnings([tmp_path / "2023"]) == [""]
-    (tmp_path / "chosen.txt").write_text("2024/1.png\n")
-    chosen = open_folders([tmp_path / "2023", tmp_path / "2024"], tmp_path / "chosen.txt")
-    assert [item.id for item in chosen.items] == ["2024/1.png"]
 
 
 @pytest.mark.parametrize(
