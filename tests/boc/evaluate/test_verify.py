@@ -189,7 +189,7 @@ def test_changed_file_is_reported(index: Index, tmp_path: Path, monkeypatch: pyt
     file.write_bytes(data)  # of what is mapped already: an index that is opened now would be refused
     report = verify(index, pairs=N * N)
     assert (report.right, report.damaged, report.pairs) == (False, [str(file)], 0)
-    monkeypatch.setattr(index, "damaged", list)
+    monkeypatch.setattr(index, "damaged_files", list)
     report = verify(index, pairs=N * N)
     assert {mismatch.item for mismatch in report.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
 
