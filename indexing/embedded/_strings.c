@@ -3,10 +3,20 @@
    ``words`` numbers words in the order in which they come first. Its table has open addressing with linear probing, is
    at most half full, and holds the number of a word plus one; the word itself is where it came first in the text. */
 
-#include "../../boc/_kernels.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
 
 #define SLOTS 1024 /* first size of the hash table */
+
 #define COLUMNS 4 /* maximum number of columns per call */
 
 typedef struct {

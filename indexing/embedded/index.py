@@ -31,6 +31,7 @@ from .live_segments import Part, located, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
 from .ranking import Ranking, Rows, best_of
 from .segment import Segment, side_by_side, take_sets
+from .shortlist import Shortlist
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +42,7 @@ PARTS = {  # part of the size, by the first word of a file name
     "rows": "postings",
     "frequencies": "postings",
     "vectors": "vectors",
-    "compact": "vectors",  # of indexes that were written with codes of them
+    "compact": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
 }
@@ -76,7 +77,8 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest))
+        self.shortlist = Shortlist.of(opened)
+        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -239,11 +241,12 @@ class EmbeddedIndex:
 def _ranking_of(
     parts: Sequence[Part],
     manifest: Manifest,
+    shortlist: Shortlist | None,
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> Ranking:
     masks = masks_of(parts, manifest.fields, modality, filters)
-    return Ranking(parts, masks, manifest.identity.dim)
+    return Ranking(parts, masks, manifest.identity.dim, shortlist)
 
 
 def _masked(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:

@@ -76,8 +76,8 @@ class Kernel:
     ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit each other.
     """
 
-    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0) -> None:
-        self._plan = None if _search is None else _search.plan(tuple(parts), dim)
+    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0, signs: NDArray[Any] | None = None) -> None:
+        self._plan = None if _search is None else _search.plan(tuple(parts), dim, signs)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
         self._code = lru_cache(CODES)(_code)
@@ -88,6 +88,7 @@ class Kernel:
         k: int,
         depth: int,
         vectors: NDArray[np.float32] | None = None,
+        size: int | None = None,
     ) -> tuple[Ranked, int] | None:
         """The k best of ``depth`` candidates of each query, and the number of all candidates.
 
@@ -95,13 +96,13 @@ class Kernel:
         makes terms of these. None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
         """
         depth = max(1, min(depth, self._rows))
-        k = min(k, depth)
+        k, size = min(k, depth), depth if size is None else size
         if _search is None or self._plan is None or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
             return None
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = Ranked.empty(len(vectors), k)
-            read = _search.best(self._plan, self._code(queries), depth, *ranked, vectors, None, None, None)
+            read = _search.best(self._plan, self._code(queries), depth, size, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
         if queries.data.dtype != np.int32:
             return None
@@ -114,7 +115,7 @@ class Kernel:
             rows = None if vectors is None else vectors[first:last]
             out = [array[first:last] for array in ranked]
             given = rows, offsets[first : last + 1], terms, queries.data
-            return _search.best(self._plan, None, depth, *out, *given)
+            return _search.best(self._plan, None, depth, size, *out, *given)
 
         workers = self._workers(queries) if n > 1 else 1
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))

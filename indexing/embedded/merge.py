@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode
 
 from . import commits, fs
 from .live_segments import Part
@@ -40,8 +41,9 @@ class Merger:
     Size classes are powers of ``MERGE``, so a row is written about log(n) times in total.
     """
 
-    def __init__(self, home: Path, manifest: Manifest, parts: list[Part]) -> None:
+    def __init__(self, home: Path, manifest: Manifest, parts: list[Part], code: CompactCode | None = None) -> None:
         self.parts = parts
+        self._code = code
         self._home = home
         self._manifest = manifest
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="merge")
@@ -56,7 +58,7 @@ class Merger:
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar size."""
         stage = self._stage()
-        self.parts.append(self._named(stage, write(stage, segment, self._manifest.fields)))
+        self.parts.append(self._named(stage, write(stage, segment, self._manifest.fields, self._code)))
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -77,10 +79,15 @@ class Merger:
             self._merge(ripe)
 
     def compact(self) -> None:
-        """Merge all parts into one, unless there is only one, stored, without deleted rows."""
+        """Merge all parts into one, unless there is only one without deleted rows, and with all files."""
         self._adopt()
-        if len(self.parts) > 1 or any(part.name is None or part.live is not None for part in self.parts):
+        if len(self.parts) > 1 or any(self._is_due(part) for part in self.parts):
             self._merge(self.parts)
+
+    def _is_due(self, part: Part) -> bool:
+        """Whether a part is to be written, again or for the first time."""
+        uncoded = self._code is not None and part.segment.compact is None
+        return part.name is None or part.live is not None or uncoded
 
     def close(self) -> None:
         """Wait for a merge in progress; its result is dropped."""
@@ -110,7 +117,7 @@ class Merger:
         self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
     ) -> tuple[Part, list[NDArray[np.int64]]]:
         stage = self._stage()
-        files, moved = merge_segments(stage, segments, live, self._manifest.fields)
+        files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
         return self._named(stage, files), moved
 
     def _stage(self) -> Path:

@@ -101,7 +101,7 @@ class Postings:
             raise ValueError(f"k must be at least 1, got {k}")
         if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
-        found = Kernel([((*self.arrays, mask, *3 * [None]), self.n)]).best(queries, k, k)
+        found = Kernel([((*self.arrays, mask, *5 * [None]), self.n)]).best(queries, k, k)
         if found is not None:
             _, rows, scores, counts = found[0]
             return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]

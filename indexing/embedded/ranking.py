@@ -20,6 +20,7 @@ from boc.types import Modality, Rescore, SearchRequest, Stages
 from .kernel import Arrays, Kernel, Ranked
 from .live_segments import Part, read
 from .segment import Segment, take_sets
+from .shortlist import Shortlist
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -39,16 +40,21 @@ class Best(NamedTuple):
 class Ranking:
     """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
 
-    def __init__(self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int) -> None:
+    def __init__(
+        self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int, shortlist: Shortlist | None
+    ) -> None:
         self.parts = parts
         self.masks = masks
+        self._shortlist = shortlist
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
-        self._kernel = Kernel(arrays, dim)
+        self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
 
     def _arrays(self, part: Part, mask: NDArray[np.uint8] | None) -> Arrays:
         segment, ids = part.segment, part.segment.texts["ids"]
-        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors)
+        compact = None if self._shortlist is None else segment.compact
+        codes = (None, None) if compact is None else (compact.codes, compact.scales)
+        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
     def __call__(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
         """The best rows of all queries. ``matching`` is asked if the request counts words."""
@@ -57,7 +63,7 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             asked = request.code or request.queries
-            found = self._kernel.best(asked, request.most, request.k, vectors)
+            found = self._kernel.best(asked, request.most, request.k, vectors, self._size(request))
         if found is None:
             return self._step_by_step(request, matching, stages)
         ranked, candidates = found
@@ -66,6 +72,12 @@ class Ranking:
             stages.candidates += candidates
             stages.rerank_ms = None
         return ranked
+
+    def _size(self, request: SearchRequest) -> int | None:
+        """The number of candidates whose vectors are read; None for all."""
+        if self._shortlist is None or request.rescore is None or request.modality is None:
+            return None
+        return self._shortlist.size(request.k, request.rescore.k)
 
     def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
@@ -116,7 +128,11 @@ class Ranking:
             assert request.modality is not None
             aligned = [(rows, _aligned(rescore, i, part, rows, request.modality)) for part, rows in pairs]
             return best_of(self.parts, aligned, rescore.k)
-        query = rescore.queries.vectors[i]
+        query, size = rescore.queries.vectors[i], self._size(request)
+        if self._shortlist is not None and size is not None and len(candidates.rows) > size:
+            estimated = [(rows, self._shortlist.estimates(query, part, rows)) for part, rows in pairs]
+            short = best_of(self.parts, estimated, size)
+            pairs = [(part, np.sort(short.rows[short.parts == number])) for number, part in enumerate(self.parts)]
         return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
 
 

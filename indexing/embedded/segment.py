@@ -7,6 +7,8 @@ The folder of a segment has, for n rows sorted by id and V terms::
     concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
     concept_offsets.npy  int64 (n + 1,)  their offsets per item,
     concept_scales.npy   float32 (N,)    and the scales of int8 rows
+    compact.npy          uint8 (n, d / 4)  codes of the vectors, which order candidates; there if the code of
+    compact_scales.npy   float32 (n,)      the index has a mean, and the segment was not written before they were
     modality.npy         uint8 (n,)  0 picture, 1 sentence
     ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
     fields                           the same, if the manifest declares metadata: JSON per item
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
@@ -59,6 +62,7 @@ class Segment:
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
     words: TextIndex | None = None
+    compact: CompactRows | None = None
     held: Sequence[Item] | None = None
     """The items of all rows, if the segment was just made from them."""
 
@@ -192,11 +196,13 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
     searched = TextIndex(words, n) if words.exists() else None
-    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
+    coded = (folder / "compact.npy").exists()
+    compact = CompactRows(mapped("compact"), mapped("compact_scales")) if coded else None
+    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched, compact)
 
 
-def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
-    """Write a segment in memory to the empty ``folder``; return its files."""
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType], code: CompactCode | None = None) -> Files:
+    """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given; return its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
@@ -208,6 +214,8 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Fil
     jobs = [partial(out.words, partial(text_index_writer.write, items=segment.all_items(), types=types))]
     jobs += [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
     jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
+    if code is not None:
+        jobs.append(partial(out.compact, len(segment), code, [(segment.vectors, segment.modality)]))
     _together(jobs)
     fs.sync(folder)
     return out.files
@@ -218,8 +226,10 @@ def merge(
     parts: Sequence[Segment],
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
+    code: CompactCode | None = None,
 ) -> tuple[Files, list[NDArray[np.int64]]]:
-    """Write the live rows of parts as one segment to the empty ``folder``; return its files and the new rows.
+    """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if ``code`` is given;
+    return its files and the new rows.
 
     The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
     posting lists.
@@ -233,7 +243,7 @@ def merge(
         )
 
     jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
-    _together([*jobs, partial(_write_rows, out, merged, parts[0])])
+    _together([*jobs, partial(_write_rows, out, merged, parts[0], code)])
     fs.sync(folder)
     return out.files, merged.moved
 
@@ -252,8 +262,11 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
-def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
+def _write_rows(out: _Output, merged: _Merged, like: Segment, code: CompactCode | None) -> None:
     """Write everything except postings and text index."""
+    if code is not None:
+        vectors, modalities = merged.column(lambda part: part.vectors), merged.column(lambda part: part.modality)
+        out.compact(len(merged), code, zip(vectors, modalities, strict=True))
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
     dtype, width = like.vectors.dtype, like.vectors.shape[1]
     out.array("vectors", dtype, (len(merged), width), merged.column(lambda part: part.vectors))
@@ -340,6 +353,21 @@ class _Merged:
 
 class _Output(Output):
     """The files of a segment."""
+
+    def compact(self, n: int, code: CompactCode, blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]) -> None:
+        """Write the compact codes of n vectors, of which blocks are given with their modalities."""
+        scales = [np.empty(0, np.float32)]
+
+        def coded() -> Iterator[NDArray[np.uint8]]:
+            for vectors, modality in blocks:
+                for first in range(0, len(vectors), BLOCK):
+                    span = slice(first, first + BLOCK)
+                    rows = code.encode(vectors[span], modality[span])
+                    scales.append(rows.scales)
+                    yield rows.codes
+
+        self.array("compact", np.uint8, (n, code.width), coded())
+        self.array("compact_scales", np.float32, (n,), scales)
 
     def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
         def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:

@@ -17,6 +17,7 @@ from scipy import sparse
 from boc.atomic_files import sole_writer
 from boc.errors import BackendError, ManifestError, UnreachableError
 from boc.manifest import FORMAT, Manifest
+from boc.rerank.compact import CompactCode
 from boc.rerank.storage import stored
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
@@ -93,7 +94,8 @@ class _Writing:
             self._held.callback(self._remove_if_empty)
             parts = self._found()
             self._buffer = _Buffer(self._manifest)
-            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts))
+            code = CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim)
+            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts, code))
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()

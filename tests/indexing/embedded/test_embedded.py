@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,10 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Embeddings, FieldType, Filter, Item, Ragged, Rescore, SearchRequest, TextScore
+from boc.types import Embeddings, Filter, Item, Ragged, Rescore, SearchRequest, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.segment import Segment, write
 from indexing.file import connect
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
@@ -572,39 +571,6 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
         words = TextScore(["a dog"] * 9, 0.5)
         assert many.search(SearchRequest(queries, k, words=words)) == one.search(SearchRequest(queries, k, words=words))
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
-
-
-def test_an_index_with_codes_of_its_vectors_is_searched_and_written_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Segments of version 0.2 could hold files compact.npy and compact_scales.npy, which nothing reads."""
-
-    def with_codes(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> npy_files.Files:
-        files, out = write(folder, segment, types), npy_files.Output(folder)
-        out.array("compact", np.uint8, (len(segment), 2), [np.zeros((len(segment), 2))])
-        out.array("compact_scales", np.float32, (len(segment),), [np.zeros(len(segment))])
-        return files | out.files
-
-    terms, rows = random_terms(np.random.default_rng(0), (9, 4), 3, 0.9), np.eye(9, 3, dtype=np.float32)
-    items, backend = [picture(f"{i}") for i in range(9)], EmbeddedBackend(tmp_path)
-    for name, patched in (("pets", True), ("plain", False)):
-        with monkeypatch.context() as patch:
-            if patched:
-                patch.setattr(merge, "write", with_codes)
-            with backend.create(name, new_manifest(4, 3), {}) as writer:
-                writer.add(items, terms, rows)
-                writer.commit()
-    assert len(list((tmp_path / "pets").rglob("compact*.npy"))) == 2
-    request = SearchRequest(terms, 9, rescore=Rescore("dot", Embeddings("text", rows), 5))
-    expected = backend.open("plain").search(request)
-    assert backend.open("pets").search(request) == expected
-    assert backend.open("pets").damaged() == []
-    with backend.edit("pets") as editor:
-        editor.delete(["3"])
-        editor.commit("ef" * 32)
-    assert backend.open("pets").search(request) != expected
-    backend.compact("pets")
-    assert not list((tmp_path / "pets").rglob("compact*.npy"))
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])

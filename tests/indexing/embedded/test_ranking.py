@@ -226,18 +226,18 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short = [*arrays[0][0]]
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
-            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM)
-    plan, made = NATIVE.plan(tuple(arrays), DIM), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
+            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
+    plan, made = NATIVE.plan(tuple(arrays), DIM, None), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
     out = kernel.Ranked.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
-    for depth in (0, 1 << 40):
+    for numbers in ((0, 1), (1, 0), (1 << 40, 1)):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(plan, made, depth, *out, rows, None, None, None)
+            NATIVE.best(plan, made, *numbers, *out, rows, None, None, None)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(plan, made, 1, *out, rows[:, 1:].copy(), None, None, None)
+        NATIVE.best(plan, made, 1, 1, *out, rows[:, 1:].copy(), None, None, None)
     terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(plan, None, 1, *out, rows, np.array(offsets), terms, weights)
+            NATIVE.best(plan, None, 1, 1, *out, rows, np.array(offsets), terms, weights)
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(plan, None, 1, *out, rows, np.array([0, 2]), terms, weights[:1])
+        NATIVE.best(plan, None, 1, 1, *out, rows, np.array([0, 2]), terms, weights[:1])
