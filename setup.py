@@ -12,7 +12,6 @@ FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contr
 MODULES = (
     "boc.clustering._nearest",
     "boc.rerank._rescore",
-    "boc.rerank._compact",
     "indexing.embedded._search",
     "indexing.embedded._strings",
 )

@@ -10,7 +10,6 @@ from boc.cli import main
 
 MODULES = (
     "boc.clustering._nearest",
-    "boc.rerank._compact",
     "boc.rerank._rescore",
 )
 ENGINE = ("indexing.embedded._search", "indexing.embedded._strings")

@@ -6,8 +6,6 @@
 #define BOC_COMPACT_H
 
 #include "../_kernels.h"
-#include <float.h>
-#include <math.h>
 
 #define BITS 2                     /* of a component */
 #define LEVELS (1 << BITS)
@@ -54,29 +52,15 @@ DISPATCHED static void rotate(float *values, float *space, const float *signs, i
     }
 }
 
-/* The largest magnitude; 0 if not all are numbers. */
-DISPATCHED static float largest_size(const float *row, int64_t d)
-{
-    float most = 0;
-    int odd = 0;
-    for (int64_t j = 0; j < d; j++) {
-        const float size = fabsf(row[j]);
-        most = size > most ? size : most;
-        odd |= !(size <= FLT_MAX);
-    }
-    return odd ? 0 : most;
-}
-
 /* The code of a rotated row, and the scale of its levels. ``whole`` has room for d. */
 DISPATCHED MAYBE_UNUSED static float code_row(const float *row, int64_t d, int16_t *whole, uint8_t *code)
 {
-    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
     const int64_t bytes = compact_bytes(d);
     int64_t squares = 0, product = 0;
     const float most = largest_size(row, d);
     const double factor = most > 0 ? FINEST / (double)most : 0;
     for (int64_t j = 0; j < d; j++) {
-        whole[j] = (int16_t)(most > 0 ? row[j] * factor + magic - magic : 0);
+        whole[j] = (int16_t)(most > 0 ? rounded(row[j] * factor) : 0);
         squares += (int32_t)whole[j] * whole[j];
     }
     const double width = STEP * sqrt((double)squares / (double)d);
@@ -100,15 +84,14 @@ typedef struct {
 } CompactQuery;
 
 /* Make a rotated query a CompactQuery; its numbers have room for PER_BYTE * width. */
-static void round_query(const float *query, int64_t d, CompactQuery *out)
+MAYBE_UNUSED static void round_query(const float *query, int64_t d, CompactQuery *out)
 {
-    const double magic = 6755399441055744.0;
     const float most = largest_size(query, d);
     const double factor = most > 0 ? COARSE / (double)most : 0;
     out->bytes = compact_bytes(d), out->sum = 0;
     memset(out->numbers, 0, (size_t)(PER_BYTE * out->width));
     for (int64_t j = 0; j < d; j++) {
-        const int8_t whole = (int8_t)(most > 0 ? query[j] * factor + magic - magic : 0);
+        const int8_t whole = (int8_t)(most > 0 ? rounded(query[j] * factor) : 0);
         out->numbers[j / out->bytes * out->width + j % out->bytes] = whole;
         out->sum += whole;
     }
@@ -175,7 +158,7 @@ WIDE_BYTES static void estimate_wide(const CompactQuery *query, const uint8_t *c
 #endif
 
 /* Estimates, times a positive constant of the query, of its products with n ``rows``. */
-static void estimate(const CompactQuery *query, const uint8_t *codes, const float *scales, const int64_t *rows,
+MAYBE_UNUSED static void estimate(const CompactQuery *query, const uint8_t *codes, const float *scales, const int64_t *rows,
                      int64_t n, float *out)
 {
     (HAS_WIDE_BYTES ? estimate_wide : estimate_plain)(query, codes, scales, rows, n, out);

@@ -7,6 +7,7 @@ a rotated vector r, its product with a rotated query q is estimated by (x.q) (r.
 of the vectors by a constant of query and modality, so estimates order the rows of one modality.
 
 Codes and estimates are the same on all machines, and those of a row depend on the row and the code of the index only.
+``compact.h`` does the same in the native calls.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from boc.names import MODALITIES
 from boc.rerank.storage import restored
 
 try:
-    from boc.rerank import _compact
+    from boc.rerank import _rescore
 except ImportError:  # not built here: numpy stands in
-    _compact = None  # type: ignore[assignment]
+    _rescore = None  # type: ignore[assignment]
 
 BITS = 2
 LEVELS = 1 << BITS
@@ -33,7 +34,7 @@ ROUNDS = 2  # of signs and Hadamard transforms
 FINEST = 32767  # largest magnitude of a component while it is coded
 STEP = 0.996  # between levels, in standard deviations: the best for normal components
 COARSE = 127  # largest magnitude of a component of a query
-BLOCK = 4096  # rows coded at a time
+BLOCK = 256  # rows coded at a time, which fit the cache
 
 Floats = NDArray[np.float32]
 
@@ -64,8 +65,9 @@ class CompactCode:
 
     @classmethod
     def of(cls, codec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int) -> CompactCode | None:
-        """The code for vectors of width ``dim`` of an index whose codec has this configuration and these arrays: with
-        the means that it subtracts. None if it subtracts none: a common part of all vectors would coarsen their codes.
+        """Return the code for vectors of width ``dim`` of an index whose codec has this configuration and these arrays:
+        with the means that it subtracts. None if it subtracts none: a common part of all vectors would coarsen their
+        codes.
         """
         steps = [step["name"] for step in codec["steps"]]
         if "Center" not in steps:
@@ -83,80 +85,81 @@ class CompactCode:
         return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
-        """The codes of ``vectors`` (n, d), ``boc.rerank.storage.stored``; ``modality`` (n,) selects their mean."""
+        """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects their mean."""
         codes, scales = np.empty((len(vectors), self.width), np.uint8), np.empty(len(vectors), np.float32)
-        if _compact is not None:
-            rows, which = np.ascontiguousarray(vectors), np.ascontiguousarray(modality)
-            _compact.encode(rows, which, self.means, self.signs, codes, scales)
-            return CompactRows(codes, scales)
         for i in range(0, len(vectors), BLOCK):
             block = slice(i, i + BLOCK)
-            codes[block], scales[block] = self._coded(vectors[block], modality[block])
+            rows = restored(vectors[block]).astype(np.float32)
+            rows -= self.means[modality[block]]
+            if _rescore is not None:
+                _rescore.encode(rows, self.signs, codes[block], scales[block])
+            else:
+                codes[block], scales[block] = self._code(rows.T.copy())
         return CompactRows(codes, scales)
 
     def estimates(self, query: Floats, stored: CompactRows, rows: NDArray[np.int64]) -> Floats:
-        """Estimates (m,), times a positive constant, of the products of ``query`` (d,) with ``rows`` (m,) of one
+        """Return estimates (m,), times a positive constant, of the products of ``query`` (d,) with ``rows`` (m,) of one
         modality, but for a constant."""
-        found = np.empty(len(rows), np.float32)
-        if _compact is not None:
-            chosen = np.ascontiguousarray(rows)
-            _compact.estimate(np.ascontiguousarray(query), self.signs, stored.codes, stored.scales, chosen, found)
-            return found
-        whole, _ = _whole(self._rotated(query[None].astype(np.float32)), COARSE)
+        whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[:, 0]
         packed = stored.codes[rows][:, None, :] >> np.arange(0, 8, BITS, dtype=np.uint8)[:, None] & (LEVELS - 1)
         levels = packed.reshape(len(rows), PER_BYTE * self.width)[:, : len(query)].astype(np.int64)
-        sums = 2 * (levels @ whole[0]) - (LEVELS - 1) * whole[0].sum()
-        return sums.astype(np.float32) * stored.scales[rows]
+        sums = 2 * (levels @ whole) - (LEVELS - 1) * whole.sum()
+        estimates: Floats = sums.astype(np.float32) * stored.scales[rows]
+        return estimates
 
-    def _coded(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Floats]:
-        rows = restored(vectors).astype(np.float32, copy=False) - self.means[modality]
-        rows[~np.isfinite(rows).all(axis=1)] = 0
-        whole, unit = _whole(self._rotated(rows), FINEST)
-        squares = np.einsum("ij,ij->i", whole, whole)
-        width = (STEP * np.sqrt(squares / whole.shape[1]))[:, None]
-        levels = np.where(whole >= 0, LEVELS // 2, LEVELS // 2 - 1)
-        for step in range(1, LEVELS // 2):
-            levels += (whole >= step * width).astype(np.int64) - (whole < -step * width)
-        products = np.einsum("ij,ij->i", whole, 2 * levels - LEVELS + 1)
-        codes = np.zeros((len(whole), PER_BYTE * self.width), np.uint8)
-        codes[:, : whole.shape[1]] = levels
-        parts = codes.reshape(len(whole), PER_BYTE, self.width) << np.arange(0, 8, BITS, dtype=np.uint8)[:, None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            scales = (squares / products * unit).astype(np.float32)
-        return np.bitwise_or.reduce(parts, axis=1), np.where(products > 0, scales, np.float32(0))
+    def _code(self, columns: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+        """Return codes (n, d / 4) and scales (n,) of columns (d, n)."""
+        whole, units = _round(self._rotate(columns), FINEST)
+        d, n = whole.shape
+        squares = np.einsum("ji,ji->i", whole, whole)
+        width = STEP * np.sqrt(squares / d)
+        levels = np.zeros((PER_BYTE * self.width, n), np.uint8)
+        levels[:d] = LEVELS // 2 - 1
+        levels[:d] += whole >= 0
+        levels[:d] += whole >= width
+        levels[:d] -= whole < -width
+        products = np.einsum("ji,ji->i", whole, 2.0 * levels[:d] - (LEVELS - 1))
+        parts = levels.reshape(PER_BYTE, self.width, n) << np.arange(0, 8, BITS, dtype=np.uint8)[:, None, None]
+        scales = np.divide(squares, products, out=np.zeros(n), where=products > 0) * units
+        return np.bitwise_or.reduce(parts, axis=0).T, scales
 
-    def _rotated(self, rows: Floats) -> Floats:
-        """Rows (n, d) times signs and Hadamard transforms of their first and last numbers, in place."""
-        d = rows.shape[1]
+    def _rotate(self, columns: Floats) -> Floats:
+        """Multiply columns (d, n) by signs and Hadamard transforms of their first and last numbers, in place."""
+        d = len(columns)
         p = 1 << (d.bit_length() - 1)
-        for signs in self.signs:
-            rows *= signs
-            rows[:, :p] = _transformed(rows[:, :p])
-            if p < d:
-                rows[:, d - p :] = _transformed(rows[:, d - p :])
-        return rows
+        with np.errstate(invalid="ignore", over="ignore"):
+            for signs in self.signs:
+                columns *= signs[:, None]
+                columns[:p] = _transform(columns[:p])
+                if p < d:
+                    columns[d - p :] = _transform(columns[d - p :])
+        return columns
 
 
-def _transformed(rows: Floats) -> Floats:
-    """The Hadamard transform of rows (n, p), p a power of 2, scaled to keep lengths."""
-    p = rows.shape[1]
+def _transform(columns: Floats) -> Floats:
+    """Return the Hadamard transform of columns (p, n), p a power of 2, scaled to keep lengths."""
+    p = len(columns)
     for _ in range(p.bit_length() - 1):
-        first, second = rows[:, : p // 2], rows[:, p // 2 :]
-        rows = np.stack([first + second, first - second], axis=2).reshape(len(rows), p)
-    return rows * np.float32(1 / np.sqrt(p))
+        first, second, columns = columns[: p // 2], columns[p // 2 :], np.empty_like(columns)
+        np.add(first, second, out=columns[0::2])
+        np.subtract(first, second, out=columns[1::2])
+    return columns * np.float32(1 / np.sqrt(p))
 
 
-def _whole(rows: Floats, largest: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows as whole numbers, the largest of which becomes ``largest``, and their units (n,). Rows that hold something
-    else than numbers become zeros."""
-    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, np.float32(0))
-    most = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
-    factors = largest / np.where(most > 0, most, 1)
-    return np.rint(rows * np.where(most > 0, factors, 0)[:, None]).astype(np.int64), most / largest
+def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return columns (d, n) as whole numbers, the largest of which becomes ``largest``, and their units (n,).
+
+    Columns that hold something else than numbers become zeros.
+    """
+    most = np.abs(columns).max(axis=0, initial=0).astype(np.float64)
+    odd = ~np.isfinite(most)
+    columns[:, odd], most[odd] = 0, 0
+    factors = np.divide(largest, most, out=np.zeros(len(most)), where=most > 0)
+    return np.rint(columns * factors), most / largest
 
 
 def _signs(d: int) -> Floats:
-    """Signs (ROUNDS, d), the same for ever: bits of a multiplicative hash (splitmix64)."""
+    """Return signs (ROUNDS, d), the same for ever: bits of a multiplicative hash (splitmix64)."""
     with np.errstate(over="ignore"):
         z = np.arange(1, ROUNDS * d + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

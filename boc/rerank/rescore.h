@@ -1,4 +1,4 @@
-/* Dot products of a query with chosen rows of a matrix, float16, float32 or bytes (bytes.h), read where they lie.
+/* Dot products of a query with chosen rows of a matrix, float16, float32 or bytes, read where they lie.
 
    A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Sums run in float32 in
    4 accumulators of 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON): their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 *
@@ -8,7 +8,20 @@
 #ifndef BOC_RESCORE_H
 #define BOC_RESCORE_H
 
-#include "bytes.h"
+#include "../_kernels.h"
+
+/* Rows in bytes are d int8 components, then those of their scale; boc/rerank/storage.py makes them. */
+#define SCALE ((int64_t)sizeof(float)) /* bytes of the scale of a row */
+
+/* Items of a row of d components of ``size`` bytes. */
+static inline int64_t row_items(int64_t d, int64_t size) { return d + (size == 1 ? SCALE : 0); }
+
+static inline float scale_of(const void *bytes)
+{
+    float scale;
+    memcpy(&scale, bytes, sizeof scale);
+    return scale;
+}
 
 #define WIDEST 16 /* lanes */
 

@@ -25,17 +25,11 @@ from .bm25 import spaced
 from .npy_files import spans
 from .text_index import TextIndex, encoded, packed
 
-try:
-    from . import _strings
-except ImportError:  # installed without a C compiler
-    _strings = None  # type: ignore[assignment]
-
 Ints: TypeAlias = NDArray[np.int64]
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # items tokenized at a time
 OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
-MOST_TEXT = (1 << 32) - 1  # bytes of text; longer texts are not numbered in C
 ROW = 32  # low bits of a key, which hold a row; the high bits hold a word or value
 _SIZES = [1 << 8, 1 << 16, 1 << 32]  # from these values on, numbers take 2, 4 and 8 bytes
 
@@ -171,18 +165,19 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
 
 
 def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
-    """The distinct words of blocks of lines, the numbers of all words in order, and the number of words per line."""
+    """Return the distinct words of blocks of lines, the numbers of all words in order, and the number of words per
+    line."""
     if not lines:
         return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
     text = b"\n".join(lines)
-    if _strings is not None and len(text) < MOST_TEXT:
-        numbers, lengths, distinct = _strings.words(text)
-        names = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
-        return names, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
-    rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
-    known: defaultdict[str, int] = defaultdict(count().__next__)  # numbered in order of occurrence
-    numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
-    return list(known), numbered, np.array([len(row) for row in rows], np.int64)
+    known: defaultdict[bytes, int] = defaultdict(count().__next__)  # numbered in order of occurrence
+    numbers = np.fromiter(map(known.__getitem__, text.split()), np.uint32)
+    codes = np.frombuffer(text, np.uint8)
+    gaps = (codes == ord(" ")) | (codes == ord("\n"))
+    begins = np.flatnonzero(~gaps & np.append(True, gaps[:-1])[: len(gaps)])
+    ends = np.append(np.flatnonzero(codes == ord("\n")), len(codes))
+    lengths = np.diff(np.searchsorted(begins, ends), prepend=0).astype(np.int64, copy=False)
+    return [word.decode("utf-8", "surrogatepass") for word in known], numbers, lengths
 
 
 def _filtered(types: Mapping[str, FieldType]) -> list[str]:

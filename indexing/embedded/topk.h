@@ -18,12 +18,6 @@
 #define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
 #define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
 
-#if defined(_MSC_VER)
-#define THREAD_LOCAL __declspec(thread)
-#else
-#define THREAD_LOCAL _Thread_local
-#endif
-
 /* Passed by address, so that no loop looks up thread-local storage. */
 typedef struct {
     union {
@@ -33,7 +27,7 @@ typedef struct {
     uint16_t touched[FEW];
     uint32_t largest[BLOCK / LANES];
 } Scratch;
-static THREAD_LOCAL Scratch of_thread;
+static _Thread_local Scratch of_thread;
 
 typedef struct {
     Scratch *scratch;

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,17 +12,6 @@ from boc.names import VECTOR_DTYPES
 from boc.rerank import compact as module
 from boc.rerank.compact import LEVELS, PER_BYTE, ROUNDS, CompactCode, CompactRows
 from boc.rerank.storage import stored
-
-PATHS = ["numpy"] if module._compact is None else ["compiled", "numpy"]
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """By ``boc.rerank._compact``, or "numpy", without it."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(module, "_compact", None)
-        yield request.param
 
 
 def rows_of(n: int, d: int, seed: int) -> NDArray[np.float32]:
@@ -59,21 +46,20 @@ def test_codes_and_estimates_are_those_of_slow_loops(n: int, d: int, seed: int, 
     vectors = stored(rows, dtype)
     modality, query = np.arange(n, dtype=np.uint8) % 2, rows_of(1, d, seed + 1)[0]
     chosen = np.arange(n)[::-1].copy()
-    found = code.encode(vectors, modality)
-    estimates = code.estimates(query, found, chosen)
+    compact = code.encode(vectors, modality)
+    estimates = code.estimates(query, compact, chosen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_compact", None)
+        patch.setattr(module, "_rescore", None)
         twin = code.encode(vectors, modality)
-        assert found.codes.tobytes() == twin.codes.tobytes()
-        assert found.scales.tobytes() == twin.scales.tobytes()
-        assert estimates.tobytes() == code.estimates(query, twin, chosen).tobytes()
+    assert compact.codes.tobytes() == twin.codes.tobytes()
+    assert compact.scales.tobytes() == twin.scales.tobytes()
     whole = np.rint(rotated(code, query) * (127 / max(abs(rotated(code, query)).max(), 1e-30)))
     for i, estimate in zip(chosen.tolist(), estimates.tolist(), strict=True):
         levels = [
-            found.codes[i, j % code.width] >> (8 // PER_BYTE * (j // code.width)) & (LEVELS - 1) for j in range(d)
+            compact.codes[i, j % code.width] >> (8 // PER_BYTE * (j // code.width)) & (LEVELS - 1) for j in range(d)
         ]
         product = sum((2 * int(level) - LEVELS + 1) * q for level, q in zip(levels, whole.tolist(), strict=True))
-        assert estimate == pytest.approx(product * float(found.scales[i]), rel=1e-5, abs=1e-5)
+        assert estimate == pytest.approx(product * float(compact.scales[i]), rel=1e-5, abs=1e-5)
 
 
 def rotated(code: CompactCode, row: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -91,12 +77,12 @@ def rotated(code: CompactCode, row: NDArray[np.float32]) -> NDArray[np.float64]:
 @given(d=st.integers(1, 300), seed=st.integers(0, 99))
 def test_rotations_keep_lengths_and_products(d: int, seed: int) -> None:
     code, rows = code_of(d), rows_of(3, d, seed)
-    turned = code._rotated(rows.copy())
+    turned = code._rotate(rows.T.copy()).T
     assert turned @ turned.T == pytest.approx(rows @ rows.T, abs=1e-5)
     assert turned[0] == pytest.approx(rotated(code, rows[0]), abs=1e-5)
 
 
-def test_estimates_are_near_the_products(path: str) -> None:
+def test_estimates_are_near_the_products() -> None:
     d, n = 384, 500
     code, vectors = code_of(d), rows_of(n, d, 1)
     vectors[:, :40] *= 6  # of other sizes, which the rotation evens
@@ -109,7 +95,7 @@ def test_estimates_are_near_the_products(path: str) -> None:
     assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx((0.1175 / 0.8825 / d) ** 0.5, rel=0.15)
 
 
-def test_what_does_not_fit_is_refused(path: str) -> None:
+def test_what_does_not_fit_is_refused() -> None:
     code = code_of(8)
     found = code.encode(rows_of(3, 8, 1), np.zeros(3, np.uint8))
     with pytest.raises(IndexError):
