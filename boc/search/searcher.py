@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,7 @@ CODES = 4  # of queries, of each modality and budget, that are cached
 BLOCK = 256  # queries per request of a batch that several threads share
 
 
-@dataclass(frozen=True)
-class _Queries:
+class _Queries(NamedTuple):
     """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of several parts is one row,
     and an alignment with it is the sum over the weighted ``parts``."""
 
@@ -54,7 +53,7 @@ class _Queries:
     parts: Sequence[tuple[Embeddings, float]] = ()
 
     def take(self, i: int) -> _Queries:
-        return replace(self, rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
+        return self._replace(rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
 
 
 class Searcher:

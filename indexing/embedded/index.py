@@ -92,31 +92,30 @@ class EmbeddedIndex:
 
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        stages = Stages() if stages is None else stages
-        ranked = self._ranked(request, stages)
-        begun = perf_counter()
+        ranked, begun = self._ranked(request, stages), perf_counter()
         numbers, rows, scores = ranked.flat()
         hits = ranked.split(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
-        stages.took("content_ms", begun)
+        if stages is not None:
+            stages.took("content_ms", begun)
         return hits
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        ranked = self._ranked(request, Stages())
+        ranked = self._ranked(request, None)
         numbers, rows, _ = ranked.flat()
         there, ids = ranked.there, np.full(ranked.rows.shape, None, object)
         ids[there] = read(self._parts, numbers, rows, Segment.ids)
         ranked.scores[~there] = -np.inf
         return ids, ranked.scores
 
-    def _ranked(self, request: SearchRequest, stages: Stages) -> Ranked:
+    def _ranked(self, request: SearchRequest, stages: Stages | None) -> Ranked:
         if request.k < 1:
             raise BackendError(f"k must be at least 1, got {request.k}")
         n_terms = self.manifest.codec["n_terms"]
         asked = len(request.code.centroids[-1]) if request.code is not None else request.queries.shape[1]
         if asked != n_terms:
             raise BackendError(f"queries have {asked} terms, the index has {n_terms}")
-        if request.rescore is not None:
+        if request.rescore is not None and request.rescore.metric != "dot":
             check_rescore(request.rescore, request.modality, self.manifest, f"the index in {self._home}")
         return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
 

@@ -93,17 +93,19 @@ class Kernel:
         """The k best of ``depth`` candidates of each query, and the number of all candidates.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
-        makes terms of these. None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
+        makes terms of these, which are plain (``boc.vectors.are_plain``). None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
         """
         depth = max(1, min(depth, self._rows))
         k, size = min(k, depth), depth if size is None else size
-        if _search is None or self._plan is None or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
+        if self._plan is None:
             return None
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = Ranked.empty(len(vectors), k)
             read = _search.best(self._plan, self._code(queries), depth, size, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
+        if vectors is not None and not are_plain(vectors, vectors.shape[1]):
+            return None
         if queries.data.dtype != np.int32:
             return None
         n = queries.shape[0]

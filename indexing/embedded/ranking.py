@@ -56,21 +56,22 @@ class Ranking:
         codes = (None, None) if compact is None else (compact.codes, compact.scales)
         return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
-    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
-        """The best rows of all queries. ``matching`` is asked if the request counts words."""
+    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages | None) -> Ranked:
+        """Return the best rows of all queries. ``matching`` is called if the request counts words."""
         begun, rescore = perf_counter(), request.rescore
-        found = None
+        best = None
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
-            asked = request.code or request.queries
-            found = self._kernel.best(asked, request.most, request.k, vectors, self._size(request))
-        if found is None:
-            return self._step_by_step(request, matching, stages)
-        ranked, candidates = found
-        stages.took("postings_ms", begun)
-        if rescore is not None:
-            stages.candidates += candidates
-            stages.rerank_ms = None
+            queries = request.code or request.queries
+            best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request))
+        if best is None:
+            return self._step_by_step(request, matching, Stages() if stages is None else stages)
+        ranked, candidates = best
+        if stages is not None:
+            stages.took("postings_ms", begun)
+            if rescore is not None:
+                stages.candidates += candidates
+                stages.rerank_ms = None
         return ranked
 
     def _size(self, request: SearchRequest) -> int | None:
