@@ -90,14 +90,15 @@ class Kernel:
         vectors: NDArray[np.float32] | None = None,
         size: int | None = None,
     ) -> tuple[Ranked, int] | None:
-        """The k best of ``depth`` candidates of each query, and the number of all candidates.
+        """Return the k best of ``depth`` candidates of each query, and the number of all candidates.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
-        makes terms of these, which are plain (``boc.vectors.are_plain``). None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
+        makes terms of these, which are plain (``boc.vectors.are_plain``). None if it was not built, if a score may be
+        2**32 or more, or for arrays of other types.
         """
         depth = max(1, min(depth, self._rows))
         k, size = min(k, depth), depth if size is None else size
-        if self._plan is None:
+        if _search is None or self._plan is None:
             return None
         if isinstance(queries, QueryCode):
             assert vectors is not None
