@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.names import MODALITIES
-from boc.rerank.storage import restored
+from boc.rerank.storage import restore_rows
 
 try:
     from boc.rerank import _rescore
@@ -89,7 +89,7 @@ class CompactCode:
         codes, scales = np.empty((len(vectors), self.width), np.uint8), np.empty(len(vectors), np.float32)
         for i in range(0, len(vectors), BLOCK):
             block = slice(i, i + BLOCK)
-            rows = restored(vectors[block]).astype(np.float32)
+            rows = restore_rows(vectors[block]).astype(np.float32)
             rows -= self.means[modality[block]]
             if _rescore is not None:
                 _rescore.encode(rows, self.signs, codes[block], scales[block])

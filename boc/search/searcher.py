@@ -91,11 +91,11 @@ class Searcher:
         def reopen() -> Index:
             return backend.open(check_name(name))
 
-        found = cls(reopen(), None, reopen)
-        first = found.index.manifest.identity.spec
+        searcher = cls(reopen(), None, reopen)
+        first = searcher.index.manifest.identity.spec
         # An index that replaces this one may be of another encoder, which its manifest names.
-        found._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
-        return found
+        searcher._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
+        return searcher
 
     def renewed(self, *, force: bool = False) -> Searcher:
         """A searcher of the current index; itself if the index has not changed. The encoder is kept if it still fits.
@@ -106,11 +106,11 @@ class Searcher:
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
             return self  # without fetching the codec
-        found = Searcher(index, None, self._reopen)
-        found._load = self._load
+        searcher = Searcher(index, None, self._reopen)
+        searcher._load = self._load
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
-            found.encoder = self.encoder  # reused, so it is not loaded again
-        return found
+            searcher.encoder = self.encoder  # reused, so it is not loaded again
+        return searcher
 
     def __repr__(self) -> str:
         manifest = self.index.manifest
@@ -126,14 +126,14 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
-        wanted = self.index.manifest.identity
-        found = self._load(wanted.spec)
-        if found.identity.digest != wanted.digest:
+        identity = self.index.manifest.identity
+        encoder = self._load(identity.spec)
+        if encoder.identity.digest != identity.digest:
             raise EncoderError(
-                f"the encoder {found.identity.spec} has other weights than the index was made with "
-                f"({found.identity.digest[:12]}, not {wanted.digest[:12]}); name the right one with --encoder"
+                f"the encoder {encoder.identity.spec} has other weights than the index was made with "
+                f"({encoder.identity.digest[:12]}, not {identity.digest[:12]}); name the right one with --encoder"
             )
-        return found
+        return encoder
 
     def search(
         self,

@@ -35,7 +35,7 @@ Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
 vectors, or None."""
 
 
-class Ranked(NamedTuple):
+class TopRows(NamedTuple):
     """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts), ``rows`` and
     ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
 
@@ -45,7 +45,7 @@ class Ranked(NamedTuple):
     counts: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, n: int, k: int) -> Ranked:
+    def empty(cls, n: int, k: int) -> TopRows:
         """Room for the results of n queries."""
         return cls(np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty((n, k)), np.empty(n, np.int64))
 
@@ -89,7 +89,7 @@ class Kernel:
         depth: int,
         vectors: NDArray[np.float32] | None = None,
         size: int | None = None,
-    ) -> tuple[Ranked, int] | None:
+    ) -> tuple[TopRows, int] | None:
         """Return the k best of ``depth`` candidates of each query, and the number of all candidates.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
@@ -102,7 +102,7 @@ class Kernel:
             return None
         if isinstance(queries, QueryCode):
             assert vectors is not None
-            ranked = Ranked.empty(len(vectors), k)
+            ranked = TopRows.empty(len(vectors), k)
             read = _search.best(self._plan, self._code(queries), depth, size, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
         if vectors is not None and not are_plain(vectors, vectors.shape[1]):
@@ -110,7 +110,7 @@ class Kernel:
         if queries.data.dtype != np.int32:
             return None
         n = queries.shape[0]
-        ranked = Ranked.empty(n, k)
+        ranked = TopRows.empty(n, k)
         offsets, terms = queries.indptr.astype(np.int64), queries.indices.astype(np.int32, copy=False)
 
         def answer(first: int) -> int:

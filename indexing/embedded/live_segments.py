@@ -141,12 +141,12 @@ def read(
     """What ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
-    found: dict[int, T] = {}
+    values: dict[int, T] = {}
     for number, part in enumerate(parts):
         places = np.flatnonzero(numbers == number)
         if len(places):
-            found.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
-    return [found[place] for place in range(len(rows))]
+            values.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
+    return [values[place] for place in range(len(rows))]
 
 
 def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
@@ -158,18 +158,18 @@ def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
     raise KeyError(key)
 
 
-def located(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
+def locate(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
     """For each part with some of ``ids``: their positions in ``ids``, and their rows. KeyError for an unknown id."""
-    found = [owner(parts, key) for key in ids]
-    positions = {id(part): [i for i, (each, _) in enumerate(found) if each is part] for part in parts}
+    owners = [owner(parts, key) for key in ids]
+    positions = {id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts}
     return [
-        (part, np.array(mine), np.array([found[i][1] for i in mine], dtype=np.int64))
+        (part, np.array(mine), np.array([owners[i][1] for i in mine], dtype=np.int64))
         for part in parts
         if (mine := positions[id(part)])
     ]
 
 
-def listed(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
+def list_entries(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
     """The entries of a commit for stored parts, and their files, with new ones for tombstones."""
     entries: list[Entry] = []
     files: Files = {}

@@ -58,7 +58,7 @@ class Merger:
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar size."""
         stage = self._stage()
-        self.parts.append(self._named(stage, write(stage, segment, self._manifest.fields, self._code)))
+        self.parts.append(self._keep_part(stage, write(stage, segment, self._manifest.fields, self._code)))
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -66,7 +66,7 @@ class Merger:
             if ripe:
                 live = [None if part.live is None else part.live.copy() for part in ripe]
                 segments = [part.segment for part in ripe]
-                self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
+                self._job = _Job(ripe, live, self._pool.submit(self._write_merge, segments, live))
 
     def hold(self, segment: Segment) -> None:
         """Add a segment that is not stored, for ``compact`` to merge with the others."""
@@ -96,7 +96,7 @@ class Merger:
     def _merge(self, parts: Sequence[Part]) -> None:
         """Merge ``parts`` now."""
         kept = [part for part in parts if len(part)]
-        merged = [self._merged([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
+        merged = [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
 
     def _adopt(self) -> None:
@@ -113,19 +113,19 @@ class Merger:
                     merged.live[places[gone]] = 0
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
-    def _merged(
+    def _write_merge(
         self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
     ) -> tuple[Part, list[NDArray[np.int64]]]:
         stage = self._stage()
         files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
-        return self._named(stage, files), moved
+        return self._keep_part(stage, files), moved
 
     def _stage(self) -> Path:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
         return stage
 
-    def _named(self, stage: Path, files: Files) -> Part:
+    def _keep_part(self, stage: Path, files: Files) -> Part:
         name, named = commits.keep_folder(stage, "segment", files)
         return Part(name, load(self._home / name, self._manifest), named)
 
@@ -136,7 +136,7 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[int(math.log(len(part), MERGE))].append(part)
-    return next((found for _, found in sorted(sizes.items()) if len(found) >= MERGE), [])
+    return next((ripe for _, ripe in sorted(sizes.items()) if len(ripe) >= MERGE), [])
 
 
 def _wasteful(part: Part) -> bool:

@@ -101,9 +101,9 @@ class Postings:
             raise ValueError(f"k must be at least 1, got {k}")
         if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
-        found = Kernel([((*self.arrays, mask, *5 * [None]), self.n)]).best(queries, k, k)
-        if found is not None:
-            _, rows, scores, counts = found[0]
+        ranked = Kernel([((*self.arrays, mask, *5 * [None]), self.n)]).best(queries, k, k)
+        if ranked is not None:
+            _, rows, scores, counts = ranked[0]
             return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
         answers = []
         for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
@@ -152,12 +152,12 @@ class Postings:
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
         rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
         listed = self._absolute(rows, ends - begins, b)
-        found = np.flatnonzero(np.isin(listed, wanted))
+        at = np.flatnonzero(np.isin(listed, wanted))
         lasts = np.cumsum(ends - begins)  # ends of the lists here; in the file, other blocks lie between them
-        terms = np.searchsorted(lasts, found, side="right")
-        places = found + (ends - lasts)[terms]
-        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(found), np.int32)
-        values = data, (np.searchsorted(wanted, listed[found]), terms)
+        terms = np.searchsorted(lasts, at, side="right")
+        places = at + (ends - lasts)[terms]
+        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(at), np.int32)
+        values = data, (np.searchsorted(wanted, listed[at]), terms)
         return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:

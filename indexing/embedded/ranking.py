@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.alignment import rescored
+from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Modality, Rescore, SearchRequest, Stages
 
-from .kernel import Arrays, Kernel, Ranked
+from .kernel import Arrays, Kernel, TopRows
 from .live_segments import Part, read
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
@@ -56,7 +56,7 @@ class Ranking:
         codes = (None, None) if compact is None else (compact.codes, compact.scales)
         return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
-    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages | None) -> Ranked:
+    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages | None) -> TopRows:
         """Return the best rows of all queries. ``matching`` is called if the request counts words."""
         begun, rescore = perf_counter(), request.rescore
         best = None
@@ -80,15 +80,15 @@ class Ranking:
             return None
         return self._shortlist.size(request.k, request.rescore.k)
 
-    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
+    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
-        ranked = Ranked.empty(len(request), width)
+        ranked = TopRows.empty(len(request), width)
         begun = perf_counter()
         for i, best in enumerate(self._candidates(request, matching)):
             begun = stages.took("postings_ms", begun)
             if request.rescore is not None:
                 stages.candidates += len(best.rows)
-                best = self._rescored(best, request, request.rescore, i)
+                best = self._rescore(best, request, request.rescore, i)
                 begun = stages.took("rerank_ms", begun)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
@@ -96,21 +96,21 @@ class Ranking:
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
         """The best ``request.k`` rows of each query by posting lists, and by words if they count."""
-        found = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
-        if found is not None:
-            ranked, _ = found
+        best = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
+        if best is not None:
+            ranked, _ = best
             for i, count in enumerate(ranked.counts.tolist()):
                 yield Best(ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count])
             return
         for i in range(len(request)):
-            yield best_of(self.parts, self._scored(request, matching, i), request.k)
+            yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
 
-    def _scored(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
+    def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
         """The rows of each part with a score above 0 for query i, and their scores."""
         queries, words = request.queries, request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         by_words = None if words is None else matching(words.texts[i])
-        found = []
+        scored = []
         for number, (part, mask) in enumerate(zip(self.parts, self.masks, strict=True)):
             joint = part.segment.postings.scores(queries.indices[span], queries.data[span])
             if words is not None and by_words is not None:
@@ -118,16 +118,16 @@ class Ranking:
                 shared = joint[rows] > 0
                 joint[rows[shared]] += words.weight * scores[shared]
             rows = np.flatnonzero(joint if mask is None else joint * mask)
-            found.append((rows, joint[rows]))
-        return found
+            scored.append((rows, joint[rows]))
+        return scored
 
-    def _rescored(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
+    def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
         """The best of the candidates of query i by its vector or concept set."""
         chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
         pairs = list(zip(self.parts, chosen, strict=True))
         if rescore.metric != "dot":
             assert request.modality is not None
-            aligned = [(rows, _aligned(rescore, i, part, rows, request.modality)) for part, rows in pairs]
+            aligned = [(rows, _align(rescore, i, part, rows, request.modality)) for part, rows in pairs]
             return best_of(self.parts, aligned, rescore.k)
         query, size = rescore.queries.vectors[i], self._size(request)
         if self._shortlist is not None and size is not None and len(candidates.rows) > size:
@@ -137,20 +137,20 @@ class Ranking:
         return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
 
 
-def _aligned(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
+def _align(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
     assert part.segment.concepts is not None
-    return rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
+    return alignment_scores(rescore, i, take_sets(part.segment.concepts, rows), modality)
 
 
-def best_of(parts: Sequence[Part], found: Sequence[Rows], k: int) -> Best:
-    """The k best rows by (-score, id) of those ``found`` in each part.
+def best_of(parts: Sequence[Part], matches: Sequence[Rows], k: int) -> Best:
+    """Return the k best rows by (-score, id) of the ``matches`` in each part.
 
     Rows of a part are ordered by id; ids are read only to order rows of several parts.
     """
-    lengths = [len(rows) for rows, _ in found]
-    numbers = np.repeat(np.arange(len(found), dtype=np.int32), lengths)
-    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in found)])
-    scores = np.concatenate([scores for _, scores in found]) if found else np.empty(0)
+    lengths = [len(rows) for rows, _ in matches]
+    numbers = np.repeat(np.arange(len(matches), dtype=np.int32), lengths)
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in matches)])
+    scores = np.concatenate([scores for _, scores in matches]) if matches else np.empty(0)
     if k < len(rows):
         kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
         numbers, rows, scores = numbers[kept], rows[kept], scores[kept]

@@ -39,7 +39,7 @@ from . import fs, text_index_writer
 from .kernel import BLOCK as ROWS
 from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
 from .postings import Postings
-from .string_column import Strings, taken
+from .string_column import Strings, take_strings
 from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
@@ -88,7 +88,7 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of ``rows``, in that order."""
-        ids, content, group, *metadata = taken(list(self.texts.values()), rows)
+        ids, content, group, *metadata = take_strings(list(self.texts.values()), rows)
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
         return list(map(Item, ids, modalities, content, group, fields))
@@ -115,13 +115,13 @@ class Segment:
 
 def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
     """The metadata of some items. ValueError if they are not one JSON object per item."""
-    found: list[Any] = orjson.loads(f"[{','.join(texts)}]")
-    if len(found) != len(texts) or not all(isinstance(each, dict) for each in found):
-        raise ValueError(f"metadata of {len(texts)} items are {len(found)} values, which must be JSON objects")
-    return found
+    objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
+    if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
+        raise ValueError(f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects")
+    return objects
 
 
-def gathered(
+def gather_segment(
     items: Sequence[Item],
     terms: TermMatrix,
     vectors: list[NDArray[Any]],
@@ -141,10 +141,10 @@ def gathered(
         texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
-    return Segment(Postings.from_matrix(terms[order]), _picked(vectors, order), sets, modality, texts, held=chosen)
+    return Segment(Postings.from_matrix(terms[order]), _pick_rows(vectors, order), sets, modality, texts, held=chosen)
 
 
-def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
     """Rows ``order`` of stacked blocks; each block is freed after it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
@@ -178,18 +178,20 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     ``scattered`` advises the system that vectors and concepts are accessed randomly.
     """
 
-    def mapped(name: str) -> NDArray[Any]:
+    def map_array(name: str) -> NDArray[Any]:
         return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
 
-    n = len(mapped("modality"))
+    n = len(map_array("modality"))
     try:
-        postings = Postings(mapped("starts"), mapped("rows"), mapped("frequencies"), n, manifest.codec["n_terms"])
+        postings = Postings(
+            map_array("starts"), map_array("rows"), map_array("frequencies"), n, manifest.codec["n_terms"]
+        )
     except ValueError as error:
         raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
     concepts = None
     if manifest.concept_dtype is not None:
-        scales = mapped("concept_scales") if manifest.concept_dtype == "int8" else None
-        concepts = StoredConcepts(mapped("concepts"), mapped("concept_offsets"), scales)
+        scales = map_array("concept_scales") if manifest.concept_dtype == "int8" else None
+        concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}")
     names = TEXTS if manifest.fields else TEXTS[:-1]
@@ -197,8 +199,8 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     words = folder / "words.sqlite"
     searched = TextIndex(words, n) if words.exists() else None
     coded = (folder / "compact.npy").exists()
-    compact = CompactRows(mapped("compact"), mapped("compact_scales")) if coded else None
-    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched, compact)
+    compact = CompactRows(map_array("compact"), map_array("compact_scales")) if coded else None
+    return Segment(postings, map_array("vectors"), concepts, map_array("modality"), texts, searched, compact)
 
 
 def write(folder: Path, segment: Segment, types: Mapping[str, FieldType], code: CompactCode | None = None) -> Files:
@@ -234,7 +236,7 @@ def merge(
     The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
     posting lists.
     """
-    merged = _Merged(parts, live)
+    merged = _MergeOrder(parts, live)
     out = _Output(folder)
 
     def make(path: Path) -> bool:
@@ -248,11 +250,11 @@ def merge(
     return out.files, merged.moved
 
 
-def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.Found | None:
+def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
     """The text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
-    return text_index_writer.Found(part.all_items(), types)
+    return text_index_writer.ItemWords(part.all_items(), types)
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
@@ -262,7 +264,7 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
-def _write_rows(out: _Output, merged: _Merged, like: Segment, code: CompactCode | None) -> None:
+def _write_rows(out: _Output, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
     """Write everything except postings and text index."""
     if code is not None:
         vectors, modalities = merged.column(lambda part: part.vectors), merged.column(lambda part: part.modality)
@@ -276,7 +278,7 @@ def _write_rows(out: _Output, merged: _Merged, like: Segment, code: CompactCode 
         out.concepts(like.concepts, merged)
 
 
-class _Merged:
+class _MergeOrder:
     """The live rows of some segments, in the order of their ids."""
 
     def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
@@ -305,7 +307,7 @@ class _Merged:
         for start in range(0, len(self), BLOCK):
             part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
             places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
-            yield [(each, found, row[found]) for each, found in places if len(found)]
+            yield [(each, at, row[at]) for each, at in places if len(at)]
 
     def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Yield blocks of an array with one entry per row."""
@@ -340,12 +342,12 @@ class _Merged:
         for first, last in spans(counts, POSTINGS):
             keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
-                indptr, rows, found = part.postings.lists(first, last)
+                indptr, rows, weights = part.postings.lists(first, last)
                 key = moved[rows]
                 kept = None if moved.min(initial=0) == 0 else key >= 0
                 key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
                 keys.append(key if kept is None else key[kept])
-                frequencies.append(found if kept is None else found[kept])
+                frequencies.append(weights if kept is None else weights[kept])
             key = np.concatenate(keys)
             order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
             yield first, last, key[order], np.concatenate(frequencies)[order]
@@ -358,7 +360,7 @@ class _Output(Output):
         """Write the compact codes of n vectors, of which blocks are given with their modalities."""
         scales = [np.empty(0, np.float32)]
 
-        def coded() -> Iterator[NDArray[np.uint8]]:
+        def encode_blocks() -> Iterator[NDArray[np.uint8]]:
             for vectors, modality in blocks:
                 for first in range(0, len(vectors), BLOCK):
                     span = slice(first, first + BLOCK)
@@ -366,10 +368,10 @@ class _Output(Output):
                     scales.append(rows.scales)
                     yield rows.codes
 
-        self.array("compact", np.uint8, (n, code.width), coded())
+        self.array("compact", np.uint8, (n, code.width), encode_blocks())
         self.array("compact_scales", np.float32, (n,), scales)
 
-    def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
+    def concepts(self, first: StoredConcepts, merged: _MergeOrder) -> None:
         def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:
             return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
 
@@ -382,9 +384,9 @@ class _Output(Output):
             scales = (values for values, _ in column(lambda sets: sets.scales))
             self.array("concept_scales", np.float32, shape[:1], scales)
 
-    def postings(self, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+    def postings(self, merged: _MergeOrder, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
-        widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
+        widest = max((part.postings.frequencies for part in parts), key=lambda each: each.itemsize * bool(len(each)))
         dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
@@ -393,13 +395,13 @@ class _Output(Output):
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
             write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
-            for first, last, keys, found in merged.postings(counts):
+            for first, last, keys, weights in merged.postings(counts):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
                 rows.write(keys.astype(np.uint16).data)  # the row within its block of 65,536
                 if dtype:
-                    frequencies.write(found.astype(dtype).data)
+                    frequencies.write(weights.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 

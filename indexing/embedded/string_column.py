@@ -40,7 +40,7 @@ class Strings:
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """The strings of ``rows``, in that order."""
-        return taken([self], rows)[0]
+        return take_strings([self], rows)[0]
 
     def find(self, value: str) -> int | None:
         """The row of ``value`` among sorted strings, or None."""
@@ -54,7 +54,7 @@ class Strings:
         return low if low < len(self) and self[low] == value else None
 
 
-def taken(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
+def take_strings(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
     """For each column the strings of ``rows``, in that order."""
     if _strings is None:
         return [[column[row] for row in rows.tolist()] for column in columns]

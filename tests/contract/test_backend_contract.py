@@ -24,7 +24,7 @@ from boc.inputs.metadata import holds, parse_filter
 from boc.inputs.sorting import by_field, check_sort
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
-from boc.rerank.storage import kept, store
+from boc.rerank.storage import round_trip, store
 from boc.types import (
     MODALITIES,
     Embeddings,
@@ -108,13 +108,13 @@ def build(
     with backend.create(name, manifest, ARRAYS) as writer:
         for i in range(0, len(items), batch):
             part = slice(i, i + batch)
-            sets = None if concepts is None or concept_dtype is None else stored(concepts[part], concept_dtype)
+            sets = None if concepts is None or concept_dtype is None else store_rows(concepts[part], concept_dtype)
             writer.add(items[part], terms[part], vectors[part], sets)
         writer.commit()
     return backend.open(name)
 
 
-def stored(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
+def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
     return store(Ragged.from_sets(sets, 5), dtype)
 
 
@@ -517,8 +517,8 @@ def test_what_was_added_is_read_in_the_order_asked(
         assert index.find(ids) == [items[i] for i in order]
         found = index.vectors(ids)
         assert found.dtype == index.manifest.vector_floats
-        assert np.array_equal(found.reshape(-1, 5), kept(vectors[order], dtype))
-        concepts, wanted = index.concepts(ids), stored([sets[i] for i in order], concept_dtype)
+        assert np.array_equal(found.reshape(-1, 5), round_trip(vectors[order], dtype))
+        concepts, wanted = index.concepts(ids), store_rows([sets[i] for i in order], concept_dtype)
         assert concepts.values.dtype == concept_dtype
         assert concepts.offsets.tolist() == wanted.offsets.tolist()
         assert np.array_equal(concepts.values, wanted.values)
@@ -550,7 +550,7 @@ def test_an_index_without_concept_sets_says_how_to_have_them(backend: Backend, n
 def test_concept_sets_of_another_type_are_refused(
     backend: Backend, name: str, wanted: str | None, given: str | None
 ) -> None:
-    sets = None if given is None else stored([np.ones((2, 5), np.float32)], given)
+    sets = None if given is None else store_rows([np.ones((2, 5), np.float32)], given)
     terms = random_terms(np.random.default_rng(0), (1, 3), 3, 1)
     with (
         backend.create(name, new_manifest(3, 3, ARRAYS, concepts=wanted), ARRAYS) as writer,
@@ -566,9 +566,9 @@ def test_concept_sets_that_do_not_fit_are_refused_and_those_before_can_be_publis
     terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
     with backend.create(name, new_manifest(3, 3, ARRAYS, concepts="float16"), ARRAYS) as writer:
         one = np.ones((2, 5), np.float32)
-        writer.add([picture("a")], terms[:1], vectors_for(1), stored([one], "float16"))
+        writer.add([picture("a")], terms[:1], vectors_for(1), store_rows([one], "float16"))
         with pytest.raises(BackendError, match="2 items, 1 concept sets"):
-            writer.add([picture("b"), picture("c")], terms, vectors_for(2), stored([one], "float16"))
+            writer.add([picture("b"), picture("c")], terms, vectors_for(2), store_rows([one], "float16"))
         wider = store(Ragged.from_sets([np.ones((2, 6), np.float32)], 6), "float16")
         with pytest.raises(BackendError, match="6 components after some of 5"):
             writer.add([picture("b")], terms[:1], vectors_for(1), wider)
@@ -754,7 +754,7 @@ def columns(
     rows: Sequence[Row], dtype: str | None
 ) -> tuple[list[Item], sparse.csr_array, NDArray[np.float32], StoredConcepts | None]:
     terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, 5))
-    sets = None if dtype is None else stored([row.concepts for row in rows], dtype)
+    sets = None if dtype is None else store_rows([row.concepts for row in rows], dtype)
     return [row.item for row in rows], terms, np.array([row.vector for row in rows], np.float32).reshape(-1, 3), sets
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from boc.names import VECTOR_DTYPES
 from boc.rerank import compact as module
 from boc.rerank.compact import LEVELS, PER_BYTE, ROUNDS, CompactCode, CompactRows
-from boc.rerank.storage import stored
+from boc.rerank.storage import store_rows
 
 
 def rows_of(n: int, d: int, seed: int) -> NDArray[np.float32]:
@@ -43,7 +43,7 @@ def test_codes_and_estimates_are_those_of_slow_loops(n: int, d: int, seed: int, 
     code, rows = code_of(d), rows_of(n, d, seed)
     if n > 2:
         rows[1], rows[2, 0] = 0, np.inf
-    vectors = stored(rows, dtype)
+    vectors = store_rows(rows, dtype)
     modality, query = np.arange(n, dtype=np.uint8) % 2, rows_of(1, d, seed + 1)[0]
     chosen = np.arange(n)[::-1].copy()
     compact = code.encode(vectors, modality)

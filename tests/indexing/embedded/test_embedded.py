@@ -425,13 +425,13 @@ def test_the_last_rows_of_a_load_end_alike_stored_before_or_not(
 def test_each_text_is_looked_at_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
     in between: merges and compaction read the words that were found."""
-    looked_at, real = [], text_index_writer.spaced
+    looked_at, real = [], text_index_writer.space_words
 
-    def spaced(texts: Sequence[str]) -> str:
+    def space_words(texts: Sequence[str]) -> str:
         looked_at.extend(texts)
         return real(texts)
 
-    monkeypatch.setattr(text_index_writer, "spaced", spaced)
+    monkeypatch.setattr(text_index_writer, "space_words", space_words)
     with pytest.raises(KilledError):
         load(tmp_path, n + 10, stop=n)
     load(tmp_path, n + 10)

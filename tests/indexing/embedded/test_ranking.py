@@ -283,7 +283,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=" for "):
             NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
     plan, made = NATIVE.plan(tuple(arrays), DIM, None), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
-    out = kernel.Ranked.empty(1, 3)
+    out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
     for numbers in ((0, 1), (1, 0), (1 << 40, 1)):
         with pytest.raises(ValueError, match="limits"):

@@ -23,7 +23,7 @@ from boc.errors import BackendError, ManifestError
 from boc.inputs.metadata import holds
 from boc.types import FieldType, Filter, Item
 from indexing.embedded import text_index_writer
-from indexing.embedded.bm25 import Ranking, spaced, tokens
+from indexing.embedded.bm25 import Ranking, space_words, tokens
 from indexing.embedded.text_index import TextIndex
 from indexing.embedded.text_index_writer import merge, write
 from tests.oracles import picture, sentence
@@ -393,14 +393,14 @@ def test_a_full_disk_is_told() -> None:
     st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
 )
 def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
-    found = [line.split(" ") for line in spaced(texts).split("\n")]
+    found = [line.split(" ") for line in space_words(texts).split("\n")]
     assert [list(filter(None, words)) for words in found] == [tokens(text) for text in texts]
     assert [list(filter(None, words)) for words in found] == [tokens(text.replace("\n", " ")) for text in texts]
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5), max_size=4))
 def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
-    words, numbers, lengths = text_index_writer._numbered(["\n".join(lines).encode() for lines in blocks])
+    words, numbers, lengths = text_index_writer._number_words(["\n".join(lines).encode() for lines in blocks])
     rows = [line.split() for lines in blocks for line in lines]
     assert words == list(dict.fromkeys(word for row in rows for word in row))
     assert [words[number] for number in numbers] == [word for row in rows for word in row]
