@@ -18,7 +18,7 @@ except ImportError:  # not built here: ``products`` stands in
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
-    """The k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
+    """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
     scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
@@ -44,7 +44,7 @@ def dot(
 def _gather(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None
 ) -> NDArray[np.float32]:
-    """The same as ``dot``, from a copy of the rows."""
+    """Return the same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
     scores: NDArray[np.float32] = products(query[None], restore_rows(vectors if chosen is None else vectors[chosen]))[0]

@@ -17,7 +17,7 @@ SCALE = 4  # bytes of the scale of a row
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with one scale per row.
 
-    The int8 rows are those of ``rounded``.
+    The int8 rows are those of ``round_rows``.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
@@ -28,7 +28,7 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8 (n, d + SCALE) for
-    int8: the bytes of the components and of the scale of each row, see ``rounded``."""
+    int8: the bytes of the components and of the scale of each row, see ``round_rows``."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
         return np.concatenate([whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)], axis=1)
@@ -42,8 +42,8 @@ def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any
 
 
 def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """The vectors (n, d) of ``stored`` rows: float32 of those in bytes, others as they are. Each is stored as it was
-    again."""
+    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they are. Each is stored as it
+    was again."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")

@@ -98,7 +98,8 @@ class Searcher:
         return searcher
 
     def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of the current index; itself if the index has not changed. The encoder is kept if it still fits.
+        """Return a searcher of the current index; itself if the index has not changed. The encoder is kept if it still
+        fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -118,7 +119,7 @@ class Searcher:
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
     def stored(self, id: str) -> Embeddings:
-        """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
+        """Return the stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
@@ -305,7 +306,7 @@ class Searcher:
         return find
 
     def _options(self, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
-        """The options with keywords replaced, whose filters are values; BocError for a field that is none."""
+        """Return the options with keywords replaced, whose filters are values; BocError for a field that is none."""
         options = SearchOptions.of(options, **keywords)
         if options.filters:
             options = replace(options, filters=parsed(options.filters, self.index.manifest.fields))
@@ -334,7 +335,7 @@ class Searcher:
     def _composed(
         self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """The one query that the parts make, and the weighted parts that an alignment sums over."""
+        """Return the one query that the parts make, and the weighted parts that an alignment sums over."""
         if len(encoded) == 1:
             return encoded[0], []
         background = self.background(self.target(options.find))
@@ -348,7 +349,7 @@ class Searcher:
         return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
 
     def _request(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> SearchRequest:
-        """The request to the index: the terms of the queries, candidates, and how they are ranked.
+        """Return the request to the index: the terms of the queries, candidates, and how they are ranked.
 
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms itself.
         """
@@ -375,7 +376,7 @@ class Searcher:
         return terms if query_z is None else heaviest(terms, query_z)
 
     def _hits(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> list[list[Hit]]:
-        """The hits of each query by score."""
+        """Return the hits of each query by score."""
         if options.hybrid is not None and queries.texts is None:
             raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
         if options.mmr is not None or options.collapse:
@@ -387,7 +388,7 @@ class Searcher:
         return answers if options.min_confidence is None else self._confident(answers, queries, options, stages)
 
     def _varied(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
-        """The hits of one query, chosen from more hits by maximal marginal relevance or without near-duplicates."""
+        """Return the hits of one query, chosen of more by maximal marginal relevance or without near-duplicates."""
         plain = replace(options, mmr=None, collapse=False)
         near = self.background(self.target(options.find)).near if options.collapse else None
         return varied(
@@ -397,7 +398,7 @@ class Searcher:
     def _fused(
         self, queries: _Queries, request: SearchRequest, options: SearchOptions, stages: Stages | None
     ) -> list[list[Hit]]:
-        """The hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
+        """Return the hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
         assert request.rescore is not None
         ranked = self.index.search(replace(request, rescore=replace(request.rescore, k=request.k)), stages)
         begun = perf_counter()
@@ -408,7 +409,7 @@ class Searcher:
     def _confident(
         self, answers: Sequence[Sequence[Hit]], queries: _Queries, options: SearchOptions, stages: Stages | None
     ) -> list[list[Hit]]:
-        """The hits of at least ``options.min_confidence``, with their confidences."""
+        """Return the hits of at least ``options.min_confidence``, with their confidences."""
         begun = perf_counter()
         modality, metric = self.target(options.find), self._metric(options)
         total, least = self.index.manifest.items[modality], options.min_confidence or 0
@@ -423,7 +424,7 @@ class Searcher:
 
 
 def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -> QueryCode | None:
-    """The code of queries of a modality, under a dictionary with a ``budget`` of terms."""
+    """Return the code of queries of a modality, under a dictionary with a ``budget`` of terms."""
     return None if budget is None else codec.query_code(modality)
 
 

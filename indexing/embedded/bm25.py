@@ -47,7 +47,7 @@ _WORDS = _WordTable({ord("\n"): "\n"})
 
 
 def tokens(text: str) -> list[str]:
-    """The words of ``text`` in lower case, almost as in the standard analyser of the servers (Unicode annex 29).
+    """Return the words of ``text`` in lower case, almost as in the standard analyser of the servers (Unicode annex 29).
 
     >>> tokens("A man's 2-legged dog, at 3.5 m: 犬です")
     ['a', "man's", '2', 'legged', 'dog', 'at', '3.5', 'm', '犬', 'で', 'す']
@@ -56,7 +56,7 @@ def tokens(text: str) -> list[str]:
 
 
 def space_words(texts: Sequence[str]) -> str:
-    """The lower-case words of ``texts`` separated by spaces, one line per text; faster than text by text."""
+    """Return the lower-case words of ``texts`` separated by spaces, one line per text; faster than text by text."""
     text = "\n".join([text.replace("\n", " ") for text in texts])
     return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_WORDS)
 
@@ -109,7 +109,7 @@ class Ranking:
         return sums
 
     def match(self, text: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """For each segment the rows that share a word with ``text``, ascending, and their scores."""
+        """Return the rows of each segment that share a word with ``text``, ascending, and their scores."""
         scores = self.scores(text)
         rows = [np.flatnonzero(part) for part in scores]
         return [(matching, part[matching]) for matching, part in zip(rows, scores, strict=True)]

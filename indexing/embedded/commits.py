@@ -92,12 +92,12 @@ def read(path: Path) -> Commit:
 
 
 def current(home: Path) -> str:
-    """The name of the current commit in ``home``; OSError if there is none."""
+    """Return the name of the current commit in ``home``; OSError if there is none."""
     return (home / "CURRENT").read_text(encoding="utf-8", errors="replace").strip()
 
 
 def read_current(home: Path) -> tuple[str, Commit]:
-    """The name of the current commit, and the commit. ManifestError if either is damaged."""
+    """Return the name of the current commit, and the commit. ManifestError if either is damaged."""
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
@@ -143,7 +143,7 @@ def note_load(home: Path, commit: Commit) -> None:
 
 
 def broken_load(home: Path) -> Commit | None:
-    """The commit of a killed load, if there is one and all its files are undamaged."""
+    """Return the commit of a killed load, if there is one and all its files are undamaged."""
     try:
         load = read(home / LOADING)
         check(home, load)
@@ -190,7 +190,7 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
 
 
 def _size_and_digest(array: NDArray[Any]) -> tuple[int, str]:
-    """Size and digest of the file that an array would be written to."""
+    """Return the size and digest of the file that an array would be written to."""
     file = HashingFile()
     np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
     return file.size, file.digest.hexdigest()
@@ -241,13 +241,13 @@ def check(home: Path, commit: Commit) -> None:
 
 
 def damage(home: Path, commit: Commit) -> list[str]:
-    """The files that have changed or are missing; reads all."""
+    """Return the files that have changed or are missing; reads all."""
     files = [(home / name, told) for name, told in commit.files.items()]
     return [str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]]
 
 
 def stamp(path: Path) -> list[int]:
-    """Size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
+    """Return the size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -278,7 +278,7 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
 
 
 def _whole(folder: Path, files: Files) -> bool:
-    """Whether a folder has exactly these files, undamaged."""
+    """Return whether a folder has exactly these files, undamaged."""
     return {path.name for path in folder.iterdir()} == set(files) and all(
         (folder / name).stat().st_size == size and sha256(folder / name) == digest
         for name, (size, digest) in files.items()

@@ -141,7 +141,7 @@ class EmbeddedIndex:
         return answers
 
     def _matching(self, text: str) -> list[Rows]:
-        """For each part the rows that share a word with ``text``, and their scores."""
+        """Return the rows of each part that share a word with ``text``, and their scores."""
         matches: list[Rows] = []
         scores = iter(self._words.scores(text))
         for part in self._parts:
@@ -233,7 +233,7 @@ class EmbeddedIndex:
         return counts
 
     def damaged(self) -> list[str]:
-        """The files whose bytes have changed; reads all files."""
+        """Return the files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
 
 

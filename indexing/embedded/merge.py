@@ -85,7 +85,7 @@ class Merger:
             self._merge(self.parts)
 
     def _is_due(self, part: Part) -> bool:
-        """Whether a part is to be written, again or for the first time."""
+        """Return whether a part is to be written, again or for the first time."""
         uncoded = self._code is not None and part.segment.compact is None
         return part.name is None or part.live is not None or uncoded
 
@@ -131,7 +131,7 @@ class Merger:
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:
-    """The parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
+    """Return the parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows

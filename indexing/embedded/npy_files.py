@@ -111,7 +111,7 @@ def release(array: NDArray[Any]) -> None:
 
 
 def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The memory map that an array lies in, or None."""
+    """Return the memory map that an array lies in, or None."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -135,7 +135,7 @@ def load_strings(folder: Path, name: str) -> Strings:
 
 
 def name_of(files: Files) -> str:
-    """The name for a set of files: the same bytes give the same name."""
+    """Return the name for a set of files: the same bytes give the same name."""
     listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 

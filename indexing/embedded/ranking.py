@@ -75,7 +75,7 @@ class Ranking:
         return ranked
 
     def _size(self, request: SearchRequest) -> int | None:
-        """The number of candidates whose vectors are read; None for all."""
+        """Return the number of candidates whose vectors are read; None for all."""
         if self._shortlist is None or request.rescore is None or request.modality is None:
             return None
         return self._shortlist.size(request.k, request.rescore.k)
@@ -95,7 +95,7 @@ class Ranking:
         return ranked
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
-        """The best ``request.k`` rows of each query by posting lists, and by words if they count."""
+        """Yield the best ``request.k`` rows of each query by posting lists, and by words if they count."""
         best = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
         if best is not None:
             ranked, _ = best
@@ -106,7 +106,7 @@ class Ranking:
             yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
 
     def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
-        """The rows of each part with a score above 0 for query i, and their scores."""
+        """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries, words = request.queries, request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         by_words = None if words is None else matching(words.texts[i])
@@ -122,7 +122,7 @@ class Ranking:
         return scored
 
     def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
-        """The best of the candidates of query i by its vector or concept set."""
+        """Return the best of the candidates of query i by its vector or concept set."""
         chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
         pairs = list(zip(self.parts, chosen, strict=True))
         if rescore.metric != "dot":

@@ -76,25 +76,25 @@ class Segment:
         return dict(zip(MODALITIES, totals, strict=True))
 
     def find(self, key: str) -> int | None:
-        """The row of an id, or None."""
+        """Return the row of an id, or None."""
         return self.texts["ids"].find(key)
 
     def item(self, row: int) -> Item:
         return self.items(np.array([row]))[0]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """The ids of ``rows``, in that order."""
+        """Return the ids of ``rows``, in that order."""
         return self.texts["ids"].take(rows)
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
-        """The items of ``rows``, in that order."""
+        """Return the items of ``rows``, in that order."""
         ids, content, group, *metadata = take_strings(list(self.texts.values()), rows)
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
         return list(map(Item, ids, modalities, content, group, fields))
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
-        """The items of all rows, or of those that are ``live``, read block by block unless they are in memory."""
+        """Return the items of all rows, or of the ``live`` ones, read block by block unless they are in memory."""
         if self.held is not None and live is None:
             return iter(self.held)
         rows = np.arange(len(self)) if live is None else np.flatnonzero(live)
@@ -102,7 +102,7 @@ class Segment:
         return (item for block in blocks for item in self.items(block))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-        """Number of live rows with each term (V,)."""
+        """Return the number of live rows with each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
         parts = [np.zeros(0, np.int64)]
@@ -114,7 +114,7 @@ class Segment:
 
 
 def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """The metadata of some items. ValueError if they are not one JSON object per item."""
+    """Return the metadata of some items. ValueError if they are not one JSON object per item."""
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
         raise ValueError(f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects")
@@ -158,14 +158,14 @@ def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
-    """The concept sets ``chosen``, in that order."""
+    """Return the concept sets ``chosen``, in that order."""
     places = _places(concepts.offsets, chosen)
     ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
     return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
-    """The concept sets of all parts, part by part."""
+    """Return the concept sets of all parts, part by part."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     scales = [part.scales for part in parts if part.scales is not None]
     values = np.concatenate([part.values for part in parts])
@@ -251,7 +251,7 @@ def merge(
 
 
 def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
-    """The text index of a part: from its file, or computed if it is in memory."""
+    """Return the text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.ItemWords(part.all_items(), types)
@@ -424,13 +424,13 @@ def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
 
 
 def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
-    """The positions of all entries of the sets of ascending rows, as a slice if possible."""
+    """Return the positions of all entries of the sets of ascending rows, as a slice if possible."""
     run = _run(rows)
     return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """The positions of all entries of the sets ``rows``, concatenated."""
+    """Return the positions of all entries of the sets ``rows``, concatenated."""
     lengths = offsets[rows + 1] - offsets[rows]
     ends = offsets_of(lengths)
     places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)

@@ -28,7 +28,7 @@ class Shortlist:
 
     @classmethod
     def of(cls, opened: Snapshot) -> Shortlist | None:
-        """The shortlist of an index; None if it is small, or a segment has no compact codes."""
+        """Return the shortlist of an index; None if it is small, or a segment has no compact codes."""
         manifest, parts = opened.manifest, [part for part in opened.parts if len(part.segment)]
         if sum(map(len, parts)) < LEAST:
             return None
@@ -39,7 +39,8 @@ class Shortlist:
 
     @staticmethod
     def size(depth: int, k: int) -> int:
-        """How many of ``depth`` candidates are kept for k hits: a twentieth of them, and five per hit at least."""
+        """Return the number of ``depth`` candidates that are kept for k hits: a twentieth of them, and five per hit at
+        least."""
         return min(depth, max(PER_HIT * k, math.ceil(SHARE * depth)))
 
     def estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -69,7 +69,7 @@ class TextIndex:
         return ~mask if condition.op == "!=" else mask
 
     def occurrences(self, word: str) -> Occurrences:
-        """The rows with ``word``, a token from ``tokens``, and its frequency in each."""
+        """Return the rows with ``word``, a token from ``tokens``, and its frequency in each."""
         entries = self._read("SELECT documents, gaps, frequencies FROM words WHERE word = ?", (word,))
         if not entries:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
@@ -78,11 +78,11 @@ class TextIndex:
         return rows, _unpack(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
 
     def vocabulary(self) -> dict[str, int]:
-        """The number of rows with each word."""
+        """Return the number of rows with each word."""
         return dict(self._read("SELECT word, documents FROM words"))
 
     def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
-        """The concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
+        """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
 
         Returns the words, the number of rows of each, these rows (ascending), and the frequencies.
         """
@@ -106,8 +106,8 @@ class TextIndex:
         return [word for word, _, _, _ in entries], documents, rows, frequencies
 
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """The values of a field, ascending, the rows of all values in this order, and the end of the rows of each
-        value."""
+        """Return the values of a field, ascending, the rows of all values in this order, and the end of the rows of
+        each value."""
         if field not in self._fields:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]
@@ -115,11 +115,11 @@ class TextIndex:
         return [value for value, _ in edges], self.rows(field), np.array([stop for _, stop in edges], np.int64)
 
     def fields(self) -> list[str]:
-        """The fields, but for text, of which a row has a value."""
+        """Return the fields, but for text, of which a row has a value."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     def rows(self, field: str) -> Ints:
-        """The rows with a value of one of the ``fields``; a row with several values is there several times."""
+        """Return the rows with a value of one of the ``fields``; a row with several values is there several times."""
         data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][0]
         return self._check_rows(_unpack(data or b"", self._width)).astype(np.int64)
 
@@ -158,7 +158,7 @@ class TextIndex:
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:
-        """The exception for an error of SQLite, which hides the error of the system."""
+        """Return the exception for an error of SQLite, which hides the error of the system."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files (ulimit -n 4096), or the "
@@ -193,7 +193,7 @@ def _smallest(largest: int) -> np.dtype[Any]:
 
 
 def pack(values: NDArray[Any], largest: int) -> bytes:
-    """The bytes of integers up to ``largest``, as narrow as it allows."""
+    """Return the bytes of integers up to ``largest``, as narrow as it allows."""
     return values.astype(_smallest(largest)).tobytes()
 
 

@@ -90,11 +90,11 @@ class ItemWords:
         self._ends = np.cumsum(self.lengths)
 
     def vocabulary(self) -> dict[str, int]:
-        """The frequency of each word."""
+        """Return the frequency of each word."""
         return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
 
     def lists(self, first: str, last: str) -> _Lists:
-        """The posting lists of the words from ``first`` to ``last``."""
+        """Return the posting lists of the words from ``first`` to ``last``."""
         low, high = bisect_left(self._words, first), bisect_right(self._words, last)
         places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
         keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(self._ends, places, "right")
@@ -103,7 +103,7 @@ class ItemWords:
         return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
 
     def values(self, name: str) -> _Values:
-        """The values of a field that can be filtered by."""
+        """Return the values of a field that can be filtered by."""
         rows = self._fields[name]
         values = sorted(rows)
         stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
@@ -189,7 +189,7 @@ def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32]
 
 
 def _filter_fields(types: Mapping[str, FieldType]) -> list[str]:
-    """The fields that can be filtered by."""
+    """Return the fields that can be filtered by."""
     return sorted(name for name, kind in types.items() if kind != "text")
 
 

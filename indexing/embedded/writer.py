@@ -63,7 +63,7 @@ class _Buffer:
         self.size += sum([len(item.content) for item in items])
 
     def segment(self) -> Segment:
-        """A segment in memory of the current rows."""
+        """Return a segment in memory of the current rows."""
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
         self._terms.clear()  # freed now, else everything would be in memory three times
@@ -106,7 +106,7 @@ class _Writing:
             fs.remove(self._home)
 
     def _first_parts(self) -> list[Part]:
-        """The segments to start from."""
+        """Return the segments to start from."""
         raise NotImplementedError
 
     def _store(
@@ -138,7 +138,7 @@ class _Writing:
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """The commit of the current segments; writes the files of their tombstones."""
+        """Return the commit of the current segments; writes the files of their tombstones."""
         parts = self._merger.parts
         codec, files = commits.keep_codec(self._home, self._arrays)
         entries, named = list_entries(self._home, parts)
@@ -244,7 +244,7 @@ class EmbeddedWriter(_Writing):
         self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
 
     def _known_ids(self, ids: Sequence[str]) -> list[str]:
-        """The ids among ``ids`` that were added already."""
+        """Return the ids among ``ids`` that were added already."""
         asked = np.array([hash(key) for key in ids], dtype=np.int64)
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
