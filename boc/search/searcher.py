@@ -97,8 +97,8 @@ class Searcher:
         searcher._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
         return searcher
 
-    def renewed(self, *, force: bool = False) -> Searcher:
-        """Return a searcher of the current index; itself if the index has not changed. The encoder is kept if it still
+    def renew(self, *, force: bool = False) -> Searcher:
+        """Return a searcher of the current index: itself if the index has not changed. The encoder is kept if it still
         fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
@@ -118,8 +118,8 @@ class Searcher:
         counts = f"{manifest.items['image']} pictures and {manifest.items['text']} sentences"
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
-    def stored(self, id: str) -> Embeddings:
-        """Return the stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
+    def embeddings(self, id: str) -> Embeddings:
+        """Return the stored vector of an item, and its concepts if there are any. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
@@ -182,13 +182,13 @@ class Searcher:
             raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
         options, begun = query.with_metric(self._options(options, **keywords)), perf_counter()
         if encoded is None:
-            encoded = [self._encoded(part) for part in query.parts]
+            encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._composed(query, encoded, options)
+        rows, parts = self._compose(query, encoded, options)
         _took(stages, "code_ms", begun)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
-        return _sorted([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
+        return _sort_hits([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
 
     def search_texts(
         self,
@@ -219,7 +219,7 @@ class Searcher:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
         filters = cast("tuple[Filter, ...]", options.filters)
         answers = self.index.match(texts, options.k, self.target(options.find), filters)
-        return [_sorted(hits, options) for hits in answers]
+        return [_sort_hits(hits, options) for hits in answers]
 
     def search_vectors(
         self,
@@ -236,7 +236,7 @@ class Searcher:
         """
         options = self._options(options, **keywords)
         answers = self._hits(_Queries(_embeddings(queries), texts), options, stages)
-        return answers if options.sort is None else [_sorted(hits, options) for hits in answers]
+        return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
         self,
@@ -286,8 +286,8 @@ class Searcher:
         own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
-        encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
-        rows, _ = self._composed(query, encoded, options)
+        encoded = [self._encode(part) for part in query.parts] if encoded is None else encoded
+        rows, _ = self._compose(query, encoded, options)
         return self.index.request(self._request(_Queries(rows), options, None))
 
     def background(self, modality: Modality) -> Background:
@@ -317,22 +317,22 @@ class Searcher:
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
-    def _encoded(self, part: Part) -> Embeddings:
+    def _encode(self, part: Part) -> Embeddings:
         if part.kind == "text":
             return self.encoder.encode_texts([str(part.value)])
         if part.kind == "image":
             path = Path(part.value)
             return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
         try:
-            stored = self.stored(str(part.value))
+            stored = self.embeddings(str(part.value))
         except KeyError:
             raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
         if not self.codec.reads_concepts:
             return stored
         content = self.index.find([str(part.value)])[0].content
-        return replace(self._encoded(Part(stored.modality, content)), vectors=stored.vectors)
+        return replace(self._encode(Part(stored.modality, content)), vectors=stored.vectors)
 
-    def _composed(
+    def _compose(
         self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
         """Return the one query that the parts make, and the weighted parts that an alignment sums over."""
@@ -380,14 +380,14 @@ class Searcher:
         if options.hybrid is not None and queries.texts is None:
             raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
         if options.mmr is not None or options.collapse:
-            return [self._varied(queries.take(i), options, stages) for i in range(len(queries.rows))]
+            return [self._diverse_hits(queries.take(i), options, stages) for i in range(len(queries.rows))]
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            return self._fused(queries, request, options, stages)
+            return self._fuse(queries, request, options, stages)
         answers = self.index.search(request, stages)
         return answers if options.min_confidence is None else self._confident(answers, queries, options, stages)
 
-    def _varied(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
+    def _diverse_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
         """Return the hits of one query, chosen of more by maximal marginal relevance or without near-duplicates."""
         plain = replace(options, mmr=None, collapse=False)
         near = self.background(self.target(options.find)).near if options.collapse else None
@@ -395,7 +395,7 @@ class Searcher:
             lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near, options.mmr
         )
 
-    def _fused(
+    def _fuse(
         self, queries: _Queries, request: SearchRequest, options: SearchOptions, stages: Stages | None
     ) -> list[list[Hit]]:
         """Return the hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
@@ -428,7 +428,7 @@ def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -
     return None if budget is None else codec.query_code(modality)
 
 
-def _sorted(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+def _sort_hits(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     return hits if options.sort is None else by_field(hits, options.sort)
 
 

@@ -218,14 +218,14 @@ class Library:
 
     def stored(self, opened: Opened, item: Item) -> Embeddings:
         """An item as the index stores it; if the code reads regions or words, it is also encoded again."""
-        found = opened.searcher.stored(item.id)
+        found = opened.searcher.embeddings(item.id)
         return (
             replace(self.item(opened, item), vectors=found.vectors) if opened.searcher.codec.reads_concepts else found
         )
 
     def shown(self, opened: Opened, item: Item) -> Embeddings:
         """The stored vector of an item with its regions or words; without these if its picture is missing."""
-        found = opened.searcher.stored(item.id)
+        found = opened.searcher.embeddings(item.id)
         try:
             return replace(self.item(opened, item), vectors=found.vectors)
         except ImageError:
@@ -244,7 +244,7 @@ class Library:
     def _look(self) -> None:
         """Reopen the index if it was replaced; record if it is gone."""
         try:
-            self._take(self._opened.searcher.renewed())
+            self._take(self._opened.searcher.renew())
         except (BocError, OSError) as error:
             self._away, self._looked = str(error), monotonic()
         finally:
@@ -262,7 +262,7 @@ class Library:
                     raise ProblemError(503, self._away, {"Retry-After": "1"})
                 return self._opened
             try:
-                self._take(self._opened.searcher.renewed(force=True))
+                self._take(self._opened.searcher.renew(force=True))
             except (BocError, OSError) as error:
                 self._away = str(error)
                 raise ProblemError(503, self._away, {"Retry-After": "1"}) from error

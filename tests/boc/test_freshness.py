@@ -164,11 +164,11 @@ def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, 
         searcher = Searcher.open("x", at, encoder=name, device="cpu")
         before = searcher.encoder.identity.digest
         build_index("x", pictures, encoder=f"tern:{tmp_path / 'other'}", at=at, replace=True)
-        renewed = searcher.renewed()
+        renewed = searcher.renew()
         assert renewed.encoder.identity.digest != before
         assert renewed.search("a red box", k=3)
         build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
-        assert renewed.renewed().encoder.identity.digest == before
+        assert renewed.renew().encoder.identity.digest == before
 
 
 def test_vectors_of_items_are_part_of_the_digest(library: Path, tmp_path: Path) -> None:

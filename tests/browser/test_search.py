@@ -136,7 +136,7 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page.locator("li.hit").first.hover()
     found = answered(page, "like=", page.locator("a.like").first.click)
     assert first not in found
-    alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
+    alike = searcher.search_vectors(searcher.embeddings(first), k=1 + len(searcher.index), find="image")[0]
     assert set(found) == {hit.item.id for hit in alike} - {first}
     assert len(set(found)) == len(found) > 10
     assert asked(page) == {"like": [first]}

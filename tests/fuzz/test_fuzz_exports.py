@@ -95,7 +95,7 @@ def outcome(path: Path, at: str) -> str:
         searcher = Searcher.open("forged", at)
         assert sum(searcher.index.manifest.items.values()) > 0
         for item in list(searcher.index.items())[:3]:
-            searcher.search_vectors(searcher.stored(item.id), k=5)
+            searcher.search_vectors(searcher.embeddings(item.id), k=5)
         verify(searcher.index)
     except BocError as error:
         return "refused" if "\n" not in str(error) and str(error) else f"not one line: {str(error)[:300]}"

@@ -48,7 +48,7 @@ def test_an_index_is_copied_onto_itself_under_another_code(at: str) -> None:
     assert after.manifest.codec != before.index.manifest.codec
     assert np.array_equal(after.vectors(ids), vectors)
     assert verify(after).right
-    assert before.renewed().index.manifest == after.manifest
+    assert before.renew().index.manifest == after.manifest
 
 
 def test_deleted_items_are_not_copied(at: str) -> None:

@@ -136,7 +136,7 @@ def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
     (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
     everybody, tries, caught = threading.Barrier(8), [], []
 
-    def renewed(*_: object, **__: object) -> Searcher:
+    def renew(*_: object, **__: object) -> Searcher:
         tries.append(1)
         time.sleep(0.5)  # the others arrive
         raise BackendError("gone")
@@ -150,7 +150,7 @@ def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
             library_of.do(work)
         caught.append(1)
 
-    monkeypatch.setattr(Searcher, "renewed", renewed)
+    monkeypatch.setattr(Searcher, "renew", renew)
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -194,7 +194,7 @@ def test_shortlist_is_independent_of_segments(tmp_path: Path, monkeypatch: pytes
     before = answers(searcher, **options)
     EmbeddedBackend(tmp_path).compact("some")
     monkeypatch.setattr(shortlist, "LEAST", 1)
-    assert answers(searcher.renewed(force=True), **options) == before
+    assert answers(searcher.renew(force=True), **options) == before
     monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: depth))
     assert answers(searcher, **options) != before  # without it, more vectors are read
 
