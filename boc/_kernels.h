@@ -5,6 +5,8 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -68,6 +70,22 @@ MAYBE_UNUSED static int same_length(Py_ssize_t found, Py_ssize_t wanted, const c
     if (found != wanted)
         PyErr_Format(PyExc_ValueError, "%s: %zd for %zd", what, found, wanted);
     return found == wanted;
+}
+
+/* The nearest whole number, of halves the even one: sums with 1.5 * 2**52 have no places left for fractions. */
+static inline double rounded(double value) { return value + 6755399441055744.0 - 6755399441055744.0; }
+
+/* The largest magnitude of a row; 0 if not all are numbers. */
+DISPATCHED MAYBE_UNUSED static float largest_size(const float *row, int64_t d)
+{
+    float most = 0;
+    int odd = 0;
+    for (int64_t j = 0; j < d; j++) {
+        const float size = fabsf(row[j]);
+        most = size > most ? size : most;
+        odd |= !(size <= FLT_MAX);
+    }
+    return odd ? 0 : most;
 }
 
 /* An integer that sorts like the value; -0 equals 0, and NaN is the largest or the smallest by its sign. */

@@ -170,7 +170,7 @@ class Index:
 
     def refresh(self) -> None:
         """Show the current state of the index, which other processes may have changed. The encoder is kept."""
-        self._searcher = self._searcher.renewed()
+        self._searcher = self._searcher.renew()
 
 
 def _text(argument: str, value: object) -> str:

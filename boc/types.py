@@ -337,7 +337,7 @@ class QueryCode:
     top: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 

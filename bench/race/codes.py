@@ -102,6 +102,10 @@ class Ours(CodeEngine, Local):
     def ask(self, query: Matrix) -> Any:
         return self.searcher.search_vectors(Embeddings(self.data.modality, query), self.options)
 
+    def vectors_read(self, setting: Setting) -> int:
+        shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
+        return setting[1] if shortlist is None else shortlist.size(setting[1], K)
+
     def batch(self, queries: Matrix, threads: int) -> Any:
         return self.searcher.rank_vectors(Embeddings(self.data.modality, queries), self.options, threads=threads)
 

@@ -6,8 +6,6 @@
 #define BOC_NEAREST_H
 
 #include "../_kernels.h"
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 
 #define LARGEST 127   /* magnitude of a component of 8 bits */
@@ -29,18 +27,11 @@ typedef struct {
    numbers becomes zeros. In double, so that rows of any size keep their direction. */
 DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
 {
-    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
-    float most = 0;
-    int odd = 0;
-    for (int64_t j = 0; j < d; j++) {
-        const float size = fabsf(row[j]);
-        most = size > most ? size : most;
-        odd |= !(size <= FLT_MAX);
-    }
-    const double factor = most > 0 && !odd ? LARGEST / (double)most : 0;
+    const float most = largest_size(row, d);
+    const double factor = most > 0 ? LARGEST / (double)most : 0;
     int32_t squares = 0, sum = 0;
     for (int64_t j = 0; j < d; j++) {
-        const int32_t whole = odd ? 0 : (int32_t)(row[j] * factor + magic - magic);
+        const int32_t whole = most > 0 ? (int32_t)rounded(row[j] * factor) : 0;
         query->narrow[j] = (int8_t)whole;
         query->wide[j] = (int16_t)whole;
         squares += whole * whole;

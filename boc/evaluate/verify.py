@@ -21,7 +21,7 @@ from boc.errors import BocError
 from boc.indexes.load import check_same_encoder
 from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
-from boc.rerank.storage import kept
+from boc.rerank.storage import round_trip
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
 
 PAIRS = 1000
@@ -262,7 +262,7 @@ def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
             parts.append(file.batch(modality, row, row + 1, sets=codec.reads_concepts).embeddings)
         sets = [one.concepts for one in parts if one.concepts is not None]
         words = [one.words[0] for one in parts if one.words is not None]
-        vectors = kept(np.concatenate([one.vectors for one in parts]), index.manifest.vector_dtype)
+        vectors = round_trip(np.concatenate([one.vectors for one in parts]), index.manifest.vector_dtype)
         return Embeddings(
             modality,
             vectors.astype(np.float32, copy=False),

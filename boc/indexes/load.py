@@ -25,7 +25,7 @@ from boc.names import Metric
 from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
-from boc.rerank.storage import kept, store
+from boc.rerank.storage import round_trip, store
 from boc.types import (
     MODALITIES,
     Batch,
@@ -220,7 +220,7 @@ def _encoding(
         batch = read()
         _check_range(batch, manifest)
         if rounds:  # first, so that the terms are those of the vectors that the index holds
-            rows = kept(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
+            rows = round_trip(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
             batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
         return count, _documents(batch, codec, manifest, fields)
 

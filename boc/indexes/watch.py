@@ -56,7 +56,7 @@ def watch(
     moments = Moments([*paths, *([images] if images else [])], stop, pace, some=keep_missing)
     for _ in moments:
         try:
-            searcher = searcher.renewed()
+            searcher = searcher.renew()
             report = sync_index(
                 name, paths, at=at, images=images, keep_missing=keep_missing, searcher=searcher, **options
             )

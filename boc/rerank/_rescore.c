@@ -1,5 +1,6 @@
-/* Dot products with stored vectors, for Python; rescore.h multiplies. */
+/* Dot products with stored vectors, and compact codes of them, for Python; see rescore.h and compact.h. */
 
+#include "compact.h"
 #include "rescore.h"
 #include <stdlib.h>
 
@@ -41,9 +42,44 @@ static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_ob
     return result;
 }
 
+static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[] = {{"rows", "f", 2, 1}, {"signs", "f", 2}, {"codes", "B", 2, 1}, {"scales", "f", 1, 1}};
+    PyObject *result = NULL;
+    (void)module;
+    if (n_objects != 4)
+        return PyErr_Format(PyExc_TypeError, "encode takes 4 arrays");
+    if (!take(arrays, objects, 4)) {
+        const int64_t n = arrays[0].view.shape[0], d = arrays[0].view.shape[1];
+        float *row = arrays[0].view.buf, *scales = arrays[3].view.buf, *space = NULL;
+        uint8_t *code = arrays[2].view.buf;
+        if (same_length(arrays[1].view.shape[0], ROUNDS, "rounds of signs") &&
+            same_length(arrays[1].view.shape[1], d, "signs of another width") &&
+            same_length(arrays[2].view.shape[0], n, "codes for another number of rows") &&
+            same_length(arrays[2].view.shape[1], compact_bytes(d), "codes of another width") &&
+            same_length(arrays[3].view.shape[0], n, "scales for another number of rows") &&
+            !(space = PyMem_Malloc((size_t)(d + 1) * sizeof *space)))
+            PyErr_NoMemory();
+        if (space) {
+            Py_BEGIN_ALLOW_THREADS
+            for (int64_t i = 0; i < n; i++, row += d, code += compact_bytes(d)) {
+                rotate(row, space, arrays[1].view.buf, d);
+                scales[i] = code_row(row, d, (int16_t *)space, code);
+            }
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
+        }
+        PyMem_Free(space);
+    }
+    release(arrays, 4);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"dot", (PyCFunction)(void (*)(void))dot, METH_FASTCALL,
      "dot(query, rows, out, [chosen]): dot products with all rows, or with the chosen ones, into out."},
+    {"encode", (PyCFunction)(void (*)(void))encode, METH_FASTCALL,
+     "encode(rows, signs, codes, scales): write compact codes of centred rows, which it rotates in place."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_rescore", .m_methods = methods};
 

@@ -31,20 +31,20 @@ def align(
     return scores
 
 
-def rescored(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Modality) -> NDArray[np.float32]:
+def alignment_scores(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Modality) -> NDArray[np.float32]:
     """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
     if not rescore.parts:
-        return _aligned(rescore.queries, i, candidates, rescore.metric, modality)
+        return _align(rescore.queries, i, candidates, rescore.metric, modality)
     total = np.zeros(len(candidates), np.float32)
     for part, weight in rescore.parts:
-        total += np.float32(weight) * _aligned(part, 0, candidates, rescore.metric, modality)
+        total += np.float32(weight) * _align(part, 0, candidates, rescore.metric, modality)
     return total
 
 
-def _aligned(
+def _align(
     queries: Embeddings, i: int, candidates: StoredConcepts, metric: str, modality: Modality
 ) -> NDArray[np.float32]:
     sets = queries.concepts
@@ -94,11 +94,11 @@ def _pool(
             pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
         return pooled
 
-    found = sum_over(words=metric != "mwsr")
+    sums = sum_over(words=metric != "mwsr")
     if metric == "symm":
-        found += sum_over(words=False)
+        sums += sum_over(words=False)
     elif metric == "mravgw":
         lengths = np.diff(tops, append=len(cosines))[:, None], np.diff(lefts, append=cosines.shape[1])
-        found /= lengths[0] if words_in_rows else lengths[1]
-    scores[np.ix_(tall, wide)] = found
+        sums /= lengths[0] if words_in_rows else lengths[1]
+    scores[np.ix_(tall, wide)] = sums
     return scores

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.storage import restored
+from boc.rerank.storage import restore_rows
 from boc.types import Hit
 
 try:
@@ -18,7 +18,7 @@ except ImportError:  # not built here: ``products`` stands in
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
-    """The k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
+    """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
     scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
@@ -26,28 +26,28 @@ def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hi
 def dot(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None = None
 ) -> NDArray[np.float32]:
-    """Dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
+    """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
 
-    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as ``boc.rerank.storage.stored`` gives
-    them of int8, for example a memory map; rows are not copied. The score of a row does not depend on the other rows.
+    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as ``storage.store_rows`` gives them of
+    int8, for example a memory map; rows are not copied. The score of a row does not depend on the other rows.
     Sums are in float32, with an error of at most (d / 4 + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of
     range, ValueError if the widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
-        return _gathered(query, vectors, chosen)
+        return _gather(query, vectors, chosen)
     scores = np.empty(len(vectors) if chosen is None else len(chosen), np.float32)
     some = [] if chosen is None else [np.ascontiguousarray(chosen)]
     _rescore.dot(np.ascontiguousarray(query), vectors, scores, *some)
     return scores
 
 
-def _gathered(
+def _gather(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None
 ) -> NDArray[np.float32]:
-    """The same as ``dot``, from a copy of the rows."""
+    """Return the same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: NDArray[np.float32] = products(query[None], restored(vectors if chosen is None else vectors[chosen]))[0]
+    scores: NDArray[np.float32] = products(query[None], restore_rows(vectors if chosen is None else vectors[chosen]))[0]
     return scores
 
 

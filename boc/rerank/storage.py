@@ -17,42 +17,42 @@ SCALE = 4  # bytes of the scale of a row
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with one scale per row.
 
-    The int8 rows are those of ``rounded``.
+    The int8 rows are those of ``round_rows``.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
-        return StoredConcepts(stored(rows, dtype), concepts.offsets)
-    whole, scales = rounded(rows)
+        return StoredConcepts(store_rows(rows, dtype), concepts.offsets)
+    whole, scales = round_rows(rows)
     return StoredConcepts(whole, concepts.offsets, scales)
 
 
-def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8 (n, d + SCALE) for
-    int8: the bytes of the components and of the scale of each row, see ``rounded``."""
+    int8: the bytes of the components and of the scale of each row, see ``round_rows``."""
     if dtype == "int8":
-        whole, scales = rounded(rows)
+        whole, scales = round_rows(rows)
         return np.concatenate([whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)], axis=1)
     with np.errstate(over="ignore"):  # becomes infinite
         return rows.astype(dtype, copy=False)
 
 
-def kept(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
+def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
     """``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
-    return restored(stored(rows, dtype))
+    return restore_rows(store_rows(rows, dtype))
 
 
-def restored(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """The vectors (n, d) of ``stored`` rows: float32 of those in bytes, others as they are. Each is stored as it was
-    again."""
+def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
+    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they are. Each is stored as it
+    was again."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
-    found: NDArray[np.float32] = rows[:, :-SCALE].view(np.int8).astype(np.float32)
-    found *= scales
-    return found
+    vectors: NDArray[np.float32] = rows[:, :-SCALE].view(np.int8).astype(np.float32)
+    vectors *= scales
+    return vectors
 
 
-def rounded(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
     A scale is the largest magnitude of its row / 127; the error of a component is at most half of it, but for float32.

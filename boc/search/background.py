@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.names import Metric, Modality
-from boc.rerank.alignment import rescored
+from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Embeddings, Item, Rescore, StoredConcepts
 
@@ -78,7 +78,7 @@ class Background:
         them, as the sum over weighted ``parts`` if there are any."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
-        return rescored(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
+        return alignment_scores(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
 
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
         """Return the standard deviation of the scores; 1 if all are the same."""

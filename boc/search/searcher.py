@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,7 @@ CODES = 4  # of queries, of each modality and budget, that are cached
 BLOCK = 256  # queries per request of a batch that several threads share
 
 
-@dataclass(frozen=True)
-class _Queries:
+class _Queries(NamedTuple):
     """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of several parts is one row,
     and an alignment with it is the sum over the weighted ``parts``."""
 
@@ -54,7 +53,7 @@ class _Queries:
     parts: Sequence[tuple[Embeddings, float]] = ()
 
     def take(self, i: int) -> _Queries:
-        return replace(self, rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
+        return self._replace(rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
 
 
 class Searcher:
@@ -92,14 +91,15 @@ class Searcher:
         def reopen() -> Index:
             return backend.open(check_name(name))
 
-        found = cls(reopen(), None, reopen)
-        first = found.index.manifest.identity.spec
+        searcher = cls(reopen(), None, reopen)
+        first = searcher.index.manifest.identity.spec
         # An index that replaces this one may be of another encoder, which its manifest names.
-        found._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
-        return found
+        searcher._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
+        return searcher
 
-    def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of the current index; itself if the index has not changed. The encoder is kept if it still fits.
+    def renew(self, *, force: bool = False) -> Searcher:
+        """Return a searcher of the current index: itself if the index has not changed. The encoder is kept if it still
+        fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -107,19 +107,19 @@ class Searcher:
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
             return self  # without fetching the codec
-        found = Searcher(index, None, self._reopen)
-        found._load = self._load
+        searcher = Searcher(index, None, self._reopen)
+        searcher._load = self._load
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
-            found.encoder = self.encoder  # reused, so it is not loaded again
-        return found
+            searcher.encoder = self.encoder  # reused, so it is not loaded again
+        return searcher
 
     def __repr__(self) -> str:
         manifest = self.index.manifest
         counts = f"{manifest.items['image']} pictures and {manifest.items['text']} sentences"
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
-    def stored(self, id: str) -> Embeddings:
-        """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
+    def embeddings(self, id: str) -> Embeddings:
+        """Return the stored vector of an item, and its concepts if there are any. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).to_ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
@@ -127,14 +127,14 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
-        wanted = self.index.manifest.identity
-        found = self._load(wanted.spec)
-        if found.identity.digest != wanted.digest:
+        identity = self.index.manifest.identity
+        encoder = self._load(identity.spec)
+        if encoder.identity.digest != identity.digest:
             raise EncoderError(
-                f"the encoder {found.identity.spec} has other weights than the index was made with "
-                f"({found.identity.digest[:12]}, not {wanted.digest[:12]}); name the right one with --encoder"
+                f"the encoder {encoder.identity.spec} has other weights than the index was made with "
+                f"({encoder.identity.digest[:12]}, not {identity.digest[:12]}); name the right one with --encoder"
             )
-        return found
+        return encoder
 
     def search(
         self,
@@ -182,13 +182,13 @@ class Searcher:
             raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
         options, begun = query.with_metric(self._options(options, **keywords)), perf_counter()
         if encoded is None:
-            encoded = [self._encoded(part) for part in query.parts]
+            encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._composed(query, encoded, options)
+        rows, parts = self._compose(query, encoded, options)
         _took(stages, "code_ms", begun)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
-        return _sorted([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
+        return _sort_hits([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
 
     def search_texts(
         self,
@@ -219,7 +219,7 @@ class Searcher:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
         filters = cast("tuple[Filter, ...]", options.filters)
         answers = self.index.match(texts, options.k, self.target(options.find), filters)
-        return [_sorted(hits, options) for hits in answers]
+        return [_sort_hits(hits, options) for hits in answers]
 
     def search_vectors(
         self,
@@ -236,7 +236,7 @@ class Searcher:
         """
         options = self._options(options, **keywords)
         answers = self._hits(_Queries(_embeddings(queries), texts), options, stages)
-        return answers if options.sort is None else [_sorted(hits, options) for hits in answers]
+        return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
         self,
@@ -286,8 +286,8 @@ class Searcher:
         own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
-        encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
-        rows, _ = self._composed(query, encoded, options)
+        encoded = [self._encode(part) for part in query.parts] if encoded is None else encoded
+        rows, _ = self._compose(query, encoded, options)
         return self.index.request(self._request(_Queries(rows), options, None))
 
     def background(self, modality: Modality) -> Background:
@@ -306,7 +306,7 @@ class Searcher:
         return find
 
     def _options(self, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
-        """The options with keywords replaced, whose filters are values; BocError for a field that is none."""
+        """Return the options with keywords replaced, whose filters are values; BocError for a field that is none."""
         options = SearchOptions.of(options, **keywords)
         if options.filters:
             options = replace(options, filters=parse_filters(options.filters, self.index.manifest.fields))
@@ -317,25 +317,25 @@ class Searcher:
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
-    def _encoded(self, part: Part) -> Embeddings:
+    def _encode(self, part: Part) -> Embeddings:
         if part.kind == "text":
             return self.encoder.encode_texts([str(part.value)])
         if part.kind == "image":
             path = Path(part.value)
             return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
         try:
-            stored = self.stored(str(part.value))
+            stored = self.embeddings(str(part.value))
         except KeyError:
             raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
         if not self.codec.reads_concepts:
             return stored
         content = self.index.find([str(part.value)])[0].content
-        return replace(self._encoded(Part(stored.modality, content)), vectors=stored.vectors)
+        return replace(self._encode(Part(stored.modality, content)), vectors=stored.vectors)
 
-    def _composed(
+    def _compose(
         self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """The one query that the parts make, and the weighted parts that an alignment sums over."""
+        """Return the one query that the parts make, and the weighted parts that an alignment sums over."""
         if len(encoded) == 1:
             return encoded[0], []
         background = self.background(self.target(options.find))
@@ -349,7 +349,7 @@ class Searcher:
         return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
 
     def _request(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> SearchRequest:
-        """The request to the index: the terms of the queries, candidates, and how they are ranked.
+        """Return the request to the index: the terms of the queries, candidates, and how they are ranked.
 
         ``stages`` get the terms. Without them, and under a dictionary, the index may make the terms itself.
         """
@@ -376,29 +376,29 @@ class Searcher:
         return terms if query_z is None else heaviest(terms, query_z)
 
     def _hits(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> list[list[Hit]]:
-        """The hits of each query by score."""
+        """Return the hits of each query by score."""
         if options.hybrid is not None and queries.texts is None:
             raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
         if options.mmr is not None or options.collapse:
-            return [self._varied(queries.take(i), options, stages) for i in range(len(queries.rows))]
+            return [self._diverse_hits(queries.take(i), options, stages) for i in range(len(queries.rows))]
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            return self._fused(queries, request, options, stages)
+            return self._fuse(queries, request, options, stages)
         answers = self.index.search(request, stages)
         return answers if options.min_confidence is None else self._confident(answers, queries, options, stages)
 
-    def _varied(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
-        """The hits of one query, chosen from more hits by maximal marginal relevance or without near-duplicates."""
+    def _diverse_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
+        """Return the hits of one query, chosen of more by maximal marginal relevance or without near-duplicates."""
         plain = replace(options, mmr=None, collapse=False)
         near = self.background(self.target(options.find)).near if options.collapse else None
         return select_varied(
             lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near, options.mmr
         )
 
-    def _fused(
+    def _fuse(
         self, queries: _Queries, request: SearchRequest, options: SearchOptions, stages: Stages | None
     ) -> list[list[Hit]]:
-        """The hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
+        """Return the hits of largest reciprocal ranks among the re-ranked candidates and among the hits of BM25."""
         assert request.rescore is not None
         ranked = self.index.search(replace(request, rescore=replace(request.rescore, k=request.k)), stages)
         begun = perf_counter()
@@ -409,7 +409,7 @@ class Searcher:
     def _confident(
         self, answers: Sequence[Sequence[Hit]], queries: _Queries, options: SearchOptions, stages: Stages | None
     ) -> list[list[Hit]]:
-        """The hits of at least ``options.min_confidence``, with their confidences."""
+        """Return the hits of at least ``options.min_confidence``, with their confidences."""
         begun = perf_counter()
         modality, metric = self.target(options.find), self._metric(options)
         total, least = self.index.manifest.items[modality], options.min_confidence or 0
@@ -424,11 +424,11 @@ class Searcher:
 
 
 def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -> QueryCode | None:
-    """The code of queries of a modality, under a dictionary with a ``budget`` of terms."""
+    """Return the code of queries of a modality, under a dictionary with a ``budget`` of terms."""
     return None if budget is None else codec.query_code(modality)
 
 
-def _sorted(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+def _sort_hits(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     return hits if options.sort is None else by_field(hits, options.sort)
 
 

@@ -219,7 +219,7 @@ class Library:
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
-        embeddings = snapshot.searcher.stored(item.id)
+        embeddings = snapshot.searcher.embeddings(item.id)
         return (
             replace(self.item(snapshot, item), vectors=embeddings.vectors)
             if snapshot.searcher.codec.reads_concepts
@@ -228,7 +228,7 @@ class Library:
 
     def embeddings_with_parts(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return the stored vector of an item with its regions or words; without these if its picture is missing."""
-        embeddings = snapshot.searcher.stored(item.id)
+        embeddings = snapshot.searcher.embeddings(item.id)
         try:
             return replace(self.item(snapshot, item), vectors=embeddings.vectors)
         except ImageError:
@@ -247,7 +247,7 @@ class Library:
     def _look(self) -> None:
         """Reopen the index if it was replaced; record if it is gone."""
         try:
-            self._take(self._snapshot.searcher.renewed())
+            self._take(self._snapshot.searcher.renew())
         except (BocError, OSError) as error:
             self._away, self._looked = str(error), monotonic()
         finally:
@@ -265,7 +265,7 @@ class Library:
                     raise ProblemError(503, self._away, {"Retry-After": "1"})
                 return self._snapshot
             try:
-                self._take(self._snapshot.searcher.renewed(force=True))
+                self._take(self._snapshot.searcher.renew(force=True))
             except (BocError, OSError) as error:
                 self._away = str(error)
                 raise ProblemError(503, self._away, {"Retry-After": "1"}) from error

@@ -2,6 +2,7 @@
    an index, then products with the vectors of the candidates. ranking.py does the same step by step. */
 
 #include "../../boc/clustering/nearest.h"
+#include "../../boc/rerank/compact.h"
 #include "../../boc/rerank/rescore.h"
 #include "ranking.h"
 
@@ -14,20 +15,23 @@
 #define PLAN "indexing.embedded._search.plan"
 #define CODE "indexing.embedded._search.code"
 
-enum { LISTS, ROWS, FREQUENCIES, PEAKS, MASK, ID_BYTES, ID_OFFSETS, VECTORS, PART_ARRAYS };
+enum { LISTS, ROWS, FREQUENCIES, PEAKS, MASK, ID_BYTES, ID_OFFSETS, VECTORS, COMPACT, COMPACT_SCALES, PART_ARRAYS };
 
 typedef struct {
     Postings postings;
     const uint8_t *mask;
     const void *vectors;
     int64_t item; /* bytes of an item of a vector, see rescore.h */
+    const uint8_t *compact;
+    const float *compact_scales;
 } Part;
 
 /* What all queries over the parts of an index share: their arrays, checked once. */
 typedef struct {
     int64_t d, n_parts; /* d is 0 if there are no vectors */
     int n_arrays;
-    Array *arrays;
+    const float *signs; /* only if all parts have compact codes */
+    Array *arrays;      /* of the parts, then the signs */
     Part *parts;
     Ids *ids;
 } Plan;
@@ -46,7 +50,8 @@ static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
 {
     const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
                                        {"peaks", "I", 1, 1}, {"mask", "B", 1},        {"ids", "B", 1},
-                                       {"offsets", "q", 1},  {"vectors", "efB", 2}};
+                                       {"offsets", "q", 1},  {"vectors", "efB", 2},   {"compact", "B", 2},
+                                       {"compact_scales", "f", 1}};
     Array *a = plan->arrays + i * PART_ARRAYS;
     for (int j = 0; j < PART_ARRAYS; j++) {
         PyObject *array = PyTuple_GetItem(arrays, j);
@@ -57,7 +62,8 @@ static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
     const Py_ssize_t n_postings = a[ROWS].view.len / 2, n_terms = a[PEAKS].view.len / 4;
     const Py_ssize_t blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1, counted = a[FREQUENCIES].view.shape[0];
     Part *part = plan->parts + i;
-    *part = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .item = a[VECTORS].view.itemsize};
+    *part = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .item = a[VECTORS].view.itemsize,
+                   .compact = a[COMPACT].view.buf, .compact_scales = a[COMPACT_SCALES].view.buf};
     part->postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
                                 .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
                                 .width = counted ? (int)a[FREQUENCIES].view.itemsize : 0, .n = n,
@@ -74,6 +80,9 @@ static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
         fits = same_length(a[VECTORS].view.obj ? a[VECTORS].view.shape[0] : 0, n, "vectors for another number of rows") &&
                same_length(n ? a[VECTORS].view.shape[1] : 0, n ? row_items(plan->d, part->item) : 0,
                            "vectors of another width");
+    if (fits && plan->signs != NULL && n > 0)
+        fits = same_length(a[COMPACT].view.len, n * compact_bytes(plan->d), "compact codes for another number of bytes") &&
+               same_length(a[COMPACT_SCALES].view.len / 4, n, "compact_scales for another number of rows");
     if (fits && (n < 0 || n > INT32_MAX))
         PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
 }
@@ -129,7 +138,7 @@ typedef struct {
     int64_t *offsets;
     int32_t *terms, *weights;
     const float *vectors;
-    int64_t n, depth, k; /* queries, candidates, hits */
+    int64_t n, depth, size, k; /* queries; candidates, and those whose vectors are read */
     int32_t *parts;            /* (n, k) of the hits */
     int64_t *rows, *counts;
     double *scores;
@@ -138,7 +147,8 @@ typedef struct {
 
 /* Memory of a call, for the candidates of one query. */
 typedef struct {
-    float *padded, *products;
+    float *padded, *products, *rotated;
+    CompactQuery compact;
     uint64_t *keys;
     int64_t room; /* keys of one part */
     Candidates found;
@@ -146,7 +156,7 @@ typedef struct {
 
 static void leave(Work *w)
 {
-    void *const pieces[] = {w->padded, w->products, w->keys, w->found.rows,
+    void *const pieces[] = {w->padded, w->products, w->rotated, w->compact.numbers, w->keys, w->found.rows,
                             w->found.parts, w->found.ranks, w->found.dropped, w->found.ranked};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         free(pieces[i]);
@@ -166,6 +176,9 @@ static int make(Work *w, const Call *call)
     w->room = 2 * largest + LANES;
     w->padded = malloc((d + WIDEST) * sizeof *w->padded);
     w->products = malloc(most * sizeof *w->products);
+    w->rotated = malloc(2 * d * sizeof *w->rotated + 1);
+    w->compact.width = compact_width(plan->d);
+    w->compact.numbers = malloc((size_t)(PER_BYTE * w->compact.width) + 1);
     w->keys = malloc(2 * (size_t)w->room * sizeof *w->keys);
     w->found = (Candidates){.ids = plan->n_parts > 1 ? plan->ids : NULL,
                             .rows = malloc(most * sizeof *w->found.rows),
@@ -173,7 +186,7 @@ static int make(Work *w, const Call *call)
                             .ranks = malloc(most * sizeof *w->found.ranks),
                             .dropped = calloc(most, sizeof *w->found.dropped),
                             .ranked = malloc(most * sizeof *w->found.ranked)};
-    return w->padded && w->products && w->keys && w->found.rows &&
+    return w->padded && w->products && w->rotated && w->compact.numbers && w->keys && w->found.rows &&
            w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked;
 }
 
@@ -251,6 +264,27 @@ static const Part *part_from(const Call *call, const Candidates *found, int64_t 
     return call->plan->parts + found->parts[first];
 }
 
+/* Keep the candidates of query i that have the largest estimates by compact codes. */
+static void shorten(const Call *call, Work *w, int64_t i)
+{
+    const int64_t d = call->plan->d;
+    Candidates *found = &w->found;
+    if (call->plan->signs == NULL || found->n <= call->size)
+        return;
+    memcpy(w->rotated, call->vectors + i * d, (size_t)d * sizeof *w->rotated);
+    rotate(w->rotated, w->rotated + d, call->plan->signs, d);
+    round_query(w->rotated, d, &w->compact);
+    for (int64_t first = 0, end = 0; first < found->n; first = end) {
+        const Part *part = part_from(call, found, first, &end);
+        fetch_rows(part->compact, w->compact.bytes, found->rows + first, end - first);
+        estimate(&w->compact, part->compact, part->compact_scales, found->rows + first, end - first,
+                 w->products + first);
+    }
+    for (int64_t j = 0; j < found->n; j++)
+        found->ranks[j] = rank_of(w->products[j]);
+    keep_largest(found, call->size);
+}
+
 /* Rank the candidates of query i by their products with its vector. */
 static void multiply_candidates(const Call *call, Work *w, int64_t i)
 {
@@ -304,12 +338,11 @@ static int is_zero(const float *row, int64_t d)
    ``top``, halves to even. */
 static void weigh(const float *cosines, int64_t z, double temperature, int top, int32_t *frequencies)
 {
-    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
     float most = cosines[0];
     for (int64_t j = 1; j < z; j++)
         most = cosines[j] > most ? cosines[j] : most;
     for (int64_t j = 0; j < z; j++) {
-        const double whole = exp(((double)cosines[j] - (double)most) / temperature) * top + magic - magic;
+        const double whole = rounded(exp(((double)cosines[j] - (double)most) / temperature) * top);
         frequencies[j] = whole >= 1 ? whole < top ? (int32_t)whole : top : 1;
     }
 }
@@ -358,8 +391,10 @@ static const char *answer(Call *call)
         wrong = find_candidates(call, &w, i);
         if (wrong != NULL || call->read < 0)
             break;
-        if (call->vectors != NULL)
+        if (call->vectors != NULL) {
+            shorten(call, &w, i);
             multiply_candidates(call, &w, i);
+        }
         give(call, &w, i);
     }
     leave(&w);
@@ -374,21 +409,28 @@ static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule,
 
 static PyObject *plan(PyObject *module, PyObject *arguments)
 {
-    PyObject *parts, *capsule = NULL;
+    PyObject *signs, *parts, *capsule = NULL;
     Py_ssize_t d;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!n", &PyTuple_Type, &parts, &d))
+    if (!PyArg_ParseTuple(arguments, "O!nO", &PyTuple_Type, &parts, &d, &signs))
         return NULL;
-    const Py_ssize_t n = PyTuple_Size(parts), n_arrays = n * PART_ARRAYS;
+    const Py_ssize_t n = PyTuple_Size(parts), n_arrays = n * PART_ARRAYS + 1;
     Plan *made = PyMem_Calloc(1, sizeof *made);
     if (made == NULL)
         return PyErr_NoMemory();
     made->d = d, made->n_parts = n, made->n_arrays = (int)n_arrays;
-    made->arrays = PyMem_Calloc((size_t)n_arrays + 1, sizeof *made->arrays);
+    made->arrays = PyMem_Calloc((size_t)n_arrays, sizeof *made->arrays);
     made->parts = PyMem_Calloc((size_t)n + 1, sizeof *made->parts);
     made->ids = PyMem_Calloc((size_t)n + 1, sizeof *made->ids);
     if (made->arrays == NULL || made->parts == NULL || made->ids == NULL)
         PyErr_NoMemory();
+    else if (signs != Py_None) {
+        Array *a = made->arrays + n * PART_ARRAYS;
+        *a = (Array){"signs", "f", 2};
+        if (!take(a, &signs, 1) && same_length(a->view.shape[0], ROUNDS, "rounds of signs") &&
+            same_length(a->view.shape[1], d, "signs of another width"))
+            made->signs = a->view.buf;
+    }
     for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
         PyObject *arrays;
         Py_ssize_t rows;
@@ -406,9 +448,9 @@ enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS
 static int fit(const Array *arrays, const Call *call)
 {
     const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
-    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX;
+    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1;
     if (!fits)
-        PyErr_SetString(PyExc_ValueError, "k and depth must be within their limits");
+        PyErr_SetString(PyExc_ValueError, "k, depth and size must be within their limits");
     for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
         fits = same_length(arrays[i].view.shape[0], call->n, "results for another number of queries") &&
                (i == COUNTS || same_length(arrays[i].view.shape[1], call->k, "results of another width"));
@@ -432,18 +474,18 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
                             {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
     PyObject *result = NULL;
     (void)module;
-    if (n_objects != ARRAYS + 3)
-        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, depth and %d arrays", ARRAYS);
+    if (n_objects != ARRAYS + 4)
+        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, depth, size and %d arrays", ARRAYS);
     const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
     const Code *code = objects[1] == Py_None ? NULL : PyCapsule_GetPointer(objects[1], CODE);
-    const int64_t depth = PyLong_AsLongLong(objects[2]);
+    const int64_t depth = PyLong_AsLongLong(objects[2]), size = PyLong_AsLongLong(objects[3]);
     int taken = !PyErr_Occurred();
     for (int i = 0; taken && i < ARRAYS; i++)
-        if (i < QUERIES || (i == QUERIES ? objects[3 + i] != Py_None : code == NULL))
-            taken = !take(arrays + i, objects + 3 + i, 1);
+        if (i < QUERIES || (i == QUERIES ? objects[4 + i] != Py_None : code == NULL))
+            taken = !take(arrays + i, objects + 4 + i, 1);
     if (taken) {
         Call call = {made, code, arrays[OFFSETS].view.buf, arrays[TERMS].view.buf, arrays[WEIGHTS].view.buf,
-                     arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth,
+                     arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth, size,
                      arrays[PARTS_OUT].view.shape[1], arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
                      arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, 0};
         if (fit(arrays, &call)) {
@@ -465,15 +507,15 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
 
 static PyMethodDef methods[] = {
     {"plan", plan, METH_VARARGS,
-     "plan(parts, d): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
-     "peaks, mask, bytes of ids, their offsets, vectors), of which all behind the peaks may be "
-     "None, and its number of rows. Several parts need ids; d is 0 without vectors."},
+     "plan(parts, d, signs): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
+     "peaks, mask, bytes of ids, their offsets, vectors, compact codes, their scales), of which all behind the peaks may "
+     "be None, and its number of rows. Several parts need ids; d is 0 without vectors."},
     {"code", code, METH_VARARGS,
      "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
      "terms of queries."},
     {"best", (PyCFunction)(void (*)(void))best_rows, METH_FASTCALL,
-     "best(plan, code, depth, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
-     "``depth`` candidates of each query, the best first, and how many; by their products with the "
+     "best(plan, code, depth, size, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
+     "``depth`` candidates of each query, the best first, and how many; by the products of ``size`` of them with the "
      "``vectors`` of the queries, or if those are None by posting lists. The terms of query i begin at offsets[i]; they "
      "are the code's if that is not None. Return how many candidates there were; -1 if a score may be 2**32 or more."},
     {0}};

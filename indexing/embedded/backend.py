@@ -80,7 +80,7 @@ class EmbeddedBackend:
                     raise  # damaged; otherwise it was replaced while it was opened
 
     def _current(self, home: Path) -> str | None:
-        """The current commit of ``home``; None if the index was just removed."""
+        """Return the current commit of ``home``; None if the index was just removed."""
         try:
             return commits.current(home)
         except FileNotFoundError:

@@ -28,7 +28,7 @@ _JOINED = "\u00ad\u200c\u200d"  # soft hyphen and joiners, which are dropped fro
 _ALONE = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA LETTER")
 
 
-class _Spaced(dict[int, str]):
+class _WordTable(dict[int, str]):
     """The replacement of each character that separates words by spaces; looked up in Unicode once."""
 
     def __missing__(self, code: int) -> str:
@@ -43,22 +43,22 @@ class _Spaced(dict[int, str]):
         return text
 
 
-_SPACED = _Spaced({ord("\n"): "\n"})
+_WORDS = _WordTable({ord("\n"): "\n"})
 
 
 def tokens(text: str) -> list[str]:
-    """The words of ``text`` in lower case, almost as in the standard analyser of the servers (Unicode annex 29).
+    """Return the words of ``text`` in lower case, almost as in the standard analyser of the servers (Unicode annex 29).
 
     >>> tokens("A man's 2-legged dog, at 3.5 m: 犬です")
     ['a', "man's", '2', 'legged', 'dog', 'at', '3.5', 'm', '犬', 'で', 'す']
     """
-    return spaced([text]).split()
+    return space_words([text]).split()
 
 
-def spaced(texts: Sequence[str]) -> str:
-    """The lower-case words of ``texts`` separated by spaces, one line per text; faster than text by text."""
+def space_words(texts: Sequence[str]) -> str:
+    """Return the lower-case words of ``texts`` separated by spaces, one line per text; faster than text by text."""
     text = "\n".join([text.replace("\n", " ") for text in texts])
-    return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_SPACED)
+    return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_WORDS)
 
 
 class CountedTexts(Protocol):
@@ -109,7 +109,7 @@ class Ranking:
         return sums
 
     def match(self, text: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """For each segment the rows that share a word with ``text``, ascending, and their scores."""
+        """Return the rows of each segment that share a word with ``text``, ascending, and their scores."""
         scores = self.scores(text)
         rows = [np.flatnonzero(part) for part in scores]
         return [(matching, part[matching]) for matching, part in zip(rows, scores, strict=True)]

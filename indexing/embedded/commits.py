@@ -33,7 +33,7 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES
 
 from . import fs
-from .npy_files import DAMAGED, Files, Hashed, load_array, name_of
+from .npy_files import DAMAGED, Files, HashingFile, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _FILE = re.compile(r"[A-Za-z][\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -92,23 +92,23 @@ def read(path: Path) -> Commit:
 
 
 def current(home: Path) -> str:
-    """The name of the current commit in ``home``; OSError if there is none."""
+    """Return the name of the current commit in ``home``; OSError if there is none."""
     return (home / "CURRENT").read_text(encoding="utf-8", errors="replace").strip()
 
 
 def read_current(home: Path) -> tuple[str, Commit]:
-    """The name of the current commit, and the commit. ManifestError if either is damaged."""
+    """Return the name of the current commit, and the commit. ManifestError if either is damaged."""
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
         _refuse_older(home, name)
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}") from error
-    if name != f"commit-{found[:16]}.json":
+    if name != f"commit-{digest[:16]}.json":
         raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged; {DAMAGED}")
     return name, read(path)
 
@@ -127,29 +127,29 @@ def publish(home: Path, commit: Commit) -> None:
     """
     data = commit.to_json().encode()
     name = f"commit-{hashlib.sha256(data).hexdigest()[:16]}.json"
-    _put(home / name, data)
+    _replace_file(home / name, data)
     fs.sync(home)
-    _put(home / "CURRENT", name.encode())
+    _replace_file(home / "CURRENT", name.encode())
     for folder in (home, home.parent, home.parent.parent):  # the engine may have made these folders too
         fs.sync(folder)
-    known = _checked(home)
+    known = _read_checks(home)
     _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
 
 
 def note_load(home: Path, commit: Commit) -> None:
     """Record the progress of a load."""
-    _put(home / LOADING, commit.to_json().encode())
+    _replace_file(home / LOADING, commit.to_json().encode())
     fs.sync(home)
 
 
 def broken_load(home: Path) -> Commit | None:
-    """The commit of a killed load, if there is one and all its files are undamaged."""
+    """Return the commit of a killed load, if there is one and all its files are undamaged."""
     try:
-        found = read(home / LOADING)
-        check(home, found)
+        load = read(home / LOADING)
+        check(home, load)
     except ManifestError:
         return None
-    return found
+    return load
 
 
 def forget_done_load(home: Path, manifest: Manifest) -> None:
@@ -172,7 +172,7 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
     """Write the learned arrays of a codec to a folder that is named by its contents."""
-    told = {f"{name}.npy": _told(array) for name, array in arrays.items()}
+    told = {f"{name}.npy": _size_and_digest(array) for name, array in arrays.items()}
     kept = f"codec-{name_of(told)}"
     if (home / kept).is_dir() and _whole(home / kept, told):
         return kept, {f"{kept}/{file}": each for file, each in told.items()}  # a full disk has no room for it again
@@ -189,9 +189,9 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
     return keep_folder(stage, "codec", files)
 
 
-def _told(array: NDArray[Any]) -> tuple[int, str]:
-    """Size and digest of the file that an array would be written to."""
-    file = Hashed()
+def _size_and_digest(array: NDArray[Any]) -> tuple[int, str]:
+    """Return the size and digest of the file that an array would be written to."""
+    file = HashingFile()
     np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
     return file.size, file.digest.hexdigest()
 
@@ -228,37 +228,37 @@ def check(home: Path, commit: Commit) -> None:
 
     A file with the stamp of its last verification is not read; all others are read and compared. ``damage`` reads all.
     """
-    known, found = _checked(home), {}
+    known, stamps = _read_checks(home), {}
     for name, told in commit.files.items():
         path = home / name
-        found[name] = stamp(path)
-        if found[name][0] != told[0]:
+        stamps[name] = stamp(path)
+        if stamps[name][0] != told[0]:
             raise ManifestError(f"{path}: missing or cut short; {DAMAGED}")
-        if known.get(name) != found[name] and sha256(path) != told[1]:
+        if known.get(name) != stamps[name] and sha256(path) != told[1]:
             raise ManifestError(f"{path}: its bytes have changed since they were written; {DAMAGED}")
-    if any(known.get(name) != mark for name, mark in found.items()):
-        _remember(home, found)
+    if any(known.get(name) != mark for name, mark in stamps.items()):
+        _remember(home, stamps)
 
 
 def damage(home: Path, commit: Commit) -> list[str]:
-    """The files that have changed or are missing; reads all."""
+    """Return the files that have changed or are missing; reads all."""
     files = [(home / name, told) for name, told in commit.files.items()]
     return [str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]]
 
 
 def stamp(path: Path) -> list[int]:
-    """Size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
+    """Return the size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return [-1]
     except OSError as error:
         check_system(path, error, BackendError)
         raise
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _checked(home: Path) -> dict[str, list[int]]:
+def _read_checks(home: Path) -> dict[str, list[int]]:
     try:
         known = json.loads((home / CHECKED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -278,14 +278,14 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
 
 
 def _whole(folder: Path, files: Files) -> bool:
-    """Whether a folder has exactly these files, undamaged."""
+    """Return whether a folder has exactly these files, undamaged."""
     return {path.name for path in folder.iterdir()} == set(files) and all(
         (folder / name).stat().st_size == size and sha256(folder / name) == digest
         for name, (size, digest) in files.items()
     )
 
 
-def _put(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with fs.create(temporary) as handle:
         handle.write(data)

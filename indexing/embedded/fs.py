@@ -18,7 +18,7 @@ from boc.errors import BackendError, advice
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _report_errors(path: Path) -> Iterator[None]:
     """Turn system errors about a file that cannot be written into BackendError."""
     try:
         yield
@@ -31,7 +31,7 @@ def _told(path: Path) -> Iterator[None]:
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
     """Open a new file for writing; its bytes are synced when the block succeeds. BackendError if that fails."""
-    with _told(path), path.open("wb") as handle:
+    with _report_errors(path), path.open("wb") as handle:
         yield handle
         handle.flush()
         os.fsync(handle.fileno())
@@ -39,7 +39,7 @@ def create(path: Path) -> Iterator[BinaryIO]:
 
 def adopt(path: Path) -> None:
     """Sync the bytes of a file that other code wrote. BackendError if that fails."""
-    with _told(path):
+    with _report_errors(path):
         _sync(path)
 
 

@@ -21,16 +21,17 @@ from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
-from boc.rerank.storage import restored
+from boc.rerank.storage import restore_rows
 from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
-from .kernel import Ranked
-from .live_segments import Part, located, masks_of, open_current, owner, read
+from .kernel import TopRows
+from .live_segments import Part, locate, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
 from .ranking import Ranking, Rows, best_of
 from .segment import Segment, side_by_side, take_sets
+from .shortlist import Shortlist
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +42,7 @@ PARTS = {  # part of the size, by the first word of a file name
     "rows": "postings",
     "frequencies": "postings",
     "vectors": "vectors",
-    "compact": "vectors",  # of indexes that were written with codes of them
+    "compact": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
 }
@@ -52,7 +53,7 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
     right digests; arguments were checked before."""
 
     @wraps(method)
-    def told(*given: P.args, **options: P.kwargs) -> T:
+    def call(*given: P.args, **options: P.kwargs) -> T:
         try:
             return method(*given, **options)
         except (ValueError, IndexError) as error:
@@ -60,7 +61,7 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
             assert isinstance(index, EmbeddedIndex)
             raise index._misfit(error) from error
 
-    return told
+    return call
 
 
 class EmbeddedIndex:
@@ -76,7 +77,8 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest))
+        self.shortlist = Shortlist.of(opened)
+        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -90,31 +92,30 @@ class EmbeddedIndex:
 
     @_refusing
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        stages = Stages() if stages is None else stages
-        ranked = self._ranked(request, stages)
-        begun = perf_counter()
+        ranked, begun = self._rank(request, stages), perf_counter()
         numbers, rows, scores = ranked.flat()
         hits = ranked.split(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
-        stages.took("content_ms", begun)
+        if stages is not None:
+            stages.took("content_ms", begun)
         return hits
 
     @_refusing
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        ranked = self._ranked(request, Stages())
+        ranked = self._rank(request, None)
         numbers, rows, _ = ranked.flat()
         there, ids = ranked.there, np.full(ranked.rows.shape, None, object)
         ids[there] = read(self._parts, numbers, rows, Segment.ids)
         ranked.scores[~there] = -np.inf
         return ids, ranked.scores
 
-    def _ranked(self, request: SearchRequest, stages: Stages) -> Ranked:
+    def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
         if request.k < 1:
             raise BackendError(f"k must be at least 1, got {request.k}")
         n_terms = self.manifest.codec["n_terms"]
         asked = len(request.code.centroids[-1]) if request.code is not None else request.queries.shape[1]
         if asked != n_terms:
             raise BackendError(f"queries have {asked} terms, the index has {n_terms}")
-        if request.rescore is not None:
+        if request.rescore is not None and request.rescore.metric != "dot":
             check_rescore(request.rescore, request.modality, self.manifest, f"the index in {self._home}")
         return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
 
@@ -134,20 +135,20 @@ class EmbeddedIndex:
         masks, answers = self._ranking(modality, tuple(filters)).masks, []
         for text in texts:
             pairs = zip(self._matching(text), masks, strict=True)
-            found = [one if mask is None else _masked(*one, mask) for one, mask in pairs]
-            numbers, rows, scores = best_of(self._parts, found, k)
+            matches = [one if mask is None else _apply_mask(*one, mask) for one, mask in pairs]
+            numbers, rows, scores = best_of(self._parts, matches, k)
             answers.append(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
         return answers
 
     def _matching(self, text: str) -> list[Rows]:
-        """For each part the rows that share a word with ``text``, and their scores."""
-        found: list[Rows] = []
+        """Return the rows of each part that share a word with ``text``, and their scores."""
+        matches: list[Rows] = []
         scores = iter(self._words.scores(text))
         for part in self._parts:
             total = np.zeros(0) if part.segment.words is None else next(scores)
             rows = np.flatnonzero(total)
-            found.append((rows, total[rows]))
-        return found
+            matches.append((rows, total[rows]))
+        return matches
 
     @cached_property
     def _words(self) -> bm25.Ranking:
@@ -158,18 +159,18 @@ class EmbeddedIndex:
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
         dtype, dim = np.dtype(self.manifest.vector_floats), self.manifest.identity.dim
         out: NDArray[np.floating[Any]] = np.empty((len(ids), dim), dtype)
-        for part, places, rows in located(self._parts, ids):
-            out[places] = restored(part.segment.vectors[rows])
+        for part, places, rows in locate(self._parts, ids):
+            out[places] = restore_rows(part.segment.vectors[rows])
         return out
 
     @_refusing
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         if self.manifest.concept_dtype is None:
             raise no_concepts(f"the index in {self._home}")
-        found = located(self._parts, ids)
+        groups = locate(self._parts, ids)
         stored = [part.segment.concepts for part in self._parts]
-        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in found)])
-        sets = [take_sets(part.segment.concepts, rows) for part, _, rows in found if part.segment.concepts]
+        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
+        sets = [take_sets(part.segment.concepts, rows) for part, _, rows in groups if part.segment.concepts]
         whole = side_by_side(sets or [take_sets(each, np.zeros(0, np.int64)) for each in stored[:1] if each])
         return take_sets(whole, np.argsort(order))
 
@@ -189,13 +190,13 @@ class EmbeddedIndex:
         sizes = [len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs]
         ends = np.cumsum([0, *sizes])
         drawn = np.random.default_rng(0).choice(ends[-1], min(count, ends[-1]), replace=False)
-        found: list[str] = []
+        ids: list[str] = []
         for (part, mask), start, end in zip(pairs, ends[:-1], ends[1:], strict=True):
             rows = np.sort(drawn[(drawn >= start) & (drawn < end)]) - start
             if mask is not None and len(rows):
                 rows = np.flatnonzero(mask)[rows]
-            found += [part.segment.texts["ids"][row] for row in rows.tolist()]
-        return found
+            ids += [part.segment.texts["ids"][row] for row in rows.tolist()]
+        return ids
 
     @_refusing
     def used_fields(self) -> set[str]:
@@ -208,20 +209,20 @@ class EmbeddedIndex:
         }
 
     def sizes(self) -> dict[str, int]:
-        found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
+        sizes = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
         for name, (size, _) in self._commit.files.items():
-            found[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
-        return found
+            sizes[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
+        return sizes
 
     @_refusing
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        found = located(self._parts, ids)
+        groups = locate(self._parts, ids)
         n_terms = self.manifest.codec["n_terms"]
         parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
-        for part, _, rows in found:
+        for part, _, rows in groups:
             postings = part.segment.postings
             parts.append(postings.matrix_of(rows) if among is None else postings.lookup(rows, among))
-        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in found)])
+        order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
         terms = sparse.vstack(parts, format="csr", dtype=np.int32)[np.argsort(order)]
         terms.sort_indices()
         return terms
@@ -232,20 +233,21 @@ class EmbeddedIndex:
         return counts
 
     def damaged_files(self) -> list[str]:
-        """The files whose bytes have changed; reads all files."""
+        """Return the files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
 
 
 def _ranking_of(
     parts: Sequence[Part],
     manifest: Manifest,
+    shortlist: Shortlist | None,
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> Ranking:
     masks = masks_of(parts, manifest.fields, modality, filters)
-    return Ranking(parts, masks, manifest.identity.dim)
+    return Ranking(parts, masks, manifest.identity.dim, shortlist)
 
 
-def _masked(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:
+def _apply_mask(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:
     passed = mask[rows] != 0
     return rows[passed], scores[passed]

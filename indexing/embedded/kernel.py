@@ -35,7 +35,7 @@ Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
 vectors, or None."""
 
 
-class Ranked(NamedTuple):
+class TopRows(NamedTuple):
     """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts), ``rows`` and
     ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
 
@@ -45,7 +45,7 @@ class Ranked(NamedTuple):
     counts: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, n: int, k: int) -> Ranked:
+    def empty(cls, n: int, k: int) -> TopRows:
         """Room for the results of n queries."""
         return cls(np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty((n, k)), np.empty(n, np.int64))
 
@@ -76,8 +76,8 @@ class Kernel:
     ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit each other.
     """
 
-    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0) -> None:
-        self._plan = None if _search is None else _search.plan(tuple(parts), dim)
+    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0, signs: NDArray[Any] | None = None) -> None:
+        self._plan = None if _search is None else _search.plan(tuple(parts), dim, signs)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
         self._code = lru_cache(CODES)(_code)
@@ -88,25 +88,29 @@ class Kernel:
         k: int,
         depth: int,
         vectors: NDArray[np.float32] | None = None,
-    ) -> tuple[Ranked, int] | None:
-        """The k best of ``depth`` candidates of each query, and the number of all candidates.
+        size: int | None = None,
+    ) -> tuple[TopRows, int] | None:
+        """Return the k best of ``depth`` candidates of each query, and the number of all candidates.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
-        makes terms of these. None if it was not built, if a score may be 2**32 or more, or for arrays of other types.
+        makes terms of these, which are plain (``boc.vectors.are_plain``). None if it was not built, if a score may be
+        2**32 or more, or for arrays of other types.
         """
         depth = max(1, min(depth, self._rows))
-        k = min(k, depth)
-        if _search is None or self._plan is None or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
+        k, size = min(k, depth), depth if size is None else size
+        if _search is None or self._plan is None:
             return None
         if isinstance(queries, QueryCode):
             assert vectors is not None
-            ranked = Ranked.empty(len(vectors), k)
-            read = _search.best(self._plan, self._code(queries), depth, *ranked, vectors, None, None, None)
+            ranked = TopRows.empty(len(vectors), k)
+            read = _search.best(self._plan, self._code(queries), depth, size, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
+        if vectors is not None and not are_plain(vectors, vectors.shape[1]):
+            return None
         if queries.data.dtype != np.int32:
             return None
         n = queries.shape[0]
-        ranked = Ranked.empty(n, k)
+        ranked = TopRows.empty(n, k)
         offsets, terms = queries.indptr.astype(np.int64), queries.indices.astype(np.int32, copy=False)
 
         def answer(first: int) -> int:
@@ -114,7 +118,7 @@ class Kernel:
             rows = None if vectors is None else vectors[first:last]
             out = [array[first:last] for array in ranked]
             given = rows, offsets[first : last + 1], terms, queries.data
-            return _search.best(self._plan, None, depth, *out, *given)
+            return _search.best(self._plan, None, depth, size, *out, *given)
 
         workers = self._workers(queries) if n > 1 else 1
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))
@@ -127,7 +131,7 @@ class Kernel:
         return None if min(read_each, default=0) < 0 else (ranked, sum(read_each))
 
     def _workers(self, queries: TermMatrix) -> int:
-        """Number of threads that pay for the queries."""
+        """Return the number of threads that pay for the queries."""
         terms = queries.indices
         work = [int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts]
         return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))

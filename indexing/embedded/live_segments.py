@@ -39,7 +39,7 @@ class Part:
         return len(self.segment) if self.live is None else int(np.count_nonzero(self.live))
 
     def find(self, key: str) -> int | None:
-        """The live row of an id, or None."""
+        """Return the live row of an id, or None."""
         row = self.segment.find(key)
         return row if row is not None and (self.live is None or self.live[row]) else None
 
@@ -54,11 +54,11 @@ class Part:
         return True
 
     def items(self) -> Iterator[Item]:
-        """The items of the live rows, in order."""
+        """Return the items of the live rows, in order."""
         return self.segment.all_items(self.live)
 
     def counts(self) -> dict[str, int]:
-        """Number of live rows of each modality."""
+        """Return the number of live rows of each modality."""
         if self.live is None:
             return self.segment.counts
         totals = np.bincount(self.segment.modality[self.live != 0], minlength=len(MODALITIES)).tolist()
@@ -112,7 +112,7 @@ def masks_of(
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> list[NDArray[np.uint8] | None]:
-    """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
+    """Return the mask of rows of each part that are live, of this modality, and pass all filters; None if all do."""
     for condition in filters:
         check_filter(condition, fields)
     return [_mask(part, modality, filters) for part in parts]
@@ -138,19 +138,19 @@ def read(
     rows: NDArray[np.int64],
     of: Callable[[Segment, NDArray[np.int64]], list[T]],
 ) -> list[T]:
-    """What ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
+    """Return the values that ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
-    found: dict[int, T] = {}
+    values: dict[int, T] = {}
     for number, part in enumerate(parts):
         places = np.flatnonzero(numbers == number)
         if len(places):
-            found.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
-    return [found[place] for place in range(len(rows))]
+            values.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
+    return [values[place] for place in range(len(rows))]
 
 
 def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
-    """The part with an id, and its row there. KeyError for an unknown id."""
+    """Return the part with an id, and its row there. KeyError for an unknown id."""
     for part in parts:
         row = part.find(key)
         if row is not None:
@@ -158,19 +158,20 @@ def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
     raise KeyError(key)
 
 
-def located(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-    """For each part with some of ``ids``: their positions in ``ids``, and their rows. KeyError for an unknown id."""
-    found = [owner(parts, key) for key in ids]
-    positions = {id(part): [i for i, (each, _) in enumerate(found) if each is part] for part in parts}
+def locate(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the parts with some of ``ids``: their positions in ``ids``, and their rows. KeyError for an unknown
+    id."""
+    owners = [owner(parts, key) for key in ids]
+    positions = {id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts}
     return [
-        (part, np.array(mine), np.array([found[i][1] for i in mine], dtype=np.int64))
+        (part, np.array(mine), np.array([owners[i][1] for i in mine], dtype=np.int64))
         for part in parts
         if (mine := positions[id(part)])
     ]
 
 
-def listed(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
-    """The entries of a commit for stored parts, and their files, with new ones for tombstones."""
+def list_entries(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
+    """Return the entries of a commit for stored parts, and their files, with new ones for tombstones."""
     entries: list[Entry] = []
     files: Files = {}
     for part in parts:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode
 
 from . import commits, fs
 from .live_segments import Part
@@ -40,8 +41,9 @@ class Merger:
     Size classes are powers of ``MERGE``, so a row is written about log(n) times in total.
     """
 
-    def __init__(self, home: Path, manifest: Manifest, parts: list[Part]) -> None:
+    def __init__(self, home: Path, manifest: Manifest, parts: list[Part], code: CompactCode | None = None) -> None:
         self.parts = parts
+        self._code = code
         self._home = home
         self._manifest = manifest
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="merge")
@@ -56,7 +58,7 @@ class Merger:
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar size."""
         stage = self._stage()
-        self.parts.append(self._named(stage, write(stage, segment, self._manifest.fields)))
+        self.parts.append(self._keep_part(stage, write(stage, segment, self._manifest.fields, self._code)))
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -64,7 +66,7 @@ class Merger:
             if ripe:
                 live = [None if part.live is None else part.live.copy() for part in ripe]
                 segments = [part.segment for part in ripe]
-                self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
+                self._job = _Job(ripe, live, self._pool.submit(self._write_merge, segments, live))
 
     def hold(self, segment: Segment) -> None:
         """Add a segment that is not stored, for ``compact`` to merge with the others."""
@@ -77,10 +79,15 @@ class Merger:
             self._merge(ripe)
 
     def compact(self) -> None:
-        """Merge all parts into one, unless there is only one, stored, without deleted rows."""
+        """Merge all parts into one, unless there is only one without deleted rows, and with all files."""
         self._adopt()
-        if len(self.parts) > 1 or any(part.name is None or part.live is not None for part in self.parts):
+        if len(self.parts) > 1 or any(self._is_due(part) for part in self.parts):
             self._merge(self.parts)
+
+    def _is_due(self, part: Part) -> bool:
+        """Return whether a part is to be written, again or for the first time."""
+        uncoded = self._code is not None and part.segment.compact is None
+        return part.name is None or part.live is not None or uncoded
 
     def close(self) -> None:
         """Wait for a merge in progress; its result is dropped."""
@@ -89,7 +96,7 @@ class Merger:
     def _merge(self, parts: Sequence[Part]) -> None:
         """Merge ``parts`` now."""
         kept = [part for part in parts if len(part)]
-        merged = [self._merged([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
+        merged = [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
 
     def _adopt(self) -> None:
@@ -106,30 +113,30 @@ class Merger:
                     merged.live[places[gone]] = 0
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
-    def _merged(
+    def _write_merge(
         self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
     ) -> tuple[Part, list[NDArray[np.int64]]]:
         stage = self._stage()
-        files, moved = merge_segments(stage, segments, live, self._manifest.fields)
-        return self._named(stage, files), moved
+        files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
+        return self._keep_part(stage, files), moved
 
     def _stage(self) -> Path:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
         return stage
 
-    def _named(self, stage: Path, files: Files) -> Part:
+    def _keep_part(self, stage: Path, files: Files) -> Part:
         name, named = commits.keep_folder(stage, "segment", files)
         return Part(name, load(self._home / name, self._manifest), named)
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:
-    """The parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
+    """Return the parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[int(math.log(len(part), MERGE))].append(part)
-    return next((found for _, found in sorted(sizes.items()) if len(found) >= MERGE), [])
+    return next((ripe for _, ripe in sorted(sizes.items()) if len(ripe) >= MERGE), [])
 
 
 def _wasteful(part: Part) -> bool:

@@ -48,21 +48,21 @@ class Output:
     def strings(self, name: str, blocks: Iterable[Sets]) -> None:
         lengths = []
         with self.file(f"{name}.bin") as handle:
-            for data, found in blocks:
+            for data, sizes in blocks:
                 handle.write(data.data)
-                lengths.append(found)
+                lengths.append(sizes)
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         self.array(name, np.int64, offsets.shape, [offsets])
 
     @contextmanager
-    def file(self, name: str) -> Iterator[Hashed]:
+    def file(self, name: str) -> Iterator[HashingFile]:
         with ExitStack() as stack:
-            handle = Hashed(stack.enter_context(fs.create(self.folder / name)))
+            handle = HashingFile(stack.enter_context(fs.create(self.folder / name)))
             yield handle
         self.files[name] = (handle.size, handle.digest.hexdigest())
 
 
-class Hashed:
+class HashingFile:
     """A file that computes the digest of its bytes while it is written; without ``handle``, only the digest."""
 
     def __init__(self, handle: BinaryIO | None = None) -> None:
@@ -111,7 +111,7 @@ def release(array: NDArray[Any]) -> None:
 
 
 def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The memory map that an array lies in, or None."""
+    """Return the memory map that an array lies in, or None."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -135,7 +135,7 @@ def load_strings(folder: Path, name: str) -> Strings:
 
 
 def name_of(files: Files) -> str:
-    """The name for a set of files: the same bytes give the same name."""
+    """Return the name for a set of files: the same bytes give the same name."""
     listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 

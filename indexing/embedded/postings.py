@@ -101,9 +101,9 @@ class Postings:
             raise ValueError(f"k must be at least 1, got {k}")
         if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
-        found = Kernel([((*self.arrays, mask, *3 * [None]), self.n)]).best(queries, k, k)
-        if found is not None:
-            _, rows, scores, counts = found[0]
+        ranked = Kernel([((*self.arrays, mask, *5 * [None]), self.n)]).best(queries, k, k)
+        if ranked is not None:
+            _, rows, scores, counts = ranked[0]
             return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts.tolist())]
         answers = []
         for begin, end in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
@@ -125,19 +125,19 @@ class Postings:
         return np.bincount(rows, products, self.n).astype(np.float64, copy=False)
 
     def lists(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-        """The lists of terms ``first`` to ``last`` - 1: offsets, and concatenated rows and frequencies."""
+        """Return the lists of terms ``first`` to ``last`` - 1: offsets, and concatenated rows and frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
         rows = self._absolute(self.rows[span], np.diff(bounds))
         return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span)
 
     def matrix(self) -> TermMatrix:
-        """The term matrix (n, V) that ``from_matrix`` was given; reads every posting."""
+        """Return the term matrix (n, V) that ``from_matrix`` was given; reads every posting."""
         offsets, rows, frequencies = self.lists(0, self.n_terms)
         return sparse.csc_array((frequencies, rows, offsets), shape=(self.n, self.n_terms)).tocsr()
 
     def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
-        """The ``chosen`` rows (len(chosen), V) of the term matrix, in that order.
+        """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in that order.
 
         Reads the blocks that contain them.
         """
@@ -147,17 +147,17 @@ class Postings:
         return sparse.vstack(parts, format="csr")[places]
 
     def _of_block(self, b: int, wanted: NDArray[np.int64]) -> TermMatrix:
-        """The rows ``wanted``, ascending and all in block b, of the term matrix."""
+        """Return the rows ``wanted``, ascending and all in block b, of the term matrix."""
         begins, ends = (self.starts[b + i :: self.blocks][: self.n_terms].astype(np.int64) for i in (0, 1))
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
         rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
         listed = self._absolute(rows, ends - begins, b)
-        found = np.flatnonzero(np.isin(listed, wanted))
+        at = np.flatnonzero(np.isin(listed, wanted))
         lasts = np.cumsum(ends - begins)  # ends of the lists here; in the file, other blocks lie between them
-        terms = np.searchsorted(lasts, found, side="right")
-        places = found + (ends - lasts)[terms]
-        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(found), np.int32)
-        values = data, (np.searchsorted(wanted, listed[found]), terms)
+        terms = np.searchsorted(lasts, at, side="right")
+        places = at + (ends - lasts)[terms]
+        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(at), np.int32)
+        values = data, (np.searchsorted(wanted, listed[at]), terms)
         return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
@@ -180,12 +180,12 @@ class Postings:
         return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """Number of rows with each term (V,)."""
+        """Return the number of rows with each term (V,)."""
         bounds = self.starts[:: self.blocks].astype(np.int64)
         return bounds[1:] - bounds[:-1]
 
     def _lists(self, terms: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[slice]]:
-        """The concatenated rows in the lists of ``terms``, the length of each list, and its slice."""
+        """Return the concatenated rows in the lists of ``terms``, the length of each list, and its slice."""
         bounds = self.starts[terms[:, None] * self.blocks + np.arange(self.blocks + 1)].astype(np.int64)
         spans = [slice(begin, end) for begin, end in bounds[:, [0, -1]].tolist()]
         rows = np.concatenate([self.rows[span] for span in spans])

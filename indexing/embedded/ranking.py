@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.alignment import rescored
+from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
 from boc.types import Modality, Rescore, SearchRequest, Stages
 
-from .kernel import Arrays, Kernel, Ranked
+from .kernel import Arrays, Kernel, TopRows
 from .live_segments import Part, read
 from .segment import Segment, take_sets
+from .shortlist import Shortlist
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -39,65 +40,77 @@ class Best(NamedTuple):
 class Ranking:
     """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
 
-    def __init__(self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int) -> None:
+    def __init__(
+        self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int, shortlist: Shortlist | None
+    ) -> None:
         self.parts = parts
         self.masks = masks
+        self._shortlist = shortlist
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
-        self._kernel = Kernel(arrays, dim)
+        self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
 
     def _arrays(self, part: Part, mask: NDArray[np.uint8] | None) -> Arrays:
         segment, ids = part.segment, part.segment.texts["ids"]
-        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors)
+        compact = None if self._shortlist is None else segment.compact
+        codes = (None, None) if compact is None else (compact.codes, compact.scales)
+        return (*segment.postings.arrays, mask, ids.data, ids.offsets, segment.vectors, *codes)
 
-    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
-        """The best rows of all queries. ``matching`` is asked if the request counts words."""
+    def __call__(self, request: SearchRequest, matching: Matching, stages: Stages | None) -> TopRows:
+        """Return the best rows of all queries. ``matching`` is called if the request counts words."""
         begun, rescore = perf_counter(), request.rescore
-        found = None
+        best = None
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
-            asked = request.code or request.queries
-            found = self._kernel.best(asked, request.most, request.k, vectors)
-        if found is None:
-            return self._step_by_step(request, matching, stages)
-        ranked, candidates = found
-        stages.took("postings_ms", begun)
-        if rescore is not None:
-            stages.candidates += candidates
-            stages.rerank_ms = None
+            queries = request.code or request.queries
+            best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request))
+        if best is None:
+            return self._step_by_step(request, matching, Stages() if stages is None else stages)
+        ranked, candidates = best
+        if stages is not None:
+            stages.took("postings_ms", begun)
+            if rescore is not None:
+                stages.candidates += candidates
+                stages.rerank_ms = None
         return ranked
 
-    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> Ranked:
+    def _size(self, request: SearchRequest) -> int | None:
+        """Return the number of candidates whose vectors are read; None for all."""
+        if self._shortlist is None or request.rescore is None or request.modality is None:
+            return None
+        return self._shortlist.size(request.k, request.rescore.k)
+
+    def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
-        ranked = Ranked.empty(len(request), width)
+        ranked = TopRows.empty(len(request), width)
         begun = perf_counter()
         for i, best in enumerate(self._candidates(request, matching)):
             begun = stages.took("postings_ms", begun)
             if request.rescore is not None:
                 stages.candidates += len(best.rows)
-                best = self._rescored(best, request, request.rescore, i)
+                best = self._rescore(best, request, request.rescore, i)
                 begun = stages.took("rerank_ms", begun)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
         return ranked
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
-        """The best ``request.k`` rows of each query by posting lists, and by words if they count."""
-        found = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
-        if found is not None:
-            ranked, _ = found
+        """Yield the best ``request.k`` rows of each query by posting lists, and by words if they count."""
+        best = self._kernel.best(request.queries, request.k, request.k) if request.words is None else None
+        if best is not None:
+            ranked, _ = best
             for i, count in enumerate(ranked.counts.tolist()):
                 yield Best(ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count])
             return
         for i in range(len(request)):
-            yield best_of(self.parts, self._scored(request, matching, i), request.k)
+            yield best_of(self.parts, self._score_rows(request, matching, i), request.k)
 
-    def _scored(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
-        """The rows of each part with a score above 0 for query i, and their scores."""
+    def _score_rows(self, request: SearchRequest, matching: Matching, i: int) -> list[Rows]:
+        """Return the rows of each part with a score above 0 for query i, and their scores."""
         queries, words = request.queries, request.words
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         by_words = None if words is None else matching(words.texts[i])
-        found = []
+        scored = []
         for number, (part, mask) in enumerate(zip(self.parts, self.masks, strict=True)):
             joint = part.segment.postings.scores(queries.indices[span], queries.data[span])
             if words is not None and by_words is not None:
@@ -105,35 +118,39 @@ class Ranking:
                 shared = joint[rows] > 0
                 joint[rows[shared]] += words.weight * scores[shared]
             rows = np.flatnonzero(joint if mask is None else joint * mask)
-            found.append((rows, joint[rows]))
-        return found
+            scored.append((rows, joint[rows]))
+        return scored
 
-    def _rescored(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
-        """The best of the candidates of query i by its vector or concept set."""
+    def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
+        """Return the best of the candidates of query i by its vector or concept set."""
         chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
         pairs = list(zip(self.parts, chosen, strict=True))
         if rescore.metric != "dot":
             assert request.modality is not None
-            aligned = [(rows, _aligned(rescore, i, part, rows, request.modality)) for part, rows in pairs]
+            aligned = [(rows, _align(rescore, i, part, rows, request.modality)) for part, rows in pairs]
             return best_of(self.parts, aligned, rescore.k)
-        query = rescore.queries.vectors[i]
+        query, size = rescore.queries.vectors[i], self._size(request)
+        if self._shortlist is not None and size is not None and len(candidates.rows) > size:
+            estimated = [(rows, self._shortlist.estimates(query, part, rows)) for part, rows in pairs]
+            short = best_of(self.parts, estimated, size)
+            pairs = [(part, np.sort(short.rows[short.parts == number])) for number, part in enumerate(self.parts)]
         return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
 
 
-def _aligned(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
+def _align(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
     assert part.segment.concepts is not None
-    return rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
+    return alignment_scores(rescore, i, take_sets(part.segment.concepts, rows), modality)
 
 
-def best_of(parts: Sequence[Part], found: Sequence[Rows], k: int) -> Best:
-    """The k best rows by (-score, id) of those ``found`` in each part.
+def best_of(parts: Sequence[Part], matches: Sequence[Rows], k: int) -> Best:
+    """Return the k best rows by (-score, id) of the ``matches`` in each part.
 
     Rows of a part are ordered by id; ids are read only to order rows of several parts.
     """
-    lengths = [len(rows) for rows, _ in found]
-    numbers = np.repeat(np.arange(len(found), dtype=np.int32), lengths)
-    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in found)])
-    scores = np.concatenate([scores for _, scores in found]) if found else np.empty(0)
+    lengths = [len(rows) for rows, _ in matches]
+    numbers = np.repeat(np.arange(len(matches), dtype=np.int32), lengths)
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in matches)])
+    scores = np.concatenate([scores for _, scores in matches]) if matches else np.empty(0)
     if k < len(rows):
         kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
         numbers, rows, scores = numbers[kept], rows[kept], scores[kept]

@@ -7,6 +7,8 @@ The folder of a segment has, for n rows sorted by id and V terms::
     concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
     concept_offsets.npy  int64 (n + 1,)  their offsets per item,
     concept_scales.npy   float32 (N,)    and the scales of int8 rows
+    compact.npy          uint8 (n, d / 4)  codes of the vectors, which order candidates; there if the code of
+    compact_scales.npy   float32 (n,)      the index has a mean, and the segment was not written before they were
     modality.npy         uint8 (n,)  0 picture, 1 sentence
     ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
     fields                           the same, if the manifest declares metadata: JSON per item
@@ -30,13 +32,14 @@ from numpy.typing import NDArray
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode, CompactRows
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
 from .kernel import BLOCK as ROWS
 from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
 from .postings import Postings
-from .string_column import Strings, taken
+from .string_column import Strings, take_strings
 from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
@@ -59,6 +62,7 @@ class Segment:
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
     words: TextIndex | None = None
+    compact: CompactRows | None = None
     held: Sequence[Item] | None = None
     """The items of all rows, if the segment was just made from them."""
 
@@ -72,25 +76,25 @@ class Segment:
         return dict(zip(MODALITIES, totals, strict=True))
 
     def find(self, key: str) -> int | None:
-        """The row of an id, or None."""
+        """Return the row of an id, or None."""
         return self.texts["ids"].find(key)
 
     def item(self, row: int) -> Item:
         return self.items(np.array([row]))[0]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """The ids of ``rows``, in that order."""
+        """Return the ids of ``rows``, in that order."""
         return self.texts["ids"].take(rows)
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
-        """The items of ``rows``, in that order."""
-        ids, content, group, *metadata = taken(list(self.texts.values()), rows)
+        """Return the items of ``rows``, in that order."""
+        ids, content, group, *metadata = take_strings(list(self.texts.values()), rows)
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
         return list(map(Item, ids, modalities, content, group, fields))
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
-        """The items of all rows, or of those that are ``live``, read block by block unless they are in memory."""
+        """Return the items of all rows, or of the ``live`` ones, read block by block unless they are in memory."""
         if self.held is not None and live is None:
             return iter(self.held)
         rows = np.arange(len(self)) if live is None else np.flatnonzero(live)
@@ -98,7 +102,7 @@ class Segment:
         return (item for block in blocks for item in self.items(block))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-        """Number of live rows with each term (V,)."""
+        """Return the number of live rows with each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
         parts = [np.zeros(0, np.int64)]
@@ -110,14 +114,14 @@ class Segment:
 
 
 def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """The metadata of some items. ValueError if they are not one JSON object per item."""
-    found: list[Any] = orjson.loads(f"[{','.join(texts)}]")
-    if len(found) != len(texts) or not all(isinstance(each, dict) for each in found):
-        raise ValueError(f"metadata of {len(texts)} items are {len(found)} values, which must be JSON objects")
-    return found
+    """Return the metadata of some items. ValueError if they are not one JSON object per item."""
+    objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
+    if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
+        raise ValueError(f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects")
+    return objects
 
 
-def gathered(
+def gather_segment(
     items: Sequence[Item],
     terms: TermMatrix,
     vectors: list[NDArray[Any]],
@@ -137,10 +141,10 @@ def gathered(
         texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
-    return Segment(Postings.from_matrix(terms[order]), _picked(vectors, order), sets, modality, texts, held=chosen)
+    return Segment(Postings.from_matrix(terms[order]), _pick_rows(vectors, order), sets, modality, texts, held=chosen)
 
 
-def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
     """Rows ``order`` of stacked blocks; each block is freed after it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
@@ -154,14 +158,14 @@ def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
-    """The concept sets ``chosen``, in that order."""
+    """Return the concept sets ``chosen``, in that order."""
     places = _places(concepts.offsets, chosen)
     ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
     return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
-    """The concept sets of all parts, part by part."""
+    """Return the concept sets of all parts, part by part."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     scales = [part.scales for part in parts if part.scales is not None]
     values = np.concatenate([part.values for part in parts])
@@ -174,29 +178,33 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     ``scattered`` advises the system that vectors and concepts are accessed randomly.
     """
 
-    def mapped(name: str) -> NDArray[Any]:
+    def map_array(name: str) -> NDArray[Any]:
         return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
 
-    n = len(mapped("modality"))
+    n = len(map_array("modality"))
     try:
-        postings = Postings(mapped("starts"), mapped("rows"), mapped("frequencies"), n, manifest.codec["n_terms"])
+        postings = Postings(
+            map_array("starts"), map_array("rows"), map_array("frequencies"), n, manifest.codec["n_terms"]
+        )
     except ValueError as error:
         raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
     concepts = None
     if manifest.concept_dtype is not None:
-        scales = mapped("concept_scales") if manifest.concept_dtype == "int8" else None
-        concepts = StoredConcepts(mapped("concepts"), mapped("concept_offsets"), scales)
+        scales = map_array("concept_scales") if manifest.concept_dtype == "int8" else None
+        concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}")
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
     searched = TextIndex(words, n) if words.exists() else None
-    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
+    coded = (folder / "compact.npy").exists()
+    compact = CompactRows(map_array("compact"), map_array("compact_scales")) if coded else None
+    return Segment(postings, map_array("vectors"), concepts, map_array("modality"), texts, searched, compact)
 
 
-def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
-    """Write a segment in memory to the empty ``folder``; return its files."""
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType], code: CompactCode | None = None) -> Files:
+    """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given; return its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
@@ -208,6 +216,8 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Fil
     jobs = [partial(out.words, partial(text_index_writer.write, items=segment.all_items(), types=types))]
     jobs += [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
     jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
+    if code is not None:
+        jobs.append(partial(out.compact, len(segment), code, [(segment.vectors, segment.modality)]))
     _together(jobs)
     fs.sync(folder)
     return out.files
@@ -218,13 +228,15 @@ def merge(
     parts: Sequence[Segment],
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
+    code: CompactCode | None = None,
 ) -> tuple[Files, list[NDArray[np.int64]]]:
-    """Write the live rows of parts as one segment to the empty ``folder``; return its files and the new rows.
+    """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if ``code`` is given;
+    return its files and the new rows.
 
     The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
     posting lists.
     """
-    merged = _Merged(parts, live)
+    merged = _MergeOrder(parts, live)
     out = _Output(folder)
 
     def make(path: Path) -> bool:
@@ -233,16 +245,16 @@ def merge(
         )
 
     jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
-    _together([*jobs, partial(_write_rows, out, merged, parts[0])])
+    _together([*jobs, partial(_write_rows, out, merged, parts[0], code)])
     fs.sync(folder)
     return out.files, merged.moved
 
 
-def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.Found | None:
-    """The text index of a part: from its file, or computed if it is in memory."""
+def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
+    """Return the text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
-    return text_index_writer.Found(part.all_items(), types)
+    return text_index_writer.ItemWords(part.all_items(), types)
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
@@ -252,8 +264,11 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
-def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
+def _write_rows(out: _Output, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
     """Write everything except postings and text index."""
+    if code is not None:
+        vectors, modalities = merged.column(lambda part: part.vectors), merged.column(lambda part: part.modality)
+        out.compact(len(merged), code, zip(vectors, modalities, strict=True))
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
     dtype, width = like.vectors.dtype, like.vectors.shape[1]
     out.array("vectors", dtype, (len(merged), width), merged.column(lambda part: part.vectors))
@@ -263,7 +278,7 @@ def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
         out.concepts(like.concepts, merged)
 
 
-class _Merged:
+class _MergeOrder:
     """The live rows of some segments, in the order of their ids."""
 
     def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
@@ -292,7 +307,7 @@ class _Merged:
         for start in range(0, len(self), BLOCK):
             part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
             places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
-            yield [(each, found, row[found]) for each, found in places if len(found)]
+            yield [(each, at, row[at]) for each, at in places if len(at)]
 
     def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Yield blocks of an array with one entry per row."""
@@ -327,12 +342,12 @@ class _Merged:
         for first, last in spans(counts, POSTINGS):
             keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
-                indptr, rows, found = part.postings.lists(first, last)
+                indptr, rows, weights = part.postings.lists(first, last)
                 key = moved[rows]
                 kept = None if moved.min(initial=0) == 0 else key >= 0
                 key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
                 keys.append(key if kept is None else key[kept])
-                frequencies.append(found if kept is None else found[kept])
+                frequencies.append(weights if kept is None else weights[kept])
             key = np.concatenate(keys)
             order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
             yield first, last, key[order], np.concatenate(frequencies)[order]
@@ -341,7 +356,22 @@ class _Merged:
 class _Output(Output):
     """The files of a segment."""
 
-    def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
+    def compact(self, n: int, code: CompactCode, blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]) -> None:
+        """Write the compact codes of n vectors, of which blocks are given with their modalities."""
+        scales = [np.empty(0, np.float32)]
+
+        def encode_blocks() -> Iterator[NDArray[np.uint8]]:
+            for vectors, modality in blocks:
+                for first in range(0, len(vectors), BLOCK):
+                    span = slice(first, first + BLOCK)
+                    rows = code.encode(vectors[span], modality[span])
+                    scales.append(rows.scales)
+                    yield rows.codes
+
+        self.array("compact", np.uint8, (n, code.width), encode_blocks())
+        self.array("compact_scales", np.float32, (n,), scales)
+
+    def concepts(self, first: StoredConcepts, merged: _MergeOrder) -> None:
         def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:
             return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
 
@@ -354,9 +384,9 @@ class _Output(Output):
             scales = (values for values, _ in column(lambda sets: sets.scales))
             self.array("concept_scales", np.float32, shape[:1], scales)
 
-    def postings(self, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+    def postings(self, merged: _MergeOrder, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
-        widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
+        widest = max((part.postings.frequencies for part in parts), key=lambda each: each.itemsize * bool(len(each)))
         dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
@@ -365,13 +395,13 @@ class _Output(Output):
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
             write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
-            for first, last, keys, found in merged.postings(counts):
+            for first, last, keys, weights in merged.postings(counts):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
                 rows.write(keys.astype(np.uint16).data)  # the row within its block of 65,536
                 if dtype:
-                    frequencies.write(found.astype(dtype).data)
+                    frequencies.write(weights.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
@@ -394,13 +424,13 @@ def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
 
 
 def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
-    """The positions of all entries of the sets of ascending rows, as a slice if possible."""
+    """Return the positions of all entries of the sets of ascending rows, as a slice if possible."""
     run = _run(rows)
     return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """The positions of all entries of the sets ``rows``, concatenated."""
+    """Return the positions of all entries of the sets ``rows``, concatenated."""
     lengths = offsets[rows + 1] - offsets[rows]
     ends = offsets_of(lengths)
     places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)

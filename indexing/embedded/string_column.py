@@ -39,11 +39,11 @@ class Strings:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
-        """The strings of ``rows``, in that order."""
-        return taken([self], rows)[0]
+        """Return the strings of ``rows``, in that order."""
+        return take_strings([self], rows)[0]
 
     def find(self, value: str) -> int | None:
-        """The row of ``value`` among sorted strings, or None."""
+        """Return the row of ``value`` among sorted strings, or None."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -54,8 +54,8 @@ class Strings:
         return low if low < len(self) and self[low] == value else None
 
 
-def taken(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
-    """For each column the strings of ``rows``, in that order."""
+def take_strings(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
+    """Return the strings of ``rows`` of each column, in that order."""
     if _strings is None:
         return [[column[row] for row in rows.tolist()] for column in columns]
     arrays = [array for column in columns for array in (column.data, column.offsets)]

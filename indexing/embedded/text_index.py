@@ -50,7 +50,7 @@ class TextIndex:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
             self._file = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise self._read_error(error) from error
         weakref.finalize(self, self._file.close)
         self._width = _smallest(n - 1).itemsize
         self._fields: dict[str, tuple[int, int]] = {
@@ -64,50 +64,50 @@ class TextIndex:
         if condition.field in self._fields and condition.value == condition.value:
             start, stop = self._span(condition)
             parameters = start * self._width + 1, (stop - start) * self._width, self._fields[condition.field][0]
-            found = self._read("SELECT substr(rows, ?, ?) FROM fields WHERE field = ?", parameters)
-            mask[self._checked(_unpacked(found[0][0] or b"", self._width))] = True
+            entries = self._read("SELECT substr(rows, ?, ?) FROM fields WHERE field = ?", parameters)
+            mask[self._check_rows(_unpack(entries[0][0] or b"", self._width))] = True
         return ~mask if condition.op == "!=" else mask
 
     def occurrences(self, word: str) -> Occurrences:
-        """The rows with ``word``, a token from ``tokens``, and its frequency in each."""
-        found = self._read("SELECT documents, gaps, frequencies FROM words WHERE word = ?", (word,))
-        if not found:
+        """Return the rows with ``word``, a token from ``tokens``, and its frequency in each."""
+        entries = self._read("SELECT documents, gaps, frequencies FROM words WHERE word = ?", (word,))
+        if not entries:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
-        n, gaps, frequencies = found[0]
-        rows = self._checked(np.cumsum(_unpacked(gaps, len(gaps) // n), dtype=np.int64))
-        return rows, _unpacked(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
+        n, gaps, frequencies = entries[0]
+        rows = self._check_rows(np.cumsum(_unpack(gaps, len(gaps) // n), dtype=np.int64))
+        return rows, _unpack(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
 
     def vocabulary(self) -> dict[str, int]:
-        """The number of rows with each word."""
+        """Return the number of rows with each word."""
         return dict(self._read("SELECT word, documents FROM words"))
 
     def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
-        """The concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
+        """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
 
         Returns the words, the number of rows of each, these rows (ascending), and the frequencies.
         """
         sql = "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? ORDER BY word"
-        found = self._read(sql, (first, last))
-        documents = np.array([n for _, n, _, _ in found], np.int64)
+        entries = self._read(sql, (first, last))
+        documents = np.array([n for _, n, _, _ in entries], np.int64)
         if documents.min(initial=1) < 1 or documents.max(initial=1) > self.n:
-            raise self._damaged(f"a word that no row has, or more than the {self.n} that there are")
+            raise self._damage_error(f"a word that no row has, or more than the {self.n} that there are")
         try:
-            gaps = [_unpacked(data, len(data) // n) for _, n, data, _ in found]
+            gaps = [_unpack(data, len(data) // n) for _, n, data, _ in entries]
             once = np.ones(self.n, np.uint8)
-            counts = [_unpacked(data, len(data) // n) if data else once[:n] for _, n, _, data in found]
+            counts = [_unpack(data, len(data) // n) if data else once[:n] for _, n, _, data in entries]
             frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
             rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
             starts = np.cumsum(documents) - documents
-            rows = self._checked(rows[1:] - np.repeat(rows[starts], documents))
+            rows = self._check_rows(rows[1:] - np.repeat(rows[starts], documents))
             if len(frequencies) != len(rows):
                 raise ValueError(f"{len(frequencies)} frequencies of {len(rows)} rows")
         except (ValueError, TypeError) as error:
-            raise self._damaged(error) from error
-        return [word for word, _, _, _ in found], documents, rows, frequencies
+            raise self._damage_error(error) from error
+        return [word for word, _, _, _ in entries], documents, rows, frequencies
 
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """The values of a field, ascending, the rows of all values in this order, and the end of the rows of each
-        value."""
+        """Return the values of a field, ascending, the rows of all values in this order, and the end of the rows of
+        each value."""
         if field not in self._fields:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]
@@ -115,19 +115,19 @@ class TextIndex:
         return [value for value, _ in edges], self.rows(field), np.array([stop for _, stop in edges], np.int64)
 
     def fields(self) -> list[str]:
-        """The fields, but for text, of which a row has a value."""
+        """Return the fields, but for text, of which a row has a value."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     def rows(self, field: str) -> Ints:
-        """The rows with a value of one of the ``fields``; a row with several values is there several times."""
+        """Return the rows with a value of one of the ``fields``; a row with several values is there several times."""
         data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][0]
-        return self._checked(_unpacked(data or b"", self._width)).astype(np.int64)
+        return self._check_rows(_unpack(data or b"", self._width)).astype(np.int64)
 
     @cached_property
     def lengths(self) -> NDArray[Any]:
         """Number of words of each row (n,), unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]
-        return _unpacked(data, len(data) // self.n)
+        return _unpack(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
         """Start and end of the rows whose value fulfils the condition; for "!=", of those that do not."""
@@ -136,41 +136,41 @@ class TextIndex:
         upto = self._stop(field, "<=", value)
         below = upto if between else self._stop(field, "<", value)
         if condition.last is not None:
-            upto = self._stop(field, "<=", encoded(condition.last))
+            upto = self._stop(field, "<=", encode_value(condition.last))
         spans = {"<": (0, below), "<=": (0, upto), ">": (upto, end), ">=": (below, end)}
         return spans.get(condition.op, (below, upto))
 
     def _stop(self, field: int, op: str, value: bytes | float) -> int:
         sql = f"SELECT stop FROM edges WHERE field = ? AND value {op} ? ORDER BY value DESC LIMIT 1"
-        found = self._read(sql, (field, value))
-        return int(found[0][0]) if found else 0
+        entries = self._read(sql, (field, value))
+        return int(entries[0][0]) if entries else 0
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         try:
             with self._lock:
                 return self._file.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise self._read_error(error) from error
 
-    def _checked(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _check_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         if rows.max(initial=0) >= self.n:
-            raise self._damaged(f"a row beyond the {self.n} that there are")
+            raise self._damage_error(f"a row beyond the {self.n} that there are")
         return rows
 
-    def _failed(self, error: sqlite3.Error) -> ManifestError:
-        """The exception for an error of SQLite, which hides the error of the system."""
+    def _read_error(self, error: sqlite3.Error) -> ManifestError:
+        """Return the exception for an error of SQLite, which hides the error of the system."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files (ulimit -n 4096), or the "
                 "disk may be failing; check that, and repeat"
             )
-        return self._damaged(error)
+        return self._damage_error(error)
 
-    def _damaged(self, why: object) -> ManifestError:
+    def _damage_error(self, why: object) -> ManifestError:
         return ManifestError(f"{self.path}: damaged ({why}); make the index again with boc index --replace")
 
 
-def encoded(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """Strings as bytes, in the order of their code points, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
@@ -178,7 +178,7 @@ def encoded(value: Any) -> Any:
 def _storable(value: str | float) -> tuple[bytes | float, bool]:
     """``value`` as it would be stored; or, with True, the largest storable float below it."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
-        return encoded(value), False
+        return encode_value(value), False
     try:
         near = float(value)
     except OverflowError:
@@ -192,10 +192,10 @@ def _smallest(largest: int) -> np.dtype[Any]:
     return np.min_scalar_type(largest).newbyteorder("<")
 
 
-def packed(values: NDArray[Any], largest: int) -> bytes:
-    """The bytes of integers up to ``largest``, as narrow as it allows."""
+def pack(values: NDArray[Any], largest: int) -> bytes:
+    """Return the bytes of integers up to ``largest``, as narrow as it allows."""
     return values.astype(_smallest(largest)).tobytes()
 
 
-def _unpacked(data: bytes, width: int) -> NDArray[Any]:
+def _unpack(data: bytes, width: int) -> NDArray[Any]:
     return np.frombuffer(data, f"<u{width}")

@@ -21,21 +21,15 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.types import FieldType, Item
 
-from .bm25 import spaced
+from .bm25 import space_words
 from .npy_files import spans
-from .text_index import TextIndex, encoded, packed
-
-try:
-    from . import _strings
-except ImportError:  # installed without a C compiler
-    _strings = None  # type: ignore[assignment]
+from .text_index import TextIndex, encode_value, pack
 
 Ints: TypeAlias = NDArray[np.int64]
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # items tokenized at a time
 OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
-MOST_TEXT = (1 << 32) - 1  # bytes of text; longer texts are not numbered in C
 ROW = 32  # low bits of a key, which hold a row; the high bits hold a word or value
 _SIZES = [1 << 8, 1 << 16, 1 << 32]  # from these values on, numbers take 2, 4 and 8 bytes
 
@@ -66,7 +60,7 @@ class _Values(NamedTuple):
     stops: Ints
 
 
-class Found:
+class ItemWords:
     """The text and metadata index of some items in memory, with the interface of the one in a file.
 
     Full text is sentences and the fields of type text; ``types`` are the types of all fields. Each item is read once.
@@ -74,17 +68,19 @@ class Found:
 
     def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
         full = [name for name, kind in types.items() if kind == "text"]
-        fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filtered(types)}
+        fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filter_fields(types)}
         lines = []
         rows_and_items = enumerate(items)
         while some := list(islice(rows_and_items, ITEMS)):
-            lines.append(spaced([" ".join(_texts(item, full)) for _, item in some]).encode("utf-8", "surrogatepass"))
+            lines.append(
+                space_words([" ".join(_texts(item, full)) for _, item in some]).encode("utf-8", "surrogatepass")
+            )
             for name, rows in fields.items():
                 for row, item in some:
                     for value in _values(item, name):
                         if value == value:  # skips NaN, which equals nothing
-                            rows[encoded(value)].append(row)
-        words, numbers, self.lengths = _numbered(lines)
+                            rows[encode_value(value)].append(row)
+        words, numbers, self.lengths = _number_words(lines)
         self._fields = fields
         order = sorted(range(len(words)), key=words.__getitem__)
         self._words = [words[i] for i in order]
@@ -94,11 +90,11 @@ class Found:
         self._ends = np.cumsum(self.lengths)
 
     def vocabulary(self) -> dict[str, int]:
-        """The frequency of each word."""
+        """Return the frequency of each word."""
         return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
 
     def lists(self, first: str, last: str) -> _Lists:
-        """The posting lists of the words from ``first`` to ``last``."""
+        """Return the posting lists of the words from ``first`` to ``last``."""
         low, high = bisect_left(self._words, first), bisect_right(self._words, last)
         places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
         keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(self._ends, places, "right")
@@ -107,7 +103,7 @@ class Found:
         return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
 
     def values(self, name: str) -> _Values:
-        """The values of a field that can be filtered by."""
+        """Return the values of a field that can be filtered by."""
         rows = self._fields[name]
         values = sorted(rows)
         stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
@@ -121,15 +117,19 @@ def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> 
     The same items give the same bytes, not yet synced. BackendError if the file cannot be written, or for an integer
     beyond 64 bits.
     """
-    found = Found(items, types)
-    counts = found.vocabulary()
+    source = ItemWords(items, types)
+    counts = source.vocabulary()
     words = list(counts)
-    lists = (found.lists(words[a], words[b - 1]) for a, b in spans(np.array(list(counts.values())), OCCURRENCES))
-    return _store(path, lists, found.lengths, {name: found.values(name) for name in _filtered(types)})
+    lists = (source.lists(words[a], words[b - 1]) for a, b in spans(np.array(list(counts.values())), OCCURRENCES))
+    return _store(path, lists, source.lengths, {name: source.values(name) for name in _filter_fields(types)})
 
 
 def merge(
-    path: Path, parts: Sequence[TextIndex | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+    path: Path,
+    parts: Sequence[TextIndex | ItemWords | None],
+    moved: Sequence[Ints],
+    n: int,
+    types: Mapping[str, FieldType],
 ) -> bool:
     """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is nothing to write.
 
@@ -141,7 +141,9 @@ def merge(
     for part, places in sources:
         kept = places >= 0
         lengths[places[kept]] = part.lengths[kept]
-    return _store(path, _merged(sources), lengths, {name: _merged_values(sources, name) for name in _filtered(types)})
+    return _store(
+        path, _merge_lists(sources), lengths, {name: _merged_values(sources, name) for name in _filter_fields(types)}
+    )
 
 
 def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[str, _Values]) -> bool:
@@ -156,9 +158,9 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
                 file.execute(f"CREATE TABLE {table}")
             for some in lists:
                 file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _rows_of(some))
-            file.execute("INSERT INTO lengths VALUES (?)", (packed(lengths, int(lengths.max())),))
+            file.execute("INSERT INTO lengths VALUES (?)", (pack(lengths, int(lengths.max())),))
             for number, (name, (values, rows, stops)) in enumerate(fields.items()):
-                data = packed(rows, len(lengths) - 1)
+                data = pack(rows, len(lengths) - 1)
                 file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
                 edges = ((number, value, stop) for value, stop in zip(values, stops.tolist(), strict=True))
                 file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
@@ -170,23 +172,24 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
     return True
 
 
-def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
-    """The distinct words of blocks of lines, the numbers of all words in order, and the number of words per line."""
+def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
+    """Return the distinct words of blocks of lines, the numbers of all words in order, and the number of words per
+    line."""
     if not lines:
         return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
     text = b"\n".join(lines)
-    if _strings is not None and len(text) < MOST_TEXT:
-        numbers, lengths, distinct = _strings.words(text)
-        names = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
-        return names, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
-    rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
-    known: defaultdict[str, int] = defaultdict(count().__next__)  # numbered in order of occurrence
-    numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
-    return list(known), numbered, np.array([len(row) for row in rows], np.int64)
+    known: defaultdict[bytes, int] = defaultdict(count().__next__)  # numbered in order of occurrence
+    numbers = np.fromiter(map(known.__getitem__, text.split()), np.uint32)
+    codes = np.frombuffer(text, np.uint8)
+    gaps = (codes == ord(" ")) | (codes == ord("\n"))
+    begins = np.flatnonzero(~gaps & np.append(True, gaps[:-1])[: len(gaps)])
+    ends = np.append(np.flatnonzero(codes == ord("\n")), len(codes))
+    lengths = np.diff(np.searchsorted(begins, ends), prepend=0).astype(np.int64, copy=False)
+    return [word.decode("utf-8", "surrogatepass") for word in known], numbers, lengths
 
 
-def _filtered(types: Mapping[str, FieldType]) -> list[str]:
-    """The fields that can be filtered by."""
+def _filter_fields(types: Mapping[str, FieldType]) -> list[str]:
+    """Return the fields that can be filtered by."""
     return sorted(name for name, kind in types.items() if kind != "text")
 
 
@@ -202,7 +205,7 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return values if isinstance(values, (list, tuple)) else [values]
 
 
-def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]:
+def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterator[_Lists]:
     """Yield the merged posting lists of all words of the parts, sorted, many words at a time."""
     counts: Counter[str] = Counter()
     for part, _ in parts:
@@ -212,11 +215,11 @@ def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]
     for first, last in spans(np.array([counts[word] for word in ordered], np.int64), OCCURRENCES):
         keys, frequencies = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for part, moved in parts:
-            words, documents, rows, found = part.lists(ordered[first], ordered[last - 1])
+            words, documents, rows, weights = part.lists(ordered[first], ordered[last - 1])
             places = moved[rows]
             key = np.repeat(np.array([rank[word] for word in words], np.int64) << ROW, documents) | places
             keys.append(key[places >= 0])
-            frequencies.append(found[places >= 0])
+            frequencies.append(weights[places >= 0])
         key = np.concatenate(keys)
         order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
         documents = np.bincount(key >> ROW, minlength=last)[first:]
@@ -226,7 +229,7 @@ def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]
             yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
 
 
-def _merged_values(parts: Sequence[tuple[TextIndex | Found, Ints]], name: str) -> _Values:
+def _merged_values(parts: Sequence[tuple[TextIndex | ItemWords, Ints]], name: str) -> _Values:
     sources = [(part.values(name), moved) for part, moved in parts]
     ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in sources)))
     rank = {value: i for i, value in enumerate(ordered)}

@@ -17,15 +17,16 @@ from scipy import sparse
 from boc.atomic_files import sole_writer
 from boc.errors import BackendError, ManifestError, UnreachableError
 from boc.manifest import FORMAT, Manifest
-from boc.rerank.storage import stored
+from boc.rerank.compact import CompactCode
+from boc.rerank.storage import store_rows
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from .._validate import check_rows, not_unique
 from . import commits, fs
 from .commits import LOADING, Commit
-from .live_segments import Part, listed, open_current, open_parts
+from .live_segments import Part, list_entries, open_current, open_parts
 from .merge import Merger
-from .segment import Segment, gathered, side_by_side
+from .segment import Segment, gather_segment, side_by_side
 
 FEW = 4  # the last buffer is merged from memory if the stored rows are at most so many times as many
 WAITING = 48 << 20  # bytes of a full buffer; a flush takes twice that while the next buffer fills
@@ -53,7 +54,7 @@ class _Buffer:
         self.place.update(zip([item.id for item in items], count(len(self._items)), strict=False))
         self._items += items
         self._terms.append(terms)
-        rows = stored(vectors, self._manifest.vector_dtype)
+        rows = store_rows(vectors, self._manifest.vector_dtype)
         self._vectors.append(rows.copy() if rows is vectors else rows)
         if concepts is not None:
             self._concepts.append(concepts)
@@ -62,12 +63,12 @@ class _Buffer:
         self.size += sum([len(item.content) for item in items])
 
     def segment(self) -> Segment:
-        """A segment in memory of the current rows."""
+        """Return a segment in memory of the current rows."""
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
         self._terms.clear()  # freed now, else everything would be in memory three times
         self._concepts.clear()
-        return gathered(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
+        return gather_segment(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
 
 
 class _Writing:
@@ -91,9 +92,10 @@ class _Writing:
         with ExitStack() as held:
             held.enter_context(self._held)
             self._held.callback(self._remove_if_empty)
-            parts = self._found()
+            parts = self._first_parts()
             self._buffer = _Buffer(self._manifest)
-            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts))
+            code = CompactCode.of(self._manifest.codec, self._arrays, self._manifest.identity.dim)
+            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts, code))
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()
@@ -103,8 +105,8 @@ class _Writing:
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
-    def _found(self) -> list[Part]:
-        """The segments to start from."""
+    def _first_parts(self) -> list[Part]:
+        """Return the segments to start from."""
         raise NotImplementedError
 
     def _store(
@@ -136,10 +138,10 @@ class _Writing:
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """The commit of the current segments; writes the files of their tombstones."""
+        """Return the commit of the current segments; writes the files of their tombstones."""
         parts = self._merger.parts
         codec, files = commits.keep_codec(self._home, self._arrays)
-        entries, named = listed(self._home, parts)
+        entries, named = list_entries(self._home, parts)
         counts: dict[str, int] = {m: sum(part.counts()[m] for part in parts) for m in MODALITIES}
         postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
         manifest = replace(self._manifest, items=counts, postings=postings, format=FORMAT)
@@ -180,7 +182,7 @@ class EmbeddedWriter(_Writing):
                 _sweep(self._home)
 
     def has(self, ids: Sequence[str]) -> bool:
-        return self._goes_on and len(self._known(ids)) == len(ids)
+        return self._goes_on and len(self._known_ids(ids)) == len(ids)
 
     def add(
         self,
@@ -190,7 +192,7 @@ class EmbeddedWriter(_Writing):
         concepts: StoredConcepts | None = None,
     ) -> None:
         self._check(items, terms, vectors, concepts)
-        for known in self._known([item.id for item in items]):
+        for known in self._known_ids([item.id for item in items]):
             raise not_unique(known)
         self._store(items, terms, vectors, concepts)
 
@@ -207,7 +209,7 @@ class EmbeddedWriter(_Writing):
         self._publish()
         self._committed = True
 
-    def _found(self) -> list[Part]:
+    def _first_parts(self) -> list[Part]:
         load = commits.broken_load(self._home)
         parts = []
         if load is not None and load.manifest.same_contents(self._manifest):
@@ -241,8 +243,8 @@ class EmbeddedWriter(_Writing):
     def _remember(self, ids: Iterable[str]) -> None:
         self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
 
-    def _known(self, ids: Sequence[str]) -> list[str]:
-        """The ids among ``ids`` that were added already."""
+    def _known_ids(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids among ``ids`` that were added already."""
         asked = np.array([hash(key) for key in ids], dtype=np.int64)
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
@@ -252,10 +254,10 @@ class EmbeddedWriter(_Writing):
         return [
             key
             for key, maybe in zip(ids, near.tolist(), strict=True)
-            if key in self._buffer.place or (maybe and self._stored(key))
+            if key in self._buffer.place or (maybe and self._has(key))
         ]
 
-    def _stored(self, key: str) -> bool:
+    def _has(self, key: str) -> bool:
         self._wait()
         return any(part.find(key) is not None for part in self._merger.parts)
 
@@ -305,7 +307,7 @@ class EmbeddedEditor(_Writing):
         self._manifest = replace(self._manifest, source=source)
         self._publish()
 
-    def _found(self) -> list[Part]:
+    def _first_parts(self) -> list[Part]:
         opened = open_current(self._home)
         self._manifest, self._arrays = opened.manifest, opened.arrays
         commits.forget_done_load(self._home, opened.manifest)

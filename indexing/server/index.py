@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.rerank.alignment import rescored
+from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
@@ -125,7 +125,9 @@ class ServerIndex(Contents):
         stages.candidates += sum(map(len, results))
         begun = perf_counter()
         ranked = [
-            reorder(hits, rescored(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k)
+            reorder(
+                hits, alignment_scores(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k
+            )
             for i, hits in enumerate(results)
         ]
         stages.took("rerank_ms", begun)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.manifest import Manifest
-from boc.rerank.storage import kept
+from boc.rerank.storage import round_trip
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from .._validate import check_rows
@@ -331,7 +331,7 @@ class _Rows:
     def put(
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
     ) -> None:
-        stored = kept(vectors, self._manifest.vector_dtype)
+        stored = round_trip(vectors, self._manifest.vector_dtype)
         firsts = requests.first_terms(terms)
         documents = requests.documents(self._strategy, self._vectors, items, terms, stored)
         for i, (item, document) in enumerate(zip(items, documents, strict=True)):

@@ -118,10 +118,11 @@ def test_rows_of_the_miniature(bench: SimpleNamespace, files: tuple[Path, Path],
     for row in ours:
         parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
         assert float(row["disk_mb"]) == pytest.approx(sum(parts), abs=0.002)
-        # 2,000 postings of two bytes and one, 101 starts of four; float16; 100 centroids in bytes, scales, a mean
-        assert parts[:3] == [0.007, 0.2, 0.011]
-    # A byte per component, and a scale of four.
-    assert {row["vectors_mb"] for row in narrow} == {"0.104"}
+        # 2,000 postings of two bytes and one, 101 starts of four; float16, and compact codes of two bits, with a scale;
+        # 100 centroids in bytes, scales, a mean
+        assert parts[:3] == [0.007, 0.229, 0.011]
+    # A byte per component, a scale of four, and compact codes.
+    assert {row["vectors_mb"] for row in narrow} == {"0.133"}
     for row in result.table:
         rounds = [float(part) for part in row["p50_rounds"].split()]
         assert len(rounds) == 3

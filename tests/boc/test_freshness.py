@@ -133,11 +133,11 @@ def test_renewed_searcher_takes_the_new_encoder(library: Path, pictures: Path, t
         searcher = Searcher.open("x", at, encoder=name, device="cpu")
         before = searcher.encoder.identity.digest
         build_index("x", pictures, encoder=f"tern:{tmp_path / 'other'}", at=at, replace=True)
-        renewed = searcher.renewed()
+        renewed = searcher.renew()
         assert renewed.encoder.identity.digest != before
         assert renewed.search("a red box", k=3)
         build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
-        assert renewed.renewed().encoder.identity.digest == before
+        assert renewed.renew().encoder.identity.digest == before
 
 
 def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:

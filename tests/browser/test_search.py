@@ -124,7 +124,7 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page.locator("li.hit").first.hover()
     ids_after = settle_after(page, "like=", page.locator("a.like").first.click)
     assert first not in ids_after
-    alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
+    alike = searcher.search_vectors(searcher.embeddings(first), k=1 + len(searcher.index), find="image")[0]
     assert set(ids_after) == {hit.item.id for hit in alike} - {first}
     assert len(set(ids_after)) == len(ids_after) > 10
     assert query_of(page) == {"like": [first]}

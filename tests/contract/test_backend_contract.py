@@ -23,7 +23,7 @@ from boc.inputs.metadata import holds, parse_filter
 from boc.manifest import Manifest
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
-from boc.rerank.storage import kept, store
+from boc.rerank.storage import round_trip, store
 from boc.types import (
     MODALITIES,
     Embeddings,
@@ -107,13 +107,13 @@ def build(
     with backend.create(name, manifest, ARRAYS) as writer:
         for i in range(0, len(items), batch):
             part = slice(i, i + batch)
-            sets = None if concepts is None or concept_dtype is None else stored(concepts[part], concept_dtype)
+            sets = None if concepts is None or concept_dtype is None else store_rows(concepts[part], concept_dtype)
             writer.add(items[part], terms[part], vectors[part], sets)
         writer.commit()
     return backend.open(name)
 
 
-def stored(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
+def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
     return store(Ragged.from_sets(sets, 5), dtype)
 
 
@@ -448,8 +448,8 @@ def test_arrays_follow_the_order_of_ids(backend: Backend, name: str, dtype: str,
         assert index.find(ids) == [items[i] for i in order]
         vectors_of_ids = index.vectors(ids)
         assert vectors_of_ids.dtype == index.manifest.vector_floats
-        assert np.array_equal(vectors_of_ids.reshape(-1, 5), kept(vectors[order], dtype))
-        concepts, expected = index.concepts(ids), stored([sets[i] for i in order], concept_dtype)
+        assert np.array_equal(vectors_of_ids.reshape(-1, 5), round_trip(vectors[order], dtype))
+        concepts, expected = index.concepts(ids), store_rows([sets[i] for i in order], concept_dtype)
         assert concepts.values.dtype == concept_dtype
         assert concepts.offsets.tolist() == expected.offsets.tolist()
         assert np.array_equal(concepts.values, expected.values)
@@ -599,7 +599,7 @@ def columns(
     rows: Sequence[Row], dtype: str | None
 ) -> tuple[list[Item], sparse.csr_array, NDArray[np.float32], StoredConcepts | None]:
     terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, 5))
-    sets = None if dtype is None else stored([row.concepts for row in rows], dtype)
+    sets = None if dtype is None else store_rows([row.concepts for row in rows], dtype)
     return [row.item for row in rows], terms, np.array([row.vector for row in rows], np.float32).reshape(-1, 3), sets
 
 

@@ -92,7 +92,7 @@ def use(path: Path, at: str) -> None:
     searcher = Searcher.open("forged", at)
     assert sum(searcher.index.manifest.items.values()) > 0
     for item in list(searcher.index.items())[:3]:
-        searcher.search_vectors(searcher.stored(item.id), k=5)
+        searcher.search_vectors(searcher.embeddings(item.id), k=5)
     verify(searcher.index)
 
 

@@ -174,7 +174,8 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     index = library / "index" / "photos"
     sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
-    assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
+    dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
+    assert f"vectors {dense:.0f}, " in lines["bytes"]
     assert lines["re-rank"] == "dot, 10 candidates for each hit"
 
 

@@ -110,7 +110,7 @@ def test_copy_onto_itself_replaces_the_code(at: str) -> None:
     assert after.manifest.codec != before.index.manifest.codec
     assert np.array_equal(after.vectors(ids), vectors)
     assert verify(after).right
-    assert before.renewed().index.manifest == after.manifest
+    assert before.renew().index.manifest == after.manifest
 
 
 def test_deleted_items_are_not_copied(at: str) -> None:

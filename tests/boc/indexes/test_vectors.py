@@ -13,7 +13,7 @@ from boc.indexes.build import add_items, delete
 from boc.inputs.features import FeatureFile
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Index
-from boc.rerank.storage import kept
+from boc.rerank.storage import round_trip
 from tests.helpers import boc
 
 
@@ -24,7 +24,7 @@ def assert_holds(index: Index, features: Path, dtype: str) -> None:
         for modality in ("image", "text"):
             batch = file.batch(modality, 0, file.count(modality))
             found = index.vectors([item.id for item in batch.items])
-            np.testing.assert_array_equal(found, kept(batch.embeddings.vectors, dtype))
+            np.testing.assert_array_equal(found, round_trip(batch.embeddings.vectors, dtype))
     for files, against in (([], "vectors"), ([features], "features")):
         verified = verify(index, files=files)
         assert (verified.right, verified.against, verified.rounded) == (True, against, [])

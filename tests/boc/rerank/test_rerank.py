@@ -24,7 +24,7 @@ from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import dot, products, reorder
-from boc.rerank.storage import kept, restored, rounded, store, stored
+from boc.rerank.storage import restore_rows, round_rows, round_trip, store, store_rows
 from boc.types import Hit, Ragged, StoredConcepts
 from boc.vectors import unit_rows
 from tests.oracles import picture
@@ -175,9 +175,9 @@ def test_products_of_other_widths_are_refused(dtype: str) -> None:
 @pytest.mark.slow
 @given(data=st.data(), dtype=st.sampled_from(VECTORS), n=st.integers(0, 9))
 def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
-    vectors = stored(data.draw(arrays(np.float32, (n, 6), elements=FINE)), dtype)
+    vectors = store_rows(data.draw(arrays(np.float32, (n, 6), elements=FINE)), dtype)
     query = data.draw(arrays(np.float32, 6, elements=FINE))
-    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in restored(vectors).tolist()]
+    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in restore_rows(vectors).tolist()]
     assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
 
 
@@ -198,14 +198,14 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
     path: str, dtype: str, width: int, n: int, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
-    vectors = stored(rng.standard_normal((n, width)).astype(np.float32), dtype)
+    vectors = store_rows(rng.standard_normal((n, width)).astype(np.float32), dtype)
     query = rng.standard_normal(width).astype(np.float32)
     chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
     with computing_by(path):
         every, some = dot(query, vectors), dot(query, vectors, chosen)
         strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
         alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
-    numbers = restored(vectors).astype(np.float64)
+    numbers = restore_rows(vectors).astype(np.float64)
     exact, sums = numbers @ query.astype(np.float64), np.abs(numbers) @ np.abs(query.astype(np.float64))
     assert every.dtype == some.dtype == np.float32
     tolerance = (width / 4 + 5) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
@@ -249,7 +249,7 @@ def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
     rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
     with np.errstate(over="ignore"):
-        halves, expected = stored(rows, "float16"), rows.astype(np.float16)
+        halves, expected = store_rows(rows, "float16"), rows.astype(np.float16)
     assert halves.dtype == np.float16
     assert halves.tobytes() == expected.tobytes()
 
@@ -259,8 +259,8 @@ FLOATS = st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32)
 
 @given(rows=arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 9)), elements=FLOATS))
 def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
-    whole, scales = rounded(rows)
-    values = kept(rows, "int8")
+    whole, scales = round_rows(rows)
+    values = round_trip(rows, "int8")
     assert (whole.dtype, scales.dtype, values.dtype) == (np.int8, np.float32, np.float32)
     largest = float(np.finfo(np.float32).max)
     for row, numbers, scale, again in zip(rows.tolist(), whole.tolist(), scales.tolist(), values.tolist(), strict=True):
@@ -279,33 +279,33 @@ def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
 
 @given(rows=arrays(np.float32, (3, 5), elements=FLOATS.filter(lambda x: abs(x) < 1e38)))
 def test_rows_of_8_bits_are_stored_as_they_were_again(rows: NDArray[np.float32]) -> None:
-    once = stored(rows, "int8")
+    once = store_rows(rows, "int8")
     assert once.shape == (3, 5 + 4)
-    assert stored(restored(once), "int8").tobytes() == once.tobytes()
+    assert store_rows(restore_rows(once), "int8").tobytes() == once.tobytes()
 
 
 def test_every_scale_is_found_again() -> None:
     rng = np.random.default_rng(0)
     ones = (rng.integers(1 << 23, 1 << 24, 200_000) / 2.0**24).astype(np.float32)[:, None]
-    once = stored(ones, "int8")
-    assert (stored(restored(once), "int8") == once).all()
+    once = store_rows(ones, "int8")
+    assert (store_rows(restore_rows(once), "int8") == once).all()
 
 
 def test_what_is_stored_whole_is_not_copied() -> None:
     rows = np.ones((2, 3), np.float32)
-    assert stored(rows, "float32") is rows
+    assert store_rows(rows, "float32") is rows
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) -> None:
-    vectors = stored(np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32), dtype)
+    vectors = store_rows(np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32), dtype)
     np.save(tmp_path / "v.npy", vectors, allow_pickle=False)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
     with computing_by(path):
         for query in np.eye(24, dtype=np.float32):
             scores = dot(query, mapped, np.array([49, 0, 49]))
-            assert scores.tolist() == (restored(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
+            assert scores.tolist() == (restore_rows(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
@@ -313,7 +313,7 @@ def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) 
 @pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
 def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> None:
     with computing_by(path), pytest.raises(IndexError):
-        dot(np.ones(3, np.float32), stored(np.ones((4, 3), np.float32), dtype), np.array([0, row]))
+        dot(np.ones(3, np.float32), store_rows(np.ones((4, 3), np.float32), dtype), np.array([0, row]))
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
@@ -321,7 +321,7 @@ def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> 
 def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> None:
     for width in (1, 2, 6, 7):
         with computing_by(path), pytest.raises(ValueError, match="width"):
-            dot(np.ones(width, np.float32), stored(np.ones((4, 3), np.float32), dtype), np.array([0]))
+            dot(np.ones(width, np.float32), store_rows(np.ones((4, 3), np.float32), dtype), np.array([0]))
 
 
 @pytest.mark.skipif(dot_module._rescore is None, reason="not built here")

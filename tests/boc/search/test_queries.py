@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.names import METRICS, Metric
-from boc.rerank.alignment import rescored
+from boc.rerank.alignment import alignment_scores
 from boc.rerank.storage import store
 from boc.search.queries import Part, Query, compose, parse_text
 from boc.search.searcher import Searcher
@@ -141,8 +141,8 @@ def test_an_alignment_of_parts_is_the_weighted_sum_of_theirs(metric: Metric) -> 
     stored = store(Ragged.from_sets([rng.standard_normal((n, 5)) for n in (3, 0, 4)], 5), "float16")
     sets = [rng.standard_normal((n, 5)).astype(np.float32) for n in (2, 3)]
     parts = [(row(each[0], each), weight) for each, weight in zip(sets, (1.5, -0.5), strict=True)]
-    scores = rescored(Rescore(metric, compose(parts), 3, parts), 0, stored, "image")
-    alone = [rescored(Rescore(metric, part, 3), 0, stored, "image") for part, _ in parts]
+    scores = alignment_scores(Rescore(metric, compose(parts), 3, parts), 0, stored, "image")
+    alone = [alignment_scores(Rescore(metric, part, 3), 0, stored, "image") for part, _ in parts]
     assert scores == pytest.approx(1.5 * alone[0] - 0.5 * alone[1], abs=1e-5)
 
 
@@ -151,7 +151,7 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
     for weight in (1.0, 3.0):
         assert searcher.search_query(Query((Part("text", TEXT, weight),)), k=6) == searcher.search(TEXT, k=6)
         assert searcher.search_query(Query((Part("image", path, weight),)), k=6) == searcher.search(image=path, k=6)
-    hits = searcher.search_vectors(searcher.stored("007.png"), k=7)[0]
+    hits = searcher.search_vectors(searcher.embeddings("007.png"), k=7)[0]
     assert searcher.search_query(Query.of(like=["007.png"]), k=6) == [h for h in hits if h.item.id != "007.png"][:6]
 
 
@@ -172,7 +172,7 @@ def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
         if part.kind == "text":
             vector = searcher.encoder.encode_texts([str(part.value)]).vectors[0]
         else:
-            vector = searcher.stored(str(part.value)).vectors[0]
+            vector = searcher.embeddings(str(part.value)).vectors[0]
         cosines = vectors @ vector
         total += part.weight * cosines / cosines.std()
     best = [pictures[i] for i in np.argsort(-total) if pictures[i] not in query.ids]
@@ -191,8 +191,8 @@ def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
         background = aligned.background("image")
         for part in query.parts:
             text = part.kind == "text"
-            one = aligned.encoder.encode_texts([str(part.value)]) if text else aligned.stored(str(part.value))
-            scores = rescored(Rescore(metric, one, 5), 0, stored, "image")
+            one = aligned.encoder.encode_texts([str(part.value)]) if text else aligned.embeddings(str(part.value))
+            scores = alignment_scores(Rescore(metric, one, 5), 0, stored, "image")
             total += part.weight * scores / background.scores(one, metric).std()
         assert [hit.score for hit in hits] == pytest.approx(total.tolist(), rel=1e-3)
 

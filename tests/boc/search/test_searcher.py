@@ -135,17 +135,17 @@ def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
 
 
 def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
-    embeddings = searcher.stored("003.png#1")
+    embeddings = searcher.embeddings("003.png#1")
     assert embeddings.modality == "text"
     assert embeddings.vectors.dtype == np.float32
     assert np.array_equal(embeddings.vectors, searcher.index.vectors(["003.png#1"]))
     with pytest.raises(KeyError):
-        searcher.stored("none such")
+        searcher.embeddings("none such")
 
 
 def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher) -> None:
     encoder = searcher.encoder
-    fresh = searcher.renewed(force=True)
+    fresh = searcher.renew(force=True)
     assert fresh.encoder is encoder
     assert fresh.index is not searcher.index
     assert fresh.search("a red box") == searcher.search("a red box")
@@ -160,18 +160,18 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     fetched: list[EmbeddedIndex] = []
     arrays = EmbeddedIndex.arrays
     monkeypatch.setattr(EmbeddedIndex, "arrays", lambda index: fetched.append(index) or arrays(index))
-    assert searcher.renewed() is searcher
+    assert searcher.renew() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before
         assert boc("add", "photos", photos, "--at", at).exit_code == 0
         fetched.clear()
-        fresh = searcher.renewed()
+        fresh = searcher.renew()
         assert fresh is not searcher
         assert fetched == [fresh.index]
         assert fresh.index.manifest.items == searcher.index.manifest.items
         searcher = fresh
-    before = searcher.search_vectors(searcher.stored("003.png"), k=5)
+    before = searcher.search_vectors(searcher.embeddings("003.png"), k=5)
     assert boc("compact", "photos", "--at", at).exit_code == 0
-    assert searcher.renewed() is searcher
-    assert searcher.search_vectors(searcher.stored("003.png"), k=5) == before
-    assert Searcher.open("photos", at).search_vectors(searcher.stored("003.png"), k=5) == before
+    assert searcher.renew() is searcher
+    assert searcher.search_vectors(searcher.embeddings("003.png"), k=5) == before
+    assert Searcher.open("photos", at).search_vectors(searcher.embeddings("003.png"), k=5) == before

@@ -198,7 +198,7 @@ def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Sea
 def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
     liked = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
-    assert liked["score"] == (searcher.codec.encode_queries(searcher.stored("007.png")) @ item.T).sum()
+    assert liked["score"] == (searcher.codec.encode_queries(searcher.embeddings("007.png")) @ item.T).sum()
     assert liked["of"] == "item"
     assert liked["query_parts"]["boxes"]
     sent = client.post(

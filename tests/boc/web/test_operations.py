@@ -114,7 +114,7 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
     (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
     everybody, tries, caught = threading.Barrier(8), [], []
 
-    def renewed(*_: object, **__: object) -> Searcher:
+    def renew(*_: object, **__: object) -> Searcher:
         tries.append(1)
         time.sleep(0.5)  # the others arrive
         raise BackendError("gone")
@@ -128,7 +128,7 @@ def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.Mon
             library_of.do(work)
         caught.append(1)
 
-    monkeypatch.setattr(Searcher, "renewed", renewed)
+    monkeypatch.setattr(Searcher, "renew", renew)
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,10 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Embeddings, FieldType, Filter, Item, Ragged, Rescore, SearchRequest
+from boc.types import Filter, Item, Ragged, SearchRequest
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.segment import Segment, write
 from indexing.file import connect
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
@@ -408,13 +407,13 @@ def test_last_rows_are_merged_from_memory_or_disk(tmp_path: Path, monkeypatch: p
 def test_each_text_is_tokenised_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
     in between: merges and compaction read the words that were found."""
-    texts_read, real = [], text_index_writer.spaced
+    texts_read, real = [], text_index_writer.space_words
 
     def record(texts: Sequence[str]) -> str:
         texts_read.extend(texts)
         return real(texts)
 
-    monkeypatch.setattr(text_index_writer, "spaced", record)
+    monkeypatch.setattr(text_index_writer, "space_words", record)
     with pytest.raises(KilledError):
         load(tmp_path, n + 10, stop=n)
     load(tmp_path, n + 10)
@@ -521,37 +520,6 @@ def test_second_writer_is_refused(home: Path) -> None:
         writer.commit()
     assert [item.id for item in backend.open("pets").items()] == ["a"]
     build(home, "pets", n=2)  # the lock is free again
-
-
-def test_compact_codes_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of version 0.2 could hold files compact.npy and compact_scales.npy, which nothing reads."""
-
-    def with_codes(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> npy_files.Files:
-        files, out = write(folder, segment, types), npy_files.Output(folder)
-        out.array("compact", np.uint8, (len(segment), 2), [np.zeros((len(segment), 2))])
-        out.array("compact_scales", np.float32, (len(segment),), [np.zeros(len(segment))])
-        return files | out.files
-
-    terms, rows = random_terms(np.random.default_rng(0), (9, 4), 3, 0.9), np.eye(9, 3, dtype=np.float32)
-    items, backend = [picture(f"{i}") for i in range(9)], EmbeddedBackend(tmp_path)
-    for name, patched in (("pets", True), ("plain", False)):
-        with monkeypatch.context() as patch:
-            if patched:
-                patch.setattr(merge, "write", with_codes)
-            with backend.create(name, new_manifest(4, 3), {}) as writer:
-                writer.add(items, terms, rows)
-                writer.commit()
-    assert len(list((tmp_path / "pets").rglob("compact*.npy"))) == 2
-    request = SearchRequest(terms, 9, rescore=Rescore("dot", Embeddings("text", rows), 5))
-    expected = backend.open("plain").search(request)
-    assert backend.open("pets").search(request) == expected
-    assert backend.open("pets").damaged_files() == []
-    with backend.edit("pets") as editor:
-        editor.delete(["3"])
-        editor.commit("ef" * 32)
-    assert backend.open("pets").search(request) != expected
-    backend.compact("pets")
-    assert not list((tmp_path / "pets").rglob("compact*.npy"))
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])

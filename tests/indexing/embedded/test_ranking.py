@@ -15,9 +15,10 @@ from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Stages
-from indexing.embedded import kernel
+from indexing.embedded import kernel, shortlist
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.index import EmbeddedIndex
 
@@ -54,8 +55,8 @@ def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
     return parse_code(code).codec(DIM).fit(Embeddings("image", rows))
 
 
-def build(folder: Path, dtype: str, segments: int, code: str) -> Searcher:
-    """An index of some segments, with rows deleted and replaced."""
+def build(folder: Path, dtype: str, segments: int, code: str, least: int = shortlist.LEAST) -> Searcher:
+    """An index of some segments, with rows deleted and replaced, and a shortlist if it has at least ``least`` items."""
     sizes = [200, 60, 30][:segments]
     rows, items = make_clusters(sum(sizes), 1), some_items(sum(sizes))
     codec = codec_of(code, rows)
@@ -84,26 +85,32 @@ def build(folder: Path, dtype: str, segments: int, code: str) -> Searcher:
                 editor.delete([item.id for item in items[max(0, first - 9) : first]])
                 editor.commit("ef" * 32)
         first += size
-    return Searcher.open("some", f"file:{folder}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shortlist, "LEAST", least)
+        return Searcher.open("some", f"file:{folder}")
 
 
 CASES = {
-    "one segment": (1, "float16", "dictionary"),
-    "segments": (3, "float16", "dictionary"),
-    "no centre": (2, "float32", "uncentred"),
-    "8 bits": (3, "int8", "dictionary"),
-    "bits": (2, "float16", "bits:8/16"),
-    "scalar": (3, "float32", "scalar:8/8"),
-    "permutation": (1, "float16", "permutation:6/6"),
+    "one segment": (1, "float16", "dictionary", shortlist.LEAST),
+    "segments": (3, "float16", "dictionary", shortlist.LEAST),
+    "no centre": (2, "float32", "uncentred", 1),
+    "8 bits": (3, "int8", "dictionary", shortlist.LEAST),
+    "shortlist": (1, "float32", "dictionary", 1),
+    "shortlist of segments": (3, "float16", "dictionary", 1),
+    "shortlist in 8 bits": (2, "int8", "dictionary", 1),
+    "bits": (2, "float16", "bits:8/16", shortlist.LEAST),
+    "scalar": (3, "float32", "scalar:8/8", shortlist.LEAST),
+    "permutation": (1, "float16", "permutation:6/6", shortlist.LEAST),
 }
 
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    segments, dtype, code = request.param
-    searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code)
+    segments, dtype, code, least = request.param
+    searcher = build(tmp_path_factory.mktemp("index"), dtype, segments, code, least)
     assert isinstance(searcher.index, EmbeddedIndex)
     assert len(searcher.index._parts) == segments
+    assert (searcher.index.shortlist is not None) == (code == "dictionary" and least == 1)
     return searcher
 
 
@@ -162,14 +169,62 @@ def test_the_native_call_gives_what_all_steps_give(
         assert searcher.search_vectors(queries.take([i]), **options) == [hits[i]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "_search", None)
+        patch.setattr(shortlist, "LEAST", 1 << 30 if searcher.index.shortlist is None else 1)  # type: ignore[attr-defined]
         stepwise = Searcher(EmbeddedIndex(searcher.index._home))  # type: ignore[attr-defined]
         if searcher.codec.query_budget is not None:
             stepwise.codec.set_budgets(2, budget)
         assert stepwise.search_vectors(queries, **options) == hits
+    if searcher.index.shortlist is not None:  # type: ignore[attr-defined]
+        return  # test_compact.py has the slow loops of estimates
     slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
     assert [[key for key, _ in one] for one in pairs(hits)] == [[key for key, _ in one] for one in slow]
     for one, other in zip(pairs(hits), slow, strict=True):
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-3)
+
+
+def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
+    ids, scores = searcher.rank_vectors(queries_of(20, 5, "image"), **options)
+    return ids.tolist(), scores.tolist()
+
+
+def test_shortlist_is_independent_of_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher = build(tmp_path, "float16", 3, "dictionary", 1)
+    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: k))
+    options = {"k": 5, "rm": 30.0}
+    before = answers(searcher, **options)
+    EmbeddedBackend(tmp_path).compact("some")
+    monkeypatch.setattr(shortlist, "LEAST", 1)
+    assert answers(searcher.renew(force=True), **options) == before
+    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: depth))
+    assert answers(searcher, **options) != before  # without it, more vectors are read
+
+
+def test_index_without_compact_codes_is_searched_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortlist, "LEAST", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(CompactCode, "of", lambda *_: None)
+        searcher = build(tmp_path, "float16", 1, "dictionary")
+    backend = EmbeddedBackend(tmp_path)
+    assert backend.open("some").shortlist is None
+    assert not list(tmp_path.rglob("compact*.npy"))
+    expected = answers(searcher, k=50, rm=1)
+    assert answers(Searcher.open("some", f"file:{tmp_path}"), k=50, rm=1) == expected
+    backend.compact("some")
+    assert len(list(tmp_path.rglob("compact*.npy"))) == 2
+    completed = backend.open("some")
+    assert completed.shortlist is not None
+    assert answers(Searcher(completed), k=50, rm=1) == expected
+    assert completed.damaged() == []
+    name = completed._parts[0].name
+    backend.compact("some")
+    assert backend.open("some")._parts[0].name == name  # nothing was left to do
+
+
+@given(depth=st.integers(1, 5000), k=st.integers(1, 300))
+def test_shortlist_reads_a_twentieth_and_five_per_hit(depth: int, k: int) -> None:
+    size = shortlist.Shortlist.size(depth, k)
+    assert size <= depth
+    assert size == depth or (size >= 5 * k and depth / 20 <= size < max(5 * k, depth / 20) + 1)
 
 
 def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
@@ -226,18 +281,18 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short = [*arrays[0][0]]
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
-            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM)
-    plan, made = NATIVE.plan(tuple(arrays), DIM), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
-    out = kernel.Ranked.empty(1, 3)
+            NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
+    plan, made = NATIVE.plan(tuple(arrays), DIM, None), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
+    out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
-    for depth in (0, 1 << 40):
+    for numbers in ((0, 1), (1, 0), (1 << 40, 1)):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(plan, made, depth, *out, rows, None, None, None)
+            NATIVE.best(plan, made, *numbers, *out, rows, None, None, None)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(plan, made, 1, *out, rows[:, 1:].copy(), None, None, None)
+        NATIVE.best(plan, made, 1, 1, *out, rows[:, 1:].copy(), None, None, None)
     terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(plan, None, 1, *out, rows, np.array(offsets), terms, weights)
+            NATIVE.best(plan, None, 1, 1, *out, rows, np.array(offsets), terms, weights)
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(plan, None, 1, *out, rows, np.array([0, 2]), terms, weights[:1])
+        NATIVE.best(plan, None, 1, 1, *out, rows, np.array([0, 2]), terms, weights[:1])

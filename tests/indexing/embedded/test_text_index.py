@@ -23,7 +23,7 @@ from boc.errors import BackendError, ManifestError
 from boc.inputs.metadata import holds
 from boc.types import FieldType, Filter, Item
 from indexing.embedded import text_index_writer
-from indexing.embedded.bm25 import Ranking, spaced, tokens
+from indexing.embedded.bm25 import Ranking, space_words, tokens
 from indexing.embedded.text_index import TextIndex
 from indexing.embedded.text_index_writer import merge, write
 from tests.oracles import picture, sentence
@@ -393,34 +393,18 @@ def test_a_full_disk_is_told() -> None:
     st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
 )
 def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
-    words = [line.split(" ") for line in spaced(texts).split("\n")]
+    words = [line.split(" ") for line in space_words(texts).split("\n")]
     assert [list(filter(None, words)) for words in words] == [tokens(text) for text in texts]
     assert [list(filter(None, words)) for words in words] == [tokens(text.replace("\n", " ")) for text in texts]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @given(st.lists(st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5), max_size=4))
-def test_words_are_numbered_as_they_come(compiled: bool, blocks: list[list[str]]) -> None:
-    if compiled and text_index_writer._strings is None:
-        pytest.skip("not built here")
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(text_index_writer, "_strings", None)
-        words, numbers, lengths = text_index_writer._numbered(["\n".join(lines).encode() for lines in blocks])
+def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
+    words, numbers, lengths = text_index_writer._number_words(["\n".join(lines).encode() for lines in blocks])
     rows = [line.split() for lines in blocks for line in lines]
     assert words == list(dict.fromkeys(word for row in rows for word in row))
     assert [words[number] for number in numbers] == [word for row in rows for word in row]
     assert lengths.tolist() == [len(row) for row in rows]
-
-
-@pytest.mark.skipif(text_index_writer._strings is None, reason="not built here")
-def test_a_large_vocabulary_is_numbered_too() -> None:
-    """The table grows some times."""
-    text = " ".join(f"w{i % 7000}" for i in range(20_000)).encode()
-    words, numbers, lengths = text_index_writer._numbered([text, text])
-    assert words == [f"w{i}" for i in range(7000)]
-    assert numbers.tolist() == [i % 7000 for i in range(20_000)] * 2
-    assert lengths.tolist() == [20_000] * 2
 
 
 @pytest.mark.parametrize("said", ["unable to open database file", "disk I/O error"])

@@ -1,0 +1,48 @@
+"""The candidates whose vectors are read: of many, those whose compact codes promise most.
+
+Posting lists order candidates coarsely, so that hundreds are needed to contain the best ten. Compact codes
+(``boc/rerank/compact.py``) order them well enough that few of their vectors need to be read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.rerank.compact import CompactCode
+
+from .live_segments import Part, Snapshot
+
+LEAST = 20_000  # items from which an index has a shortlist; the vectors of fewer are in the cache
+PER_HIT = 5  # vectors read per hit at least
+SHARE = 0.05  # of the candidates whose vectors are read at least
+
+
+class Shortlist:
+    """Chooses the candidates whose vectors are read. The choice depends neither on the segments nor on the machine."""
+
+    def __init__(self, code: CompactCode) -> None:
+        self.code = code
+
+    @classmethod
+    def of(cls, opened: Snapshot) -> Shortlist | None:
+        """Return the shortlist of an index; None if it is small, or a segment has no compact codes."""
+        manifest, parts = opened.manifest, [part for part in opened.parts if len(part.segment)]
+        if sum(map(len, parts)) < LEAST:
+            return None
+        code = CompactCode.of(manifest.codec, opened.arrays, manifest.identity.dim)
+        if code is None or any(part.segment.compact is None for part in parts):
+            return None
+        return cls(code)
+
+    @staticmethod
+    def size(depth: int, k: int) -> int:
+        """Return the number of ``depth`` candidates that are kept for k hits: a twentieth of them, and five per hit at
+        least."""
+        return min(depth, max(PER_HIT * k, math.ceil(SHARE * depth)))
+
+    def estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        compact = part.segment.compact
+        return np.empty(0, np.float32) if compact is None else self.code.estimates(query, compact, rows)
