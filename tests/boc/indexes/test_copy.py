@@ -40,7 +40,7 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
     assert np.array_equal(vectors, theirs.index.vectors(ids))
     assert (ours.index.terms(ids) != theirs.index.terms(ids)).nnz == 0
     for key in ids[::11]:
-        query = ours.stored(key)
+        query = ours.embeddings(key)
         assert ours.search_vectors(query, k=20) == theirs.search_vectors(query, k=20)
 
 

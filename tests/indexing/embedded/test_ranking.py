@@ -214,7 +214,7 @@ def test_index_without_compact_codes_is_searched_and_completed(tmp_path: Path, m
     completed = backend.open("some")
     assert completed.shortlist is not None
     assert answers(Searcher(completed), k=50, rm=1) == expected
-    assert completed.damaged() == []
+    assert completed.damaged_files() == []
     name = completed._parts[0].name
     backend.compact("some")
     assert backend.open("some")._parts[0].name == name  # nothing was left to do
