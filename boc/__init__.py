@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from boc.search.searcher import Searcher
     from boc.types import Embeddings, Filter, Hit, Item
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BocError",
