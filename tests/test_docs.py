@@ -347,8 +347,10 @@ def _wait(process: subprocess.Popen[str], url: str) -> None:
 
 
 @pytest.mark.slow
-def test_docstring_examples_run() -> None:
+def test_docstring_examples_run(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "boc-data").symlink_to(library / "index")
     names = [m.name for m in pkgutil.walk_packages(boc.__path__, "boc.")]
-    results = [doctest.testmod(importlib.import_module(name)) for name in names]
+    results = [doctest.testmod(importlib.import_module(name), extraglobs={"boc": boc}) for name in names]
     assert sum(r.attempted for r in results) >= 5
     assert sum(r.failed for r in results) == 0

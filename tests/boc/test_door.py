@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -122,17 +120,6 @@ def test_a_wrong_call_is_answered_with_the_right_one(
 ) -> None:
     with pytest.raises(BocError, match=message):
         call(pets)
-
-
-@pytest.mark.parametrize("module", ["boc.index", "boc.types", "boc.codecs.parse"])
-def test_examples_in_docstrings_run(
-    library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "boc-data").symlink_to(library / "index")
-    report = doctest.testmod(import_module(module), extraglobs={"boc": boc})
-    assert report.attempted > 0
-    assert report.failed == 0
 
 
 def test_build_index_refuses(library: Path, tmp_path: Path, at: str) -> None:

@@ -178,7 +178,7 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     assert Searcher.open("other", at).index.manifest.rerank == "symm"
     repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
     assert repeated.exit_code == 1
-    assert "add --replace" in repeated.stderr
+    assert "--replace" in repeated.stderr
 
 
 def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
