@@ -371,6 +371,9 @@ class SearchRequest:
     pictures or sentences, ``filters`` to items that fulfil all of them. With ``rescore`` the k items are candidates,
     re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
     counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
+
+    ``planned`` says that nobody gave the budgets by hand: the engine may then compare all vectors that pass, or read more
+    terms, so that the hits are the right ones.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -380,6 +383,7 @@ class SearchRequest:
     rescore: Rescore | None = None
     words: TextScore | None = None
     code: QueryCode | None = None
+    planned: bool = False
 
     @cached_property
     def queries(self) -> TermMatrix:

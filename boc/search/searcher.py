@@ -369,7 +369,9 @@ class Searcher:
             words = TextScore(queries.texts or (), options.words_weight or 1.0)
             return SearchRequest(terms, options.k, only, filters, words=words)
         depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
-        return SearchRequest(terms, depth, only, filters, Rescore(metric, rows, options.k, queries.parts), code=code)
+        rescore = Rescore(metric, rows, options.k, queries.parts)
+        planned = options.rm is None and options.query_z is None
+        return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
 
     def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
         terms = self.codec.encode_queries(rows)
