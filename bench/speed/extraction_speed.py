@@ -1,14 +1,15 @@
-"""Images per second of `boc extract` on a GPU, as a share of what the device can do.
+"""Images per second of `boc extract` and of `boc train` on a GPU, as a share of what the device can do.
 
-    python -m bench.speed.extraction_speed > extraction-speed.csv
+    python -m bench.speed.extraction_speed > gpu.csv
     python -m bench.speed.extraction_speed --device cpu --small       # tries the script itself
 
 TERN at its published widths over 36 regions per picture, and CLIP ViT-B/32, both with random weights, in float32 and
-bfloat16, not compiled and compiled: the network alone on inputs that lie on the device, and ``boc extract``, of TERN
-from a file of regions, of CLIP from JPEG files. A row has the network, precision, compiled, its source, images per
-second (median, lowest, highest), TFLOP/s, these as shares of the largest matrix product measured here in that precision
-and of the maker's figure, and the share of time that the encoder waited for pictures. Floating-point operations are
-counted by torch over one batch.
+bfloat16: the network alone on inputs that lie on the device, and ``boc extract``, of TERN from a file of regions, of
+CLIP from JPEG files; with --compiled also the compiled network alone, in bfloat16. "TERN training" is a step of the
+recipe ``tern`` with a BERT of random weights, pictures read from a file of regions. A row has the network, precision,
+compiled, its source, images per second (median, lowest, highest), TFLOP/s, these as shares of the largest matrix
+product measured here in that precision and of the maker's figure, and the share of time that the encoder waited for
+pictures. Floating-point operations are counted by torch over one batch.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.report.rows import Writer
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
+from boc.plugins import trainer
 from boc.types import Identity, ImageRef, Item, Ragged, RegionBatch, Regions
 from encoders import regions
 from encoders.networks import text_towers
@@ -49,8 +51,12 @@ NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of
     "H100": {"float32": 67, "bfloat16": 989},
     "A100": {"float32": 19.5, "bfloat16": 312},
 }
-PRECISIONS = ("float32", "bfloat16")
+SETTINGS = (("float32", False), ("bfloat16", False), ("bfloat16", True))
+"""Precisions, and whether the network is compiled."""
 REGIONS = 36
+CAPTIONS = 5  # of a picture to learn from
+WARM = 5  # training steps that do not count
+WORDS = ("a", "the", "dog", "man", "boat", "red", "runs", "over", "water", "grass", "with", "two")
 COLUMNS = (
     "network", "precision", "compiled", "from", "images/s", "lowest", "highest", "TFLOP/s", "of measured peak",
     "of stated peak", "waiting %",
@@ -112,31 +118,66 @@ def tern(folder: Path, device: str, batch: int, count: int, small: bool) -> Subj
     model_folder.create_folder(folder / "tern", "tern", network, tower.tokens, source)
     model_folder.save_weights(folder / "tern", network.state_dict())
     config = json.loads((folder / "tern" / "config.json").read_text())
-    grid = regions.load("grid").identity
-    config["regions"]["digest"] = grid.digest  # so that the folder can be opened
+    config["regions"]["digest"] = regions.load("grid").identity.digest  # so that the folder can be opened
     (folder / "tern" / "config.json").write_text(json.dumps(config))
     features = torch.randn(batch, REGIONS, width, device=device)
     boxes, lengths = torch.rand(batch, REGIONS, 4, device=device), torch.full((batch,), REGIONS, device=device)
     network = network.eval().to(device)
-    path = write_regions(
-        folder / "regions.h5", Header("regions", grid.spec, grid.digest, width, "float16", "drawn"), count
-    )
+    path = write_regions(folder / "regions.h5", width, count)
     return Subject("TERN", network.images, (features, boxes, lengths), f"tern:{folder / 'tern'}", path)
 
 
-def write_regions(path: Path, header: Header, count: int) -> Path:
-    """Write a feature file of random regions, 36 per picture."""
-    rng = np.random.default_rng(0)
-    with FeatureWriter(path, header) as writer:
+def write_regions(path: Path, width: int, count: int, captions: int = 0) -> Path:
+    """Write a feature file of random regions, 36 per picture, and of random sentences, ``captions`` per picture."""
+    rng, grid = np.random.default_rng(0), regions.load("grid").identity
+    with FeatureWriter(path, Header("regions", grid.spec, grid.digest, width, "float16", "drawn")) as writer:
         for start in range(0, count, 256):
             names = [f"{i:06d}.jpg" for i in range(start, min(start + 256, count))]
-            sets = rng.standard_normal((len(names) * REGIONS, header.dim), np.float32)
+            sets = rng.standard_normal((len(names) * REGIONS, width), np.float32)
             offsets = np.arange(len(names) + 1, dtype=np.int64) * REGIONS
             boxes = rng.random((len(sets), 4), np.float32)
             items = [Item(n, "image", n, n) for n in names]
-            writer.append(len(names), [RegionBatch(items, Ragged(sets, offsets), Ragged(boxes, offsets))])
+            sentences = [
+                Item(f"{name}#{i}", "text", " ".join(rng.choice(WORDS, 10)), name)
+                for name in names
+                for i in range(captions)
+            ]
+            batches = [RegionBatch(items, Ragged(sets, offsets), Ragged(boxes, offsets)), RegionBatch(sentences)]
+            writer.append(len(names), batches if captions else batches[:1])
         writer.finish()
     return path
+
+
+def training_rates(folder: Path, device: str, mixed: bool, steps: int, small: bool) -> tuple[int, list[float]]:
+    """Return the pictures of a batch, and pictures per second of ``steps`` steps of the recipe ``tern``."""
+    text = folder / "bert"
+    if not text.exists():
+        config = transformers.BertConfig(
+            vocab_size=len(WORDS) + 5, num_hidden_layers=6, **({"hidden_size": 48} if small else {})
+        )
+        transformers.BertModel(config).save_pretrained(text)
+        pieces = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS)
+        (text / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    sizes = {"visual_width": "32", "joint_width": "32", "feedforward": "32", "batch_size": "4"} if small else {}
+    settings = {"text": str(text), "held_out": "8", "mixed": str(int(mixed)), **sizes}
+    recipe = trainer().Recipe.of("tern", settings)
+    batch = recipe.train.batch_size
+    width = 64 if small else TernConfig.region_dim
+    path = write_regions(folder / "captioned.h5", width, batch * (WARM + steps + 2) + 8, CAPTIONS)
+    source = FileRegions(width)
+    source.identity = regions.load("grid").identity
+    run = trainer().Training(folder / f"run-{mixed}", path, source, recipe, {}, ids=None, device=device)
+    rates: list[float] = []
+    start = now(device)
+    for progress in run.run():
+        end = now(device)
+        if progress.step > WARM:
+            rates.append(batch / (end - start))
+        if progress.step == WARM + steps:
+            break
+        start = end
+    path.unlink()
+    return batch, rates
 
 
 def clip(folder: Path, device: str, batch: int, count: int, small: bool) -> Subject:
@@ -177,12 +218,12 @@ def photographs(folder: Path, count: int) -> Path:
     return folder
 
 
-def extract_rate(folder: Path, subject: Subject, device: str, precision: str, compiled: bool) -> tuple[float, float]:
+def extract_rate(folder: Path, subject: Subject, device: str, precision: str) -> tuple[float, float]:
     """Return images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(subject.source), "-o", str(output), "--encoder", subject.encoder]
-    command += ["--device", device, "--set", f"precision={precision}", "--set", f"compile={compiled}"]
+    command += ["--device", device, "--set", f"precision={precision}"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     printed = PRINTED.search(process.stderr)
     if process.returncode or printed is None:
@@ -229,8 +270,9 @@ def summary(values: Sequence[float]) -> list[str]:
 @click.option("--count", default=4096, show_default=True, help="Pictures that boc extract takes.")
 @click.option("--batch", default=256, show_default=True, help="Pictures of the network alone.")
 @click.option("--rounds", default=5, show_default=True)
+@click.option("--compiled", "with_compiled", is_flag=True, help="Compile the networks too: some minutes.")
 @click.option("--small", is_flag=True, help="Tiny networks and few pictures, to try the script.")
-def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
+def main(device: str, count: int, batch: int, rounds: int, with_compiled: bool, small: bool) -> None:
     """Measure networks of published size, as shares of the device's peak."""
     if small:
         count, batch, rounds = 24, 8, 2
@@ -243,20 +285,23 @@ def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
     ):
         folder = Path(name)
         subjects = [make(folder, device, batch, count, small) for make in (tern, clip)]
-        for precision in PRECISIONS:
-            best = peak(device, precision, 512 if small else 8192)
-            click.echo(f"{precision}: measured peak {best / 1e12:.1f} TFLOP/s", err=True)
-            for compiled in (False, True) if device == "cuda" else (False,):
-                for subject in subjects:
-                    label = [subject.name, precision, compiled]
-                    alone = list(subject.rates(precision, compiled, rounds))
-                    speed = median(alone) * subject.operations
-                    of_stated = f"{speed / stated[precision] / 1e12:.3f}" if stated else ""
-                    cells = [f"{speed / 1e12:.2f}", f"{speed / best:.3f}", of_stated, ""]
-                    out.write(*label, "the device", *summary(alone), *cells)
-                    runs = [extract_rate(folder, subject, device, precision, compiled) for _ in range(2)]
-                    waiting = median(wait for _, wait in runs)
-                    out.write(*label, "boc extract", *summary([rate for rate, _ in runs]), "", "", "", waiting)
+        peaks = {precision: peak(device, precision, 512 if small else 8192) for precision in ("float32", "bfloat16")}
+        for precision, compiled in SETTINGS if with_compiled else SETTINGS[:2]:
+            best = peaks[precision]
+            for subject in subjects:
+                label = [subject.name, precision, compiled]
+                alone = list(subject.rates(precision, compiled, rounds))
+                speed = median(alone) * subject.operations
+                of_stated = f"{speed / stated[precision] / 1e12:.3f}" if stated else ""
+                cells = [f"{speed / 1e12:.2f}", f"{speed / best:.3f}", of_stated, ""]
+                out.write(*label, "the device", *summary(alone), *cells)
+                if not compiled:
+                    rate, waiting = extract_rate(folder, subject, device, precision)
+                    out.write(*label, "boc extract", f"{rate:.1f}", "", "", "", "", "", waiting)
+            if not compiled:
+                batch, rates = training_rates(folder, device, precision == "bfloat16", 4 * rounds, small)
+                label = ["TERN training", precision, compiled, f"boc train, {batch} a step"]
+                out.write(*label, *summary(rates), "", "", "", "")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.backends import cudnn
 
 from boc.errors import EncoderError
 from boc.types import Ragged
@@ -34,7 +35,8 @@ def in_batches(
 
     ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets at most ``size``
     inputs of similar ``lengths``, the longest first, so that there is little padding and the first batch needs the
-    most memory. Matrix products run in ``precision`` (float32, bfloat16 or float16). If memory runs out, this batch and
+    most memory. Matrix products run in ``precision`` (float32, bfloat16 or float16); float32 excludes the shorter TF32,
+    which cuDNN takes by default. If memory runs out, this batch and
     all later ones are halved; EncoderError if a single input does not fit.
     """
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
@@ -42,7 +44,11 @@ def in_batches(
     sets: list[NDArray[np.float32]] = [np.empty((0, dim), np.float32)] * len(inputs)
     pending: _Result | None = None
     start = 0
-    with torch.inference_mode(), torch.autocast(device, _dtype(precision), enabled=precision != "float32"):
+    with (
+        torch.inference_mode(),
+        torch.autocast(device, _dtype(precision), enabled=precision != "float32"),
+        cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=precision != "float32"),
+    ):
         while start < len(order):
             places = order[start : start + size]
             result = _attempt(encode, [inputs[i] for i in places], places)

@@ -449,7 +449,7 @@ def test_two_processes_equal_one(library: Path, tmp_path: Path) -> None:
     expected = alone.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))
     assert (first, second) == (["", ""], [expected, expected])
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
-    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
 
 
 def test_process_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
