@@ -208,6 +208,14 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
 
 
 @pytest.mark.slow
+def test_a_network_without_a_bert_does_not_import_transformers() -> None:
+    code = "import sys, encoders.teran, encoders.vsrn; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "torch" in done.stdout.split()
+    assert "transformers" not in done.stdout.split()
+
+
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor inside functions: an import that is put off hides a circle, it does not break it."""
     known = {name_of(path) for path in FILES}

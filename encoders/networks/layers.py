@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.models.bert.modeling_bert import BertLayer
 
 
 def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
@@ -37,6 +36,8 @@ def padding_mask(lengths: Tensor, size: int) -> Tensor:
 def recompute(network: nn.Module) -> None:
     """Let the layers of transformers in ``network`` keep their inputs only, and compute the rest again on the way back
     (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016). Results and gradients stay the same."""
+    from transformers.models.bert.modeling_bert import BertLayer
+
     for module in network.modules():
         if isinstance(module, (nn.TransformerEncoderLayer, BertLayer)):
             setattr(module, "forward", partial(checkpoint, module.forward, use_reentrant=False))  # noqa: B010 (mypy)

