@@ -58,6 +58,7 @@ def _pixels(path: Path) -> Any:
 @cache
 def _engine() -> Any:
     """Return the reader of this process, which takes as many threads as numpy does."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime keeps a device id and looks up its collector otherwise
     import rapidocr
 
     folder = Path(rapidocr.__file__).parent / "models"
