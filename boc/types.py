@@ -372,8 +372,8 @@ class SearchRequest:
     re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
     counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
 
-    ``planned`` says that nobody gave the budgets by hand: the engine may then compare all vectors that pass, or read more
-    terms, so that the hits are the right ones.
+    ``planned`` says that nobody gave the budgets by hand: the engine may then compare all vectors that pass, so that
+    the hits are the right ones.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 CODES = 4  # of queries, of each modality and budget, that are cached
 BLOCK = 256  # queries per request of a batch that several threads share
+LEAST = 10  # hits that candidates are taken for at least, so that fewer hits are the first of these
 
 
 class _Queries(NamedTuple):
@@ -368,9 +369,10 @@ class Searcher:
         if options.hybrid == "sum":
             words = TextScore(queries.texts or (), options.words_weight or 1.0)
             return SearchRequest(terms, options.k, only, filters, words=words)
-        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
         rescore = Rescore(metric, rows, options.k, queries.parts)
         planned = options.rm is None and options.query_z is None
+        rm = self.index.manifest.rm if options.rm is None else options.rm
+        depth = math.ceil(rm * (max(options.k, LEAST) if planned else options.k))
         return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
 
     def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:

@@ -29,6 +29,7 @@ typedef struct {
 /* What all queries over the parts of an index share: their arrays, checked once. */
 typedef struct {
     int64_t d, n_parts; /* d is 0 if there are no vectors */
+    int64_t passing;    /* rows that the masks select */
     int n_arrays;
     const float *signs; /* only if all parts have compact codes */
     Array *arrays;      /* of the parts, then the signs */
@@ -74,6 +75,8 @@ static void take_part(Plan *plan, PyObject *arrays, Py_ssize_t n, int64_t i)
                same_length(n_terms, plan->parts->postings.n_terms, "postings of another number of terms");
     if (fits && part->mask != NULL)
         fits = same_length(a[MASK].view.shape[0], n, "mask for another number of rows");
+    for (int64_t row = 0; fits && row < n; row++)
+        plan->passing += part->mask == NULL || part->mask[row] != 0;
     if (fits && plan->n_parts > 1)
         fits = same_length(a[ID_OFFSETS].view.len / 8, n + 1, "offsets of ids for another number of rows");
     if (fits && plan->d > 0)
@@ -139,6 +142,7 @@ typedef struct {
     int32_t *terms, *weights;
     const float *vectors;
     int64_t n, depth, size, k; /* queries; candidates, and those whose vectors are read */
+    int64_t few, enough;       /* see best_rows; few is 0 if budgets were given by hand */
     int32_t *parts;            /* (n, k) of the hits */
     int64_t *rows, *counts;
     double *scores;
@@ -151,8 +155,11 @@ typedef struct {
     CompactQuery compact;
     uint64_t *keys;
     int64_t room; /* keys of one part */
+    int64_t most; /* candidates */
     Candidates found;
 } Work;
+
+#define AT_ONCE 4096 /* rows that a scan lists before it drops the worst */
 
 static void leave(Work *w)
 {
@@ -172,7 +179,10 @@ static int make(Work *w, const Call *call)
         largest = found > largest ? found : largest;
         sum += found;
     }
+    if (call->few && call->vectors != NULL)
+        sum = sum > call->depth + AT_ONCE ? sum : call->depth + AT_ONCE;
     const size_t most = (size_t)sum + 1;
+    w->most = sum;
     w->room = 2 * largest + LANES;
     w->padded = malloc((d + WIDEST) * sizeof *w->padded);
     w->products = malloc(most * sizeof *w->products);
@@ -216,7 +226,6 @@ static const char *find_candidates(Call *call, Work *w, int64_t i)
         }
     }
     keep_largest(found, call->depth);
-    call->read += found->n;
     return NULL;
 }
 
@@ -264,40 +273,98 @@ static const Part *part_from(const Call *call, const Candidates *found, int64_t 
     return call->plan->parts + found->parts[first];
 }
 
-/* Keep the candidates of query i that have the largest estimates by compact codes. */
-static void shorten(const Call *call, Work *w, int64_t i)
+/* Rank the candidates from ``from`` on by estimates from compact codes; the query is in ``w->compact``. */
+static void estimate_candidates(const Call *call, Work *w, int64_t from)
 {
-    const int64_t d = call->plan->d;
     Candidates *found = &w->found;
-    if (call->plan->signs == NULL || found->n <= call->size)
-        return;
-    memcpy(w->rotated, call->vectors + i * d, (size_t)d * sizeof *w->rotated);
-    rotate(w->rotated, w->rotated + d, call->plan->signs, d);
-    round_query(w->rotated, d, &w->compact);
-    for (int64_t first = 0, end = 0; first < found->n; first = end) {
+    for (int64_t first = from, end = 0; first < found->n; first = end) {
         const Part *part = part_from(call, found, first, &end);
         fetch_rows(part->compact, w->compact.bytes, found->rows + first, end - first);
         estimate(&w->compact, part->compact, part->compact_scales, found->rows + first, end - first,
                  w->products + first);
     }
-    for (int64_t j = 0; j < found->n; j++)
+    for (int64_t j = from; j < found->n; j++)
         found->ranks[j] = rank_of(w->products[j]);
-    keep_largest(found, call->size);
 }
 
-/* Rank the candidates of query i by their products with its vector. */
-static void multiply_candidates(const Call *call, Work *w, int64_t i)
+/* Rank the candidates of query i from ``from`` on by their products with its vector. */
+static void multiply_candidates(const Call *call, Work *w, int64_t i, int64_t from)
 {
     const int64_t d = call->plan->d;
     Candidates *found = &w->found;
-    for (int64_t first = 0, end = 0; first < found->n; first = end) {
+    for (int64_t first = from, end = 0; first < found->n; first = end) {
         const Part *part = part_from(call, found, first, &end);
         fetch_rows(part->vectors, row_items(d, part->item) * part->item, found->rows + first, end - first);
         multiply_rows(call->vectors + i * d, part->vectors, part->item, found->rows + first, end - first, d, w->padded,
                       w->products + first);
     }
-    for (int64_t j = 0; j < found->n; j++)
+    for (int64_t j = from; j < found->n; j++)
         found->ranks[j] = rank_of(w->products[j]);
+}
+
+static void round_query_of(const Call *call, Work *w, int64_t i)
+{
+    const int64_t d = call->plan->d;
+    memcpy(w->rotated, call->vectors + i * d, (size_t)d * sizeof *w->rotated);
+    rotate(w->rotated, w->rotated + d, call->plan->signs, d);
+    round_query(w->rotated, d, &w->compact);
+}
+
+/* Keep the candidates of query i that have the largest estimates by compact codes. */
+static void shorten(const Call *call, Work *w, int64_t i)
+{
+    if (call->plan->signs == NULL || w->found.n <= call->size)
+        return;
+    round_query_of(call, w, i);
+    estimate_candidates(call, w, 0);
+    keep_largest(&w->found, call->size);
+}
+
+/* Rank the candidates of a scan from ``from`` on, and keep the best of all; return how many. */
+static int64_t rank_listed(const Call *call, Work *w, int64_t i, int64_t from, int compact)
+{
+    if (compact)
+        estimate_candidates(call, w, from);
+    else
+        multiply_candidates(call, w, i, from);
+    keep_largest(&w->found, compact ? call->depth : call->k);
+    return w->found.n;
+}
+
+/* Find the best of all rows that pass for query i, without its terms: by their products; by estimates first if there are
+   more than ``few`` and all parts have compact codes. */
+static void scan(Call *call, Work *w, int64_t i)
+{
+    const Plan *plan = call->plan;
+    const int compact = plan->signs != NULL && plan->passing > call->few;
+    Candidates *found = &w->found;
+    int64_t ranked = 0;
+    found->n = 0;
+    if (compact)
+        round_query_of(call, w, i);
+    for (int64_t number = 0; number < plan->n_parts; number++) {
+        const Part *part = plan->parts + number;
+        for (int64_t row = 0; row < part->postings.n;) {
+            uint64_t eight = 1;
+            if (part->mask != NULL && row + 8 <= part->postings.n)
+                memcpy(&eight, part->mask + row, sizeof eight);
+            if (eight == 0) {
+                row += 8;
+                continue;
+            }
+            const int64_t end = row + 8 < part->postings.n ? row + 8 : part->postings.n;
+            for (; row < end; row++) {
+                found->rows[found->n] = row;
+                found->parts[found->n] = (int32_t)number;
+                found->n += part->mask == NULL || part->mask[row] != 0;
+            }
+            if (found->n + 8 > w->most)
+                ranked = rank_listed(call, w, i, ranked, compact);
+        }
+    }
+    rank_listed(call, w, i, ranked, compact);
+    if (compact)
+        multiply_candidates(call, w, i, 0);
 }
 
 /* Write the k best candidates of query i, the best first. */
@@ -385,15 +452,22 @@ static const char *answer(Call *call)
 {
     Work w;
     const char *wrong = make(&w, call) ? NULL : OUT_OF_MEMORY;
-    if (wrong == NULL && call->code != NULL)
+    const int few = call->few && call->plan->passing <= call->few;
+    if (wrong == NULL && call->code != NULL && !few)
         wrong = encode(call);
+    const int64_t passing = call->plan->passing, enough = passing < call->enough ? passing : call->enough;
     for (int64_t i = 0; i < call->n && wrong == NULL && call->read >= 0; i++) {
-        wrong = find_candidates(call, &w, i);
+        if (!few)
+            wrong = find_candidates(call, &w, i);
         if (wrong != NULL || call->read < 0)
             break;
-        if (call->vectors != NULL) {
+        const int all = few || (call->few && w.found.n < enough);
+        call->read += all ? passing : w.found.n;
+        if (all) {
+            scan(call, &w, i);
+        } else if (call->vectors != NULL) {
             shorten(call, &w, i);
-            multiply_candidates(call, &w, i);
+            multiply_candidates(call, &w, i, 0);
         }
         give(call, &w, i);
     }
@@ -448,9 +522,10 @@ enum { PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, QUERIES, OFFSETS, TERMS, WEIGHTS
 static int fit(const Array *arrays, const Call *call)
 {
     const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
-    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1;
+    int fits = call->k >= 1 && call->depth >= 1 && call->depth <= INT32_MAX && call->size >= 1 &&
+               (call->few == 0 || (call->few > 0 && call->vectors != NULL));
     if (!fits)
-        PyErr_SetString(PyExc_ValueError, "k, depth and size must be within their limits");
+        PyErr_SetString(PyExc_ValueError, "k, depth, size and few must be within their limits");
     for (int i = PARTS_OUT; fits && i <= COUNTS; i++)
         fits = same_length(arrays[i].view.shape[0], call->n, "results for another number of queries") &&
                (i == COUNTS || same_length(arrays[i].view.shape[1], call->k, "results of another width"));
@@ -474,19 +549,20 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
                             {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
     PyObject *result = NULL;
     (void)module;
-    if (n_objects != ARRAYS + 4)
-        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, depth, size and %d arrays", ARRAYS);
+    if (n_objects != ARRAYS + 6)
+        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, four numbers and %d arrays", ARRAYS);
     const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
     const Code *code = objects[1] == Py_None ? NULL : PyCapsule_GetPointer(objects[1], CODE);
     const int64_t depth = PyLong_AsLongLong(objects[2]), size = PyLong_AsLongLong(objects[3]);
+    const int64_t few = PyLong_AsLongLong(objects[4]), enough = PyLong_AsLongLong(objects[5]);
     int taken = !PyErr_Occurred();
     for (int i = 0; taken && i < ARRAYS; i++)
-        if (i < QUERIES || (i == QUERIES ? objects[4 + i] != Py_None : code == NULL))
-            taken = !take(arrays + i, objects + 4 + i, 1);
+        if (i < QUERIES || (i == QUERIES ? objects[6 + i] != Py_None : code == NULL))
+            taken = !take(arrays + i, objects + 6 + i, 1);
     if (taken) {
         Call call = {made, code, arrays[OFFSETS].view.buf, arrays[TERMS].view.buf, arrays[WEIGHTS].view.buf,
                      arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth, size,
-                     arrays[PARTS_OUT].view.shape[1], arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
+                     arrays[PARTS_OUT].view.shape[1], few, enough, arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
                      arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, 0};
         if (fit(arrays, &call)) {
             const char *wrong;
@@ -514,10 +590,11 @@ static PyMethodDef methods[] = {
      "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
      "terms of queries."},
     {"best", (PyCFunction)(void (*)(void))best_rows, METH_FASTCALL,
-     "best(plan, code, depth, size, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
+     "best(plan, code, depth, size, few, enough, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
      "``depth`` candidates of each query, the best first, and how many; by the products of ``size`` of them with the "
      "``vectors`` of the queries, or if those are None by posting lists. The terms of query i begin at offsets[i]; they "
-     "are the code's if that is not None. Return how many candidates there were; -1 if a score may be 2**32 or more."},
+     "are the code's if that is not None. If ``few`` is not 0, all rows that the masks select are compared with the vectors "
+     "where they are at most ``few``, or fewer candidates than ``enough`` share a term with a query. Return how many candidates there were; -1 if a score may be 2**32 or more."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_methods = methods};
 

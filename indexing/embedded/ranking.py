@@ -2,11 +2,18 @@
 
 The native call of ``kernel.py`` finds them where it applies. Everything else is done here step by step, with the same
 results: alignments, scores that count words, scores of 2**32 and more, and all queries where it was not built.
+
+A request whose budgets nobody gave by hand is planned. Where few rows pass its conditions, all are compared with the
+query, which is as quick as reading posting lists, and exact. Where more pass and fewer candidates than ``_enough``
+share a term with the query, all are compared too, by compact codes first: under a filter that has nothing to do with
+the query, the nearest of the rows that pass are not among the nearest of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +28,10 @@ from .kernel import Arrays, Kernel, TopRows
 from .live_segments import Part, read
 from .segment import Segment, take_sets
 from .shortlist import Shortlist
+
+SCANNED = 2_500_000
+"""Components of the vectors of all rows that pass, up to which they are compared: that costs what posting lists cost
+at a recall of .98."""
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -41,11 +52,17 @@ class Ranking:
     """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
 
     def __init__(
-        self, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], dim: int, shortlist: Shortlist | None
+        self,
+        parts: Sequence[Part],
+        masks: Sequence[NDArray[np.uint8] | None],
+        dim: int,
+        shortlist: Shortlist | None,
+        scanned: int = SCANNED,
     ) -> None:
         self.parts = parts
         self.masks = masks
         self._shortlist = shortlist
+        self._few = max(1, scanned // max(1, dim))
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
@@ -63,7 +80,8 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             queries = request.code or request.queries
-            best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request))
+            plan = (self._few, _enough(request)) if request.planned and rescore is not None else ()
+            best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request), *plan)
         if best is None:
             return self._step_by_step(request, matching, Stages() if stages is None else stages)
         ranked, candidates = best
@@ -80,6 +98,12 @@ class Ranking:
             return None
         return self._shortlist.size(request.k, request.rescore.k)
 
+    @cached_property
+    def _passing(self) -> list[NDArray[np.int64]]:
+        """The rows of each part that pass."""
+        pairs = zip(self.parts, self.masks, strict=True)
+        return [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
+
     def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
         ranked = TopRows.empty(len(request), width)
@@ -87,8 +111,9 @@ class Ranking:
         for i, best in enumerate(self._candidates(request, matching)):
             begun = stages.took("postings_ms", begun)
             if request.rescore is not None:
+                best, size = self._planned(best, request, request.rescore, i)
                 stages.candidates += len(best.rows)
-                best = self._rescore(best, request, request.rescore, i)
+                best = self._rescore(best, request, request.rescore, i, size)
                 begun = stages.took("rerank_ms", begun)
             count = ranked.counts[i] = len(best.rows)
             ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
@@ -121,20 +146,43 @@ class Ranking:
             scored.append((rows, joint[rows]))
         return scored
 
-    def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> Best:
-        """Return the best of the candidates of query i by its vector or concept set."""
+    def _planned(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> tuple[Best, int | None]:
+        """Return the candidates of query i, of a planned request perhaps all rows that pass, or for an alignment also
+        those of the best products; and the number of them whose vectors are read, None for all."""
+        size, count = self._size(request), sum(map(len, self._passing))
+        few = self._few if rescore.metric == "dot" else request.k
+        if not request.planned or (count > few and len(candidates.rows) >= min(count, _enough(request))):
+            return candidates, size
+        numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), [len(rows) for rows in self._passing])
+        passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *self._passing]), np.zeros(count))
+        if rescore.metric == "dot" or count <= few:
+            return passing, None if count <= few or size is None else request.k
+        near = self._rescore(passing, request, replace(rescore, metric="dot", k=request.k), i, None)
+        pairs = np.stack([np.append(candidates.parts, near.parts), np.append(candidates.rows, near.rows)])
+        parts, rows = np.unique(pairs, axis=1)
+        return Best(parts.astype(np.int32), rows, np.zeros(len(rows))), None
+
+    def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int, size: int | None) -> Best:
+        """Return the best of the candidates of query i by its vector or concept set; of at most ``size`` of them the
+        vectors are read."""
         chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
         pairs = list(zip(self.parts, chosen, strict=True))
         if rescore.metric != "dot":
             assert request.modality is not None
             aligned = [(rows, _align(rescore, i, part, rows, request.modality)) for part, rows in pairs]
             return best_of(self.parts, aligned, rescore.k)
-        query, size = rescore.queries.vectors[i], self._size(request)
+        query = rescore.queries.vectors[i]
         if self._shortlist is not None and size is not None and len(candidates.rows) > size:
             estimated = [(rows, self._shortlist.estimates(query, part, rows)) for part, rows in pairs]
             short = best_of(self.parts, estimated, size)
             pairs = [(part, np.sort(short.rows[short.parts == number])) for number, part in enumerate(self.parts)]
         return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
+
+
+def _enough(request: SearchRequest) -> int:
+    """Return the number of candidates below which a planned request compares all rows that pass: with filters as many
+    as it asks for, since budgets were chosen without them; else its hits."""
+    return request.k if request.filters else request.most
 
 
 def _align(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from boc.rerank.compact import CompactCode
 from .live_segments import Part, Snapshot
 
 LEAST = 20_000  # items from which an index has a shortlist; the vectors of fewer are in the cache
-PER_HIT = 5  # vectors read per hit at least
+PER_HIT = 5  # vectors read per hit at least, and as many as for ten hits, so that fewer hits are the first of these
 SHARE = 0.05  # of the candidates whose vectors are read at least
 
 
@@ -41,7 +41,7 @@ class Shortlist:
     def size(depth: int, k: int) -> int:
         """Return the number of ``depth`` candidates that are kept for k hits: a twentieth of them, and five per hit at
         least."""
-        return min(depth, max(PER_HIT * k, math.ceil(SHARE * depth)))
+        return min(depth, max(PER_HIT * max(k, 10), math.ceil(SHARE * depth)))
 
     def estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         compact = part.segment.compact

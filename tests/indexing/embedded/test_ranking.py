@@ -14,13 +14,17 @@ from numpy.typing import NDArray
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
+from boc.inputs.metadata import holds
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode
+from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Stages
 from indexing.embedded import kernel, shortlist
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.index import EmbeddedIndex
+from indexing.embedded.live_segments import masks_of
+from indexing.embedded.ranking import Ranking
 
 NATIVE = kernel._search
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built here")
@@ -224,7 +228,8 @@ def test_index_without_compact_codes_is_searched_and_completed(tmp_path: Path, m
 def test_shortlist_reads_a_twentieth_and_five_per_hit(depth: int, k: int) -> None:
     size = shortlist.Shortlist.size(depth, k)
     assert size <= depth
-    assert size == depth or (size >= 5 * k and depth / 20 <= size < max(5 * k, depth / 20) + 1)
+    least = max(5 * max(k, 10), depth / 20)
+    assert size == depth or least <= size < least + 1
 
 
 def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
@@ -239,7 +244,42 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
     object.__setattr__(postings, "rows", np.full_like(postings.rows, 60_000))
     with pytest.raises(ManifestError, match="a row is none of the segment's"):
-        searcher.search_vectors(Embeddings("image", make_clusters(1, 3)))
+        searcher.search_vectors(Embeddings("image", make_clusters(1, 3)), rm=10)
+
+
+@given(
+    k=st.integers(1, 60),
+    colour=st.sampled_from(["", "colour=red", "colour=green", "colour!=blue", "colour=none"]),
+    find=st.sampled_from(["image", "text"]),
+    few=st.sampled_from([1, 40, 10_000]),
+    seed=st.integers(0, 99),
+)
+def test_a_search_without_budgets_has_all_hits(
+    searcher: Searcher, k: int, colour: str, find: Modality, few: int, seed: int
+) -> None:
+    """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer are the first."""
+    index = searcher.index
+    assert isinstance(index, EmbeddedIndex)
+    filters = parse_filters(colour or (), index.manifest.fields)
+    masks = masks_of(index._parts, index.manifest.fields, find, filters)
+    passing = {i.id for i in index.items() if i.modality == find and all(holds(f, i.fields) for f in filters)}
+    queries = make_clusters(2, seed)
+    scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
+    with pytest.MonkeyPatch.context() as patch:
+        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
+        patch.setattr(index, "_ranking", lambda *conditions: ranking)
+        hits = searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
+        fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), find=find, filters=filters)
+        patch.setattr(kernel, "_search", None)
+        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
+        assert searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters) == hits
+    for i, answer in enumerate(hits):
+        assert len(answer) == min(k, len(passing))
+        assert {hit.id for hit in answer} <= passing
+        if len(passing) <= few:
+            exact = sorted((float(score[i]) for score in scores.values()), reverse=True)
+            assert np.allclose([hit.score for hit in answer], exact[:k], rtol=1e-5, atol=1e-6)
+            assert answer[: len(fewer[i])] == fewer[i]
 
 
 def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
@@ -285,14 +325,14 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     plan, made = NATIVE.plan(tuple(arrays), DIM, None), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
     out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
-    for numbers in ((0, 1), (1, 0), (1 << 40, 1)):
+    for numbers in ((0, 1, 0, 0), (1, 0, 0, 0), (1 << 40, 1, 0, 0), (1, 1, -1, 0)):
         with pytest.raises(ValueError, match="limits"):
             NATIVE.best(plan, made, *numbers, *out, rows, None, None, None)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(plan, made, 1, 1, *out, rows[:, 1:].copy(), None, None, None)
+        NATIVE.best(plan, made, 1, 1, 0, 0, *out, rows[:, 1:].copy(), None, None, None)
     terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(plan, None, 1, 1, *out, rows, np.array(offsets), terms, weights)
+            NATIVE.best(plan, None, 1, 1, 0, 0, *out, rows, np.array(offsets), terms, weights)
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(plan, None, 1, 1, *out, rows, np.array([0, 2]), terms, weights[:1])
+        NATIVE.best(plan, None, 1, 1, 0, 0, *out, rows, np.array([0, 2]), terms, weights[:1])
