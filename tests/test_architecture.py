@@ -70,6 +70,7 @@ def part_of(module: str) -> str:
     return f"{head}.{rest[0]}" if head == "boc" and rest else head
 
 
+@cache
 def exists(module: str) -> bool:
     path = ROOT / module.replace(".", "/")
     return path.with_suffix(".py").is_file() or path.is_dir()
@@ -80,7 +81,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    return list(walked_imports(path))
+
+
+def walked_imports(path: Path) -> Iterator[tuple[str, bool]]:
     """Full names of the modules that a file imports anywhere in it, and whether for annotations only."""
     tree = parsed(path)
     typing_only = {

@@ -336,14 +336,13 @@ def serving(name: str) -> Iterator[str]:
 
 
 def _wait(process: subprocess.Popen[str], url: str) -> None:
-    for _ in range(600):
+    while True:
         try:
             with urlopen(url):
                 return
         except URLError:
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.1)
-    pytest.fail(f"{url} does not answer within a minute")
 
 
 @pytest.mark.slow
