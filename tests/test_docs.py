@@ -276,6 +276,7 @@ def with_python(page: Path) -> bool:
     return any(kind == "python" for _, kind, _ in blocks(page))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=lambda page: page.name)
 def test_python_snippets_run(page: Path, home: Path) -> None:
     assert run_page(page, prints) == sum(kind == "text" for _, kind, _ in blocks(page))
