@@ -52,16 +52,19 @@ encoders: install
 	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
 # Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
-# each. A process takes a file of tests at a time, or all that ask one kind of server, the longest first: see
+# each; the fast ones wait for nothing, and a process needs seconds to import what they test. A process takes a file of tests at a time, or all that ask one kind of server, the longest first: see
 # tests/conftest.py. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set; make install has compiled the
 # libraries, which took longer.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
-	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup --no-loadscope-reorder
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PROCESSES = $(shell expr $(CORES) + 1)
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 # What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
 check: install
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types fast
 
+fast: PROCESSES := $(CORES)
 fast: install
 	$(PYTEST) -q -m "not slow and not servers" --hypothesis-profile quick
 

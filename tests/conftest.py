@@ -19,7 +19,7 @@ settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )  # the same examples each time, so more of them find nothing new; make fuzz draws others
 settings.register_profile(
-    "quick", settings.get_profile("ci"), max_examples=20, phases=(Phase.explicit, Phase.generate)
+    "quick", settings.get_profile("ci"), max_examples=10, phases=(Phase.explicit, Phase.generate)
 )  # of make check: a law that fails is not shrunk, which takes minutes
 settings.register_profile(
     "fuzz", settings.get_profile("ci"), max_examples=50_000, derandomize=False, print_blob=True

@@ -276,6 +276,7 @@ def with_python(page: Path) -> bool:
     return any(kind == "python" for _, kind, _ in blocks(page))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=lambda page: page.name)
 def test_python_snippets_run(page: Path, home: Path) -> None:
     assert run_page(page, prints) == sum(kind == "text" for _, kind, _ in blocks(page))
@@ -336,14 +337,13 @@ def serving(name: str) -> Iterator[str]:
 
 
 def _wait(process: subprocess.Popen[str], url: str) -> None:
-    for _ in range(600):
+    while True:
         try:
             with urlopen(url):
                 return
         except URLError:
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.1)
-    pytest.fail(f"{url} does not answer within a minute")
 
 
 @pytest.mark.slow

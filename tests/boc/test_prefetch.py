@@ -36,7 +36,7 @@ def test_prefetch_is_bounded() -> None:
 
 def test_two_threads_work_at_once() -> None:
     """Neither gets past the barrier alone."""
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=300)
     assert sorted(ahead(lambda _: barrier.wait(), range(4), 2)) == [0, 0, 1, 1]
 
 

@@ -73,7 +73,7 @@ def test_limit_of_open_files(library: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (n + 1, n + 1));"
         f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "ulimit -n" in done.stderr
     assert "damaged" not in done.stderr
@@ -113,7 +113,7 @@ def test_full_output_is_one_line(library: Path) -> None:
     command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*command, "--at", f"file:{library / 'index'}"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [*command, "--at", f"file:{library / 'index'}"], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode
     assert "Traceback" not in done.stderr
@@ -164,7 +164,7 @@ def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: i
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
         f"main(['index', 'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert re.search("cannot be written|No usable temporary directory", done.stderr)  # joblib may be the first to write
     assert "Traceback" not in done.stderr

@@ -44,7 +44,11 @@ TEXTS = ["a red box at the left", "box", "top: something blue", "", " ", "\u00a0
          "e\u0301é", "A RED BOX", "zzz\tqqq\nxxx", "\u200b", "word" * 200]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=ENCODERS)
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) if kind in ("teran", "vsrn") else kind for kind in ENCODERS]
+"""What takes seconds to train, and has the network of another for the most part, is left out of make check."""
+
+
+@pytest.fixture(scope="module", params=SLOW)
 def place(request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Kind and folder."""
     kind: str = request.param

@@ -237,19 +237,35 @@ def unit(found: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_global_vectors_are_the_librarys_own(
+def test_vectors_are_those_of_the_library_and_concepts_are_counted(
     kind: str, folders: Callable[[str], Path], pictures: list[ImageRef], offline: None
 ) -> None:
+    """Whatever the batches."""
     encoder = open_encoder(folders(kind))
     model, images, texts = library_inputs(folders(kind), pictures)
-    embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    assert np.abs(embeddings.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
-    said = encoder.encode_texts(TEXTS)
+    prepared = [encoder.prepare(each) for each in pictures]
+    seen, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
+    assert np.abs(seen.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
     assert np.abs(said.vectors - unit(model.get_text_features(**texts))).max() <= 1e-6
-    assert encoder.identity.dim == embeddings.vectors.shape[1] == said.vectors.shape[1]
-    for each in (embeddings, said):
-        assert each.vectors.dtype == np.float32
-        assert np.abs(np.linalg.norm(each.vectors, axis=1) - 1).max() <= 1e-6
+    assert encoder.identity.dim == seen.vectors.shape[1] == said.vectors.shape[1]
+    for embeddings in (seen, said):
+        assert embeddings.vectors.dtype == np.float32
+        assert np.abs(np.linalg.norm(embeddings.vectors, axis=1) - 1).max() <= 1e-6
+        assert embeddings.concepts.values.shape[1] == encoder.identity.dim
+        assert np.isfinite(embeddings.concepts.values).all()
+    assert np.array_equal(seen.concepts.offsets, seen.boxes.offsets)
+    assert np.diff(seen.concepts.offsets).tolist() == [len(each) for each in prepared]
+    assert all(0 < len(each) <= 64 for each in prepared)
+    assert np.diff(said.concepts.offsets).tolist() == [len(pieces) for pieces in said.words]
+    assert len(said.words[TEXTS.index("")]) == 0
+    assert all(piece for pieces in said.words for piece in pieces)
+    assert len(encoder.encode_images([])) == len(encoder.encode_texts([])) == 0
+    for encode, inputs, together in ((encoder.encode_images, prepared, seen), (encoder.encode_texts, TEXTS, said)):
+        backwards = encode(inputs[::-1])
+        for i, each in enumerate(inputs):
+            for rows, row in ((encode([each]), 0), (backwards, len(inputs) - 1 - i)):
+                assert np.abs(rows.vectors[row] - together.vectors[i]).max() <= 1e-5
+                assert np.abs(rows.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
 
 
 def test_siglip_tokenizer_settings(folders: Callable[[str], Path], tmp_path: Path) -> None:
@@ -267,37 +283,6 @@ def test_siglip_tokenizer_settings(folders: Callable[[str], Path], tmp_path: Pat
     embeddings = open_encoder(folder).encode_texts(TEXTS)
     assert np.array_equal(embeddings.vectors, expected.vectors)
     assert embeddings.words == expected.words
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_number_of_concepts(kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
-    encoder = open_encoder(folders(kind))
-    prepared = [encoder.prepare(each) for each in pictures]
-    found, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
-    assert np.array_equal(found.concepts.offsets, found.boxes.offsets)
-    assert np.diff(found.concepts.offsets).tolist() == [len(each) for each in prepared]
-    assert all(0 < len(each) <= 64 for each in prepared)
-    assert np.diff(said.concepts.offsets).tolist() == [len(pieces) for pieces in said.words]
-    assert len(said.words[TEXTS.index("")]) == 0
-    assert all(piece for pieces in said.words for piece in pieces)
-    for embeddings in (found, said):
-        assert embeddings.concepts.values.shape[1] == encoder.identity.dim
-        assert np.isfinite(embeddings.concepts.values).all()
-    assert len(encoder.encode_images([])) == len(encoder.encode_texts([])) == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_batch_invariance(kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
-    encoder = open_encoder(folders(kind))
-    for encode, inputs in (
-        (encoder.encode_images, [encoder.prepare(p) for p in pictures]),
-        (encoder.encode_texts, TEXTS),
-    ):
-        together, backwards = encode(inputs), encode(inputs[::-1])
-        for i, each in enumerate(inputs):
-            for found, row in ((encode([each]), 0), (backwards, len(inputs) - 1 - i)):
-                assert np.abs(found.vectors[row] - together.vectors[i]).max() <= 1e-5
-                assert np.abs(found.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
 
 
 def special(folder: Path, limit: int) -> list[np.ndarray]:
@@ -358,7 +343,7 @@ def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[Im
     assert np.abs(embeddings.concepts.values - expected).max() <= 1e-5
 
 
-@pytest.mark.parametrize(("width", "height"), [(320, 200), (200, 330), (64, 64), (401, 100)])
+@pytest.mark.parametrize(("width", "height"), [(200, 330), (401, 100)])
 @pytest.mark.parametrize("kind", ["clip", "siglip", *(["siglip2"] if "siglip2" in KINDS else [])])
 def test_a_box_is_where_its_patch_was_looked_at(
     kind: str, width: int, height: int, folders: Callable[[str], Path], tmp_path: Path

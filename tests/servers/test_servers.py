@@ -128,10 +128,8 @@ time.sleep(600)
             assert starter.poll() is None
             time.sleep(0.1)
         starter.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while alive(group) and time.monotonic() < deadline:
+    while alive(group):
         time.sleep(0.1)
-    assert alive(group) == []
 
 
 @pytest.mark.slow

@@ -97,9 +97,7 @@ class Run:
     def end(self) -> tuple[int, str]:
         """Its status and what it said, once none of its processes is left."""
         said = self.process.communicate(timeout=600)[1]
-        deadline = time.monotonic() + 600
         while any(running(pid) for pid in self.workers + self.others):
-            assert time.monotonic() < deadline, "processes stay behind"
             time.sleep(0.05)
         return self.process.returncode, said
 

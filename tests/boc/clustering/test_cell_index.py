@@ -245,15 +245,23 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.slow
 @settings(max_examples=20)
 @given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
-def test_never_more_centroids_than_asked_for_or_than_distinct_rows(n: int, k: int, copies: int, seed: int) -> None:
+def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
+    """Never more than wanted, nor than distinct rows; in one cell, as there are few."""
     X = np.repeat(unit_rows(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
-    found = learned(X, k, seed)
-    assert 1 <= len(found) <= k
+    centroids = learned(X, k, seed)
+    assert 1 <= len(centroids) <= k
+    assert centroids.starts.tolist() == [0, len(centroids)]
     if k >= n * copies:
-        assert np.unique(found.vectors, axis=0).tolist() == np.unique(rounded(X)[0], axis=0).tolist()
+        assert np.unique(centroids.vectors, axis=0).tolist() == np.unique(rounded(X)[0], axis=0).tolist()
+
+
+@pytest.mark.parametrize("seed", range(50, 55))
+def test_cells_of_a_few_points_may_have_no_centroid(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    crowd = np.eye(8)[0] + 0.05 * rng.standard_normal((60, 8))
+    assert len(learned(unit_rows(np.concatenate([crowd, rng.standard_normal((12, 8))])), 4, seed)) <= 4
 
 
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:

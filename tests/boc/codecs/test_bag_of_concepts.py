@@ -18,6 +18,7 @@ from boc.clustering.kmeans import nearest, row_block
 from boc.codecs import ScalarQuantizer, SurrogateCodec, bag_of_concepts
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
 from boc.errors import BocError
+from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from tests.oracles import assert_canonical, same_matrix
 
@@ -72,10 +73,12 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
 
 
 @settings(max_examples=60)
-@given(sizes=SIZES, p=st.integers(1, 9), seed=SEEDS)
-def test_hard_assignment_counts_nearest_centroids(sizes: list[int], p: int, seed: int) -> None:
+@given(sizes=SIZES, p=st.integers(1, 9), seed=SEEDS, labels=st.none() | st.just(pack_labels([Label(("red",))])))
+def test_hard_assignment_counts_nearest_centroids(sizes: list[int], p: int, seed: int, labels: Any) -> None:
     sets, codebook = random_sets(sizes, seed), book(p, seed + 1)
-    terms = HardAssignment.from_codebook(codebook).transform(sets)
+    step = HardAssignment.from_codebook(replace(codebook, labels=labels))
+    assert step.term_labels_.tolist() == ([] if labels is None else labels.tolist())
+    terms = step.transform(sets)
     assert_canonical(terms, (len(sizes), p))
     assert terms.toarray().tolist() == slow_hard(sets, codebook.centroids)
     assert terms.sum(axis=1).tolist() == sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,16 @@ from tests.helpers import boc
 @pytest.fixture
 def at(library: Path, tmp_path: Path) -> str:
     """A place with a copy of the index of the library."""
-    place = f"file:{tmp_path / 'indexes'}"
-    copy_index("photos", at=f"file:{library / 'index'}", to=place)
-    return place
+    shutil.copytree(library / "index", tmp_path / "indexes")
+    return f"file:{tmp_path / 'indexes'}"
+
+
+@pytest.fixture(scope="module")
+def export(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The index of the library as a file."""
+    path = tmp_path_factory.mktemp("export") / "photos.h5"
+    copy_index("photos", at=f"file:{library / 'index'}", to=path)
+    return path
 
 
 def assert_same(at: str, one: str, to: str, other: str) -> None:
@@ -122,8 +130,10 @@ def test_deleted_items_are_not_copied(at: str) -> None:
         index.find(["003.png"])
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), UnreachableError("the source is away")])
-@pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.h5"])
+@pytest.mark.parametrize(
+    ("to", "error"),
+    [("file:{folder}/other", KeyboardInterrupt()), ("{folder}/photos.h5", UnreachableError("the source is away"))],
+)
 def test_copy_continues_after_an_error(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, error: BaseException
 ) -> None:
@@ -206,9 +216,8 @@ def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
         ("code/0.mean_", 7, "damaged"),
     ],
 )
-def test_a_damaged_export_is_refused(at: str, tmp_path: Path, name: str, value: int, words: str) -> None:
-    path = tmp_path / "photos.h5"
-    copy_index("photos", at=at, to=path)
+def test_a_damaged_export_is_refused(export: Path, tmp_path: Path, name: str, value: int, words: str) -> None:
+    path, at = shutil.copy(export, tmp_path / "photos.h5"), f"file:{tmp_path / 'indexes'}"
     with h5py.File(path, "a") as file:
         found = name if name in file else f"code/{sorted(file['code'])[0]}"
         file[found][-1 if found.startswith("code") else 0] = value

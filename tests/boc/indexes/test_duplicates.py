@@ -86,7 +86,7 @@ def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
             assert one.exact or one.score == pytest.approx(float(ours @ theirs), abs=1e-5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(pairs=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25))
 def test_groups_are_near_and_disjoint(pairs: set[tuple[int, int]]) -> None:
     near: dict[str, dict[str, float]] = {}

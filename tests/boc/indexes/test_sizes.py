@@ -36,17 +36,17 @@ def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 3000, "text": 7000})
+    return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 1500, "text": 3500})
 
 
 @pytest.mark.parametrize("code", ["scalar:8", "dictionary(terms=64)"])
 def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path}"
-    few = write(tmp_path / "few.h5", {"image": 1200, "text": 2800})
+    few = write(tmp_path / "few.h5", {"image": 600, "text": 1400})
     for name, path in (("few", few), ("many", many)):
         build_index(name, path, at=at, code=code)
     backend = plugins.backend(at)
-    planned, real = sizes.planned_sizes(backend.open("few"), 10_000), backend.open("many").sizes()
+    planned, real = sizes.planned_sizes(backend.open("few"), 5000), backend.open("many").sizes()
     assert sum(planned.values()) == pytest.approx(sum(real.values()), rel=0.1)
     assert planned["vectors"] == pytest.approx(real["vectors"], rel=0.01)
     assert planned["code"] > 0
@@ -55,11 +55,11 @@ def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -
 def test_info_items_command(many: Path, tmp_path: Path) -> None:
     at = f"--at=file:{tmp_path}"
     assert boc("index", "many", many, at).exit_code == 0
-    whole = json.loads(boc("info", "many", "--items", 20_000, at, "--json").stdout)
-    assert json.loads(boc("info", many, "--items", 20_000, at, "--json").stdout) == whole
-    part = sizes.sampled_sizes([many], 20_000, sample=5000)
+    whole = json.loads(boc("info", "many", "--items", 10_000, at, "--json").stdout)
+    assert json.loads(boc("info", many, "--items", 10_000, at, "--json").stdout) == whole
+    part = sizes.sampled_sizes([many], 10_000, sample=2500)
     assert sum(part.values()) == pytest.approx(sum(whole["bytes"].values()), rel=0.1)
-    lines = boc("info", many, "--items", 20_000, at).stdout.splitlines()
+    lines = boc("info", many, "--items", 10_000, at).stdout.splitlines()
     assert [line.split()[0] for line in lines][-1] == "in"
     assert boc("info", at).stdout.splitlines()[-1].split() == ["indexes", "many"]
 
@@ -98,6 +98,6 @@ def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytes
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
         codec = fit(file)
     assert ticks == [("learning from 769 items, 0.0 GB of memory", done, 769) for done in (0, 769)]
-    expected = global_code("dictionary", terms=64).fit(*samples, n_items=10_000)
+    expected = global_code("dictionary", terms=64).fit(*samples, n_items=5000)
     for name, array in expected.arrays().items():
         assert np.array_equal(codec.arrays()[name], array)

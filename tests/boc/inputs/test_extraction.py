@@ -214,8 +214,7 @@ def workers() -> Iterator[Callable[[], int]]:
     assert not alive()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3))])
 @pytest.mark.parametrize("images", [0, 2, 50])
 def test_prepared_order(count: int, images: int) -> None:
     with preparing(Prepare(0.002), refs(images, bad=1), count) as prepared:

@@ -35,7 +35,7 @@ sock = server.listen("127.0.0.1", 0)
 print(sock.getsockname()[1], flush=True)
 server.run(app, sock)
 """
-LONG = 60.0
+LONG = 300.0
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Encoder:
         self.calls.append(list(texts))
         if len(self.calls) == 1:
             self.inside.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(300)
         self.at_once -= 1
         if "bad" in texts:
             raise ValueError("bad")
@@ -51,14 +51,14 @@ def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:
 
     threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
     threads[0].start()
-    assert encoder.inside.wait(60)
+    assert encoder.inside.wait(300)
     for thread in threads[1:]:
         thread.start()
     while len(together._waiting) < len(texts) - 1:
         threading.Event().wait(0.01)
     encoder.go_on.set()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     return encoder, found
 
 

@@ -180,7 +180,7 @@ def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), extra=st.integers(0, 2), seed=st.integers(0, 99))
 def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int, seed: int) -> None:
     network = network_of(name)
@@ -195,7 +195,7 @@ def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int,
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int) -> None:
     network = network_of(name)

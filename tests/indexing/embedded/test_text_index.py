@@ -89,6 +89,15 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     assert passing.tolist() == [*expected, condition.op == "!="]
 
 
+def test_bounds_beyond_64_bits(tmp_path: Path) -> None:
+    items = [replace(picture(str(i)), fields={"year": year}) for i, year in enumerate((-(2**63), 0, 2**63 - 1))]
+    words = make(tmp_path, items)
+    for bound in (2**63, -(2**63) - 1, 2**64, 10**400):
+        for op in ("=", "!=", "<", "<=", ">", ">="):
+            condition = Filter("year", op, bound)  # type: ignore[arg-type]
+            assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
+
+
 @pytest.mark.slow
 def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
     items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]

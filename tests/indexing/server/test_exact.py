@@ -116,7 +116,7 @@ class NoScripts:
 
     def __init__(self, transport: Transport, threads: int) -> None:
         self._transport = transport
-        self._together = Barrier(threads, timeout=60)
+        self._together = Barrier(threads, timeout=300)
         self.refused = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
-from indexing.server import requests
+from indexing.server import requests, searches
 from indexing.server.binary import from_base64, raw, to_base64
 from indexing.server.term_fields import STRATEGIES, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
@@ -229,3 +229,28 @@ def test_conditions_are_in_the_query(conditions: list[Filter], modality: Any, k:
             wanted.append(("only", ("range", {name: {side: c.value}})))
     key = orjson.dumps
     assert sorted(map(key, said)) == sorted(map(key, wanted))
+
+
+class Pages:
+    """A transport that answers with the next of ``n`` numbered hits, as many as a request wants."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def open_pit(self, index: str, keep_alive: str) -> str:
+        return index
+
+    def close_pit(self, pit: str) -> None: ...
+
+    def request(self, method: str, path: str, body: Any) -> Any:
+        assert body["size"] > 0
+        first = body.get("search_after", [-1])[0] + 1
+        return {"hits": {"hits": [{"sort": [i]} for i in range(first, min(self.n, first + body["size"]))]}}
+
+
+@given(n=st.integers(0, 12), k=st.none() | st.integers(0, 12))
+def test_scan_gives_the_first_hits_once(n: int, k: int | None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches, "SCAN", 3)
+        transport: Any = Pages(n)
+        assert [hit["sort"][0] for hit in searches.scan(transport, "index", {}, k)] == list(range(n))[:k]
