@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
-from time import perf_counter
+from time import monotonic, perf_counter
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,12 @@ from .term_fields import EXACT, Budget
 from .transport import Json, RefusedError, Transport
 
 CANDIDATES = 4096  # hits with vectors per request
+CHOICE = 10  # candidates of a hit: among fewer that share a term the right one may be missing
+FAR = 4  # times fewer than usual share a term with a query far from them
+PATIENCE = 16  # times slower than usual a query may be for the right hits
+LASTING = 60  # seconds that the number of items that pass a filter is kept
+Plan: TypeAlias = Literal["terms", "scan", "fill"]
+"""How candidates are found: those that share a term with the query; all items that pass; or both, those first."""
 BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
@@ -36,48 +45,30 @@ class ServerIndex(Contents):
         self._budget = Budget(self._takes, transport.label)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
+        self._quick = self._vectors.quick // generation.manifest.identity.dim  # items
+        self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
-        rescore, words = request.rescore, request.words
+        modality, rescore = request.modality, request.rescore
         stages = Stages() if stages is None else stages
-        if k < 1:
-            raise BackendError(f"k must be at least 1, got {k}")
-        if words is not None:
+        if request.k < 1:
+            raise BackendError(f"k must be at least 1, got {request.k}")
+        if request.words is not None:
             self._check_words()
-        if queries.shape[1] != self._n_terms:
-            raise BackendError(f"queries have {queries.shape[1]} terms, the index has {self._n_terms}")
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
                 return self._align(request, rescore, stages)
-        numbers, bodies = [], []
-        only = self._only(modality)
-        reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
-        # Re-ranking all that match takes no scores of terms.
-        unscored = words is None and k > requests.WINDOW and reranks
-        query_of = self._strategy.matching if unscored else self._strategy.query
-        for i in range(queries.shape[0]):
-            features = self._features(queries, i, len(filters))
-            if features:
-                by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
-                bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
-                numbers.append(i)
-        results: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
-        if modality is None or self.manifest.items[modality]:
-            size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
-            for start in range(0, len(bodies), size):
-                part = slice(start, start + size)
-                try:
-                    answers = self._hits(bodies[part], k, numbers[part], rescore, stages, reranks, exact=words is None)
-                except RefusedError as error:
-                    if not reranks or "script" not in f"{error.kind} {error.reason}":
-                        raise
-                    self._reranks = False  # scripts are missing or forbidden on the server
-                    return self.search(request, stages)
-                for i, hits in zip(numbers[part], answers, strict=True):
-                    results[i] = hits
-        if only is None and self._has_other(results, modality):
+        if modality is not None and not self.manifest.items[modality]:
+            return [[] for _ in range(len(request))]
+        try:
+            results = self._hits(request, stages)
+        except RefusedError as error:
+            if not self._reranked(request) or "script" not in f"{error.kind} {error.reason}":
+                raise
+            self._reranks = False  # scripts are missing or forbidden on the server
+            return self.search(request, stages)
+        if self._only(modality) is None and self._has_other(results, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(request, stages)
         return results
@@ -91,38 +82,114 @@ class ServerIndex(Contents):
             scores[i, : len(hits)] = [hit.score for hit in hits]
         return ids, scores
 
-    def _hits(
-        self,
-        bodies: list[Json],
-        k: int,
-        numbers: list[int],
-        rescore: Rescore | None,
-        stages: Stages,
-        reranks: bool,
-        *,
-        exact: bool,
-    ) -> list[list[Hit]]:
-        if rescore is None:
-            searches = [{**body, **self._layout.hits} for body in bodies]
-            begun = perf_counter()
-            answers = self._searches.hits(searches, k) if exact else self._searches.hits(searches, k, **ALL_SHARDS)
-            begun = stages.took("postings_ms", begun)
-            if exact:
-                self._check_exact(answers)
-            results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
-            stages.took("content_ms", begun)
-            return results
-        queries = [rescore.queries.vectors[i] for i in numbers]
-        if reranks:
-            return self._rescore_there(bodies, k, queries, rescore.k, stages)
-        return self._rescore_here(bodies, k, queries, rescore.k, stages)
+    def _hits(self, request: SearchRequest, stages: Stages) -> list[list[Hit]]:
+        """Return the hits of each query, found again where its terms have too few candidates."""
+        plan, passing = self._plan(request)
+        answers = self._answers(request, range(len(request)), plan, stages)
+        few = [i for i, (_, matched) in enumerate(answers) if self._are_few(request, i, matched, passing)]
+        if few:
+            for i, answer in zip(few, self._answers(request, few, self._other(request, passing), stages), strict=True):
+                answers[i] = answer
+        return [hits for hits, _ in answers]
+
+    def _plan(self, request: SearchRequest) -> tuple[Plan, int]:
+        """Return how to find candidates, and how many items pass; 0 if the plan stays whatever it finds."""
+        if not request.planned or request.rescore is None:
+            return "terms", 0
+        passing = self._passing(request.modality, tuple(request.filters), int(monotonic() / LASTING))
+        return ("terms", passing) if passing > self._quick else ("scan", 0)
+
+    def _are_few(self, request: SearchRequest, i: int, matched: int, passing: int) -> bool:
+        """Return whether query i shares terms with so few of the ``passing`` items that others may be nearer.
+
+        So it is, too, where a filter leaves a much smaller share of such items than of all: the rest is far from the
+        query, and its nearest items need not share a term.
+        """
+        if not passing or matched < min(request.k, CHOICE * request.most, passing):
+            return bool(passing)
+        indptr, items = request.queries.indptr, max(1, sum(self.manifest.items.values()))
+        usual = int(indptr[i + 1] - indptr[i]) * self.manifest.postings / self._n_terms * passing / items
+        return bool(request.filters) and FAR * matched < usual
+
+    def _other(self, request: SearchRequest, passing: int) -> Plan:
+        """Return how to find candidates of a query whose terms find too few."""
+        return "scan" if self._reranked(request) and passing <= PATIENCE * self._quick else "fill"
+
+    def _count(self, modality: Modality | None, filters: Sequence[Filter], period: int) -> int:
+        """Return how many items pass, as it was in this ``period``."""
+        return self._total(requests.search_body(None, 0, modality, filters, layout=self._layout))
+
+    def _total(self, body: Json) -> int:
+        return int(self._searches.ask({**body, "size": 0})["hits"]["total"]["value"])
+
+    def _reranked(self, request: SearchRequest) -> bool:
+        """Return whether the server re-ranks the candidates, and not this process."""
+        return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
+
+    def _depth(self, request: SearchRequest, plan: Plan) -> int:
+        """Return the number of candidates of a query."""
+        if plan == "scan":
+            return requests.RANKED
+        return min(request.k, requests.WINDOW) if request.planned and self._reranked(request) else request.k
+
+    def _body(self, request: SearchRequest, i: int, plan: Plan) -> Json | None:
+        """Return the search for the candidates of query i; None if no item has one of its terms."""
+        if plan == "scan":
+            return requests.search_body(None, requests.RANKED, request.modality, request.filters, layout=self._layout)
+        depth, words = self._depth(request, plan), None
+        if request.words is not None:
+            words = requests.match_body(request.words.texts[i], request.words.weight)
+        features = self._features(request.queries, i, len(request.filters))
+        if plan == "fill":
+            query = self._strategy.query(features) if features else None
+            return requests.search_body(None, depth, request.modality, request.filters, query, self._layout)
+        if not features:
+            return None
+        # Re-ranking all that match takes no scores of terms.
+        unscored = words is None and depth > requests.WINDOW and self._reranked(request)
+        query = (self._strategy.matching if unscored else self._strategy.query)(features)
+        return requests.search_body(query, depth, self._only(request.modality), request.filters, words, self._layout)
+
+    def _answers(
+        self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
+    ) -> list[tuple[list[Hit], int]]:
+        """Return the hits of the queries of these ``numbers``, each with the number of items that matched."""
+        if plan != "scan" and request.queries.shape[1] != self._n_terms:
+            raise BackendError(f"queries have {request.queries.shape[1]} terms, the index has {self._n_terms}")
+        rescore, depth, reranked = request.rescore, self._depth(request, plan), self._reranked(request)
+        answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
+        bodies = [(i, body) for i in numbers if (body := self._body(request, i, plan)) is not None]
+        size = BATCH if rescore is None or reranked else max(1, CANDIDATES // depth)
+        for start in range(0, len(bodies), size):
+            part = dict(bodies[start : start + size])
+            if rescore is None:
+                pages = self._scored(list(part.values()), depth, stages, exact=request.words is None)
+            else:
+                vectors = [rescore.queries.vectors[i] for i in part]
+                rank = self._rescore_there if reranked else self._rescore_here
+                pages = rank(list(part.values()), depth, vectors, rescore.k, stages)
+            answers.update(zip(part, pages, strict=True))
+        return list(answers.values())
+
+    def _scored(self, bodies: Sequence[Json], k: int, stages: Stages, *, exact: bool) -> list[tuple[list[Hit], int]]:
+        """Have the server rank items by terms, and words unless ``exact``."""
+        begun = perf_counter()
+        searches = [{**body, **self._layout.hits} for body in bodies]
+        pages = self._searches.pages(searches, k, **({} if exact else ALL_SHARDS))
+        begun = stages.took("postings_ms", begun)
+        if exact:
+            self._check_exact(hits for hits, _ in pages)
+        answers = [(self._with_scores(hits, [float(hit["_score"]) for hit in hits]), total) for hits, total in pages]
+        stages.took("content_ms", begun)
+        return answers
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         """Fetch the concept sets of candidates, and align them here."""
         modality = request.modality
         assert modality is not None
-        results = self.search(SearchRequest(request.queries, request.k, modality, request.filters), stages)
-        stages.candidates += sum(map(len, results))
+        near = Rescore("dot", rescore.queries, request.k) if request.planned else None
+        results = self.search(replace(request, rescore=near), stages)
+        stages.candidates += 0 if request.planned else sum(map(len, results))
         begun = perf_counter()
         ranked = [
             reorder(
@@ -135,24 +202,24 @@ class ServerIndex(Contents):
 
     def _rescore_there(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[list[Hit]]:
+    ) -> list[tuple[list[Hit], int]]:
         """Have the server re-rank candidates, which returns only the best."""
         fields = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
         searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
         begun = perf_counter()
-        answers = self._searches.hits(searches, k)
+        pages = self._searches.pages(searches, k)
         begun = stages.took("postings_ms", begun)
         stages.rerank_ms = None
-        stages.candidates += candidates * len(bodies)
-        results = []
-        for query, hits in zip(queries, answers, strict=True):
+        answers = []
+        for query, (hits, total) in zip(queries, pages, strict=True):
+            stages.candidates += min(candidates, total)
             best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
             best.sort(key=BY_ID)
             best.sort(key=BY_SCORE, reverse=True)
-            results.append(best[:k])
+            answers.append((best[:k], total))
         stages.took("content_ms", begun)
-        return results
+        return answers
 
     def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
         """Return the search ``body`` for the best k of its candidates by the vector ``query``."""
@@ -160,47 +227,53 @@ class ServerIndex(Contents):
         return requests.rerank_body(body, self._vectors, query, candidates)
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
-        k, filters, rescore = search.k, search.filters, search.rescore
-        most = k if rescore is None else rescore.k
-        if most > requests.WINDOW:
-            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
+        rescore = search.rescore
+        if search.most > requests.WINDOW:
+            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for fewer")
         if rescore is not None and rescore.metric != "dot":
             raise BackendError(f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot")
         if rescore is not None and not self.generation.state.unit:
             raise BackendError(
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
             )
-        features = self._features(search.queries, 0, len(filters))
-        if not features:
+        plan, passing = self._plan(search)
+        body = self._body(search, 0, plan)
+        if passing and self._are_few(search, 0, 0 if body is None else self._total(body), passing):
+            plan = self._other(search, passing)
+            body = self._body(search, 0, plan)
+        if body is None:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        body = requests.search_body(self._strategy.query(features), k, search.modality, filters, layout=self._layout)
         fields = {"_source": self._layout.source_fields}
         if rescore is None:
             body |= fields
         else:
-            body = self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
+            depth = self._depth(search, plan)
+            body = self._reranking(body, rescore.queries.vectors[0], depth, rescore.k, fields)
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
     def _rescore_here(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[list[Hit]]:
+    ) -> list[tuple[list[Hit], int]]:
         """Fetch candidates with their vectors, and re-rank them here."""
         fields = self._vectors.hit_fields
         ranked = []
         begun = perf_counter()
-        answers = self._searches.hits([{**body, **fields} for body in bodies], candidates)
+        pages = self._searches.pages([{**body, **fields} for body in bodies], candidates)
         begun = stages.took("postings_ms", begun)
-        self._check_exact(answers)
-        for query, hits in zip(queries, answers, strict=True):
+        self._check_exact(hits for hits, _ in pages)
+        for query, (hits, _) in zip(queries, pages, strict=True):
             rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
             scores = dot(query, self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
             ranked.append(reorder(rows, scores, k))
             stages.candidates += len(rows)
         begun = stages.took("rerank_ms", begun)
         items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        results = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        answers = [
+            ([Hit(next(items), hit.score) for hit in hits], total)
+            for hits, (_, total) in zip(ranked, pages, strict=True)
+        ]
         stages.took("content_ms", begun)
-        return results
+        return answers
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -213,8 +286,8 @@ class ServerIndex(Contents):
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
         searches = [{**body, **self._layout.hits} for body in bodies]
-        answers = self._searches.hits(searches, k, **ALL_SHARDS)
-        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        pages = self._searches.pages(searches, k, **ALL_SHARDS)
+        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits, _ in pages]
         if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)

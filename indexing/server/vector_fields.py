@@ -72,6 +72,8 @@ class VectorField(ABC):
     """Whether it stores vectors of length 1 only."""
     in_source = False
     """Whether _source has to be whole, since the field is read from there."""
+    quick = 1 << 20
+    """Components that a server compares about as quickly as it finds and re-ranks candidates."""
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
@@ -165,6 +167,7 @@ class DenseByte(VectorField):
     name = "byte"
     exact = False
     unit = True
+    quick = 1 << 21
 
     def mapping(self, dim: int) -> Json:
         flat = {"similarity": "cosine", "index_options": {"type": "flat"}}
@@ -217,6 +220,7 @@ class KnnByte(VectorField):
     exact = False
     unit = True
     in_source = True
+    quick = 1 << 21
 
     def mapping(self, dim: int) -> Json:
         # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.
