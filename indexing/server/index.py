@@ -61,10 +61,11 @@ class ServerIndex(Contents):
                 return self._align(request, rescore, stages)
         if modality is not None and not self.manifest.items[modality]:
             return [[] for _ in range(len(request))]
+        reranked = self._reranked(request)
         try:
             results = self._hits(request, stages)
         except RefusedError as error:
-            if not self._reranked(request) or "script" not in f"{error.kind} {error.reason}":
+            if not reranked or "script" not in f"{error.kind} {error.reason}":
                 raise
             self._reranks = False  # scripts are missing or forbidden on the server
             return self.search(request, stages)
