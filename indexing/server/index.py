@@ -121,7 +121,9 @@ class ServerIndex(Contents):
         return self._total(requests.search_body(None, 0, modality, filters, layout=self._layout))
 
     def _total(self, body: Json) -> int:
-        return int(self._searches.ask({**body, "size": 0})["hits"]["total"]["value"])
+        """Return how many items match the search ``body``."""
+        counted = {"query": body["query"], "size": 0, "track_total_hits": True}
+        return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
     def _reranked(self, request: SearchRequest) -> bool:
         """Return whether the server re-ranks the candidates, and not this process."""
@@ -133,23 +135,25 @@ class ServerIndex(Contents):
             return requests.RANKED
         return min(request.k, requests.WINDOW) if request.planned and self._reranked(request) else request.k
 
-    def _body(self, request: SearchRequest, i: int, plan: Plan) -> Json | None:
-        """Return the search for the candidates of query i; None if no item has one of its terms."""
-        if plan == "scan":
-            return requests.search_body(None, requests.RANKED, request.modality, request.filters, layout=self._layout)
-        depth, words = self._depth(request, plan), None
+    def _body(self, request: SearchRequest, i: int, plan: Plan, only: Modality | None, fields: Json) -> Json | None:
+        """Return the search for query i, with ``fields`` of its hits; None if no item has one of its terms."""
+        depth, rescore, must, may = self._depth(request, plan), request.rescore, None, None
+        reranked = self._reranked(request)
         if request.words is not None:
-            words = requests.match_body(request.words.texts[i], request.words.weight)
-        features = self._features(request.queries, i, len(request.filters))
-        if plan == "fill":
-            query = self._strategy.query(features) if features else None
-            return requests.search_body(None, depth, request.modality, request.filters, query, self._layout)
-        if not features:
+            may = requests.match_body(request.words.texts[i], request.words.weight)
+        if plan != "scan" and (features := self._features(request.queries, i, len(request.filters))):
+            # Re-ranking all that match takes no scores of terms.
+            unscored = reranked and may is None and depth > requests.WINDOW
+            must = (self._strategy.matching if unscored else self._strategy.query)(features)
+        if plan != "terms":
+            must, may = None, must
+        elif must is None:
             return None
-        # Re-ranking all that match takes no scores of terms.
-        unscored = words is None and depth > requests.WINDOW and self._reranked(request)
-        query = (self._strategy.matching if unscored else self._strategy.query)(features)
-        return requests.search_body(query, depth, self._only(request.modality), request.filters, words, self._layout)
+        body = requests.search_body(must, depth, only, request.filters, may, self._layout) | fields
+        if rescore is None or not reranked:
+            return body
+        body["size"] = min(rescore.k, depth)
+        return requests.rerank_body(body, self._vectors, rescore.queries.vectors[i], depth)
 
     def _answers(
         self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
@@ -158,31 +162,49 @@ class ServerIndex(Contents):
         if plan != "scan" and request.queries.shape[1] != self._n_terms:
             raise BackendError(f"queries have {request.queries.shape[1]} terms, the index has {self._n_terms}")
         rescore, depth, reranked = request.rescore, self._depth(request, plan), self._reranked(request)
+        fields, size, most = self._layout.hits, BATCH, request.most if reranked else depth
+        only = self._only(request.modality) if plan == "terms" else request.modality
+        if rescore is not None and not reranked:
+            fields, size = self._vectors.hit_fields, max(1, CANDIDATES // depth)
+        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
-        bodies = [(i, body) for i in numbers if (body := self._body(request, i, plan)) is not None]
-        size = BATCH if rescore is None or reranked else max(1, CANDIDATES // depth)
         for start in range(0, len(bodies), size):
-            part = dict(bodies[start : start + size])
+            part, begun = list(bodies)[start : start + size], perf_counter()
+            searches, params = [bodies[i] for i in part], {} if request.words is None else ALL_SHARDS
+            pages = self._searches.pages(searches, most, **params)
+            begun = stages.took("postings_ms", begun)
+            found, totals = [hits for hits, _ in pages], [total for _, total in pages]
+            if not reranked and request.words is None:
+                self._check_exact(found)
             if rescore is None:
-                pages = self._scored(list(part.values()), depth, stages, exact=request.words is None)
+                ranked = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in found]
+            elif reranked:
+                stages.rerank_ms = None
+                stages.candidates += sum(min(depth, total) for total in totals)
+                ranked = [self._best(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
             else:
-                vectors = [rescore.queries.vectors[i] for i in part]
-                rank = self._rescore_there if reranked else self._rescore_here
-                pages = rank(list(part.values()), depth, vectors, rescore.k, stages)
-            answers.update(zip(part, pages, strict=True))
+                ranked = [self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
+                stages.candidates += sum(map(len, found))
+                begun = stages.took("rerank_ms", begun)
+                items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+                ranked = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+            stages.took("content_ms", begun)
+            answers.update(zip(part, zip(ranked, totals, strict=True), strict=True))
         return list(answers.values())
 
-    def _scored(self, bodies: Sequence[Json], k: int, stages: Stages, *, exact: bool) -> list[tuple[list[Hit], int]]:
-        """Have the server rank items by terms, and words unless ``exact``."""
-        begun = perf_counter()
-        searches = [{**body, **self._layout.hits} for body in bodies]
-        pages = self._searches.pages(searches, k, **({} if exact else ALL_SHARDS))
-        begun = stages.took("postings_ms", begun)
-        if exact:
-            self._check_exact(hits for hits, _ in pages)
-        answers = [(self._with_scores(hits, [float(hit["_score"]) for hit in hits]), total) for hits, total in pages]
-        stages.took("content_ms", begun)
-        return answers
+    def _best(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
+        """Return the best hits of query i by the scores of the server, which re-ranked them."""
+        scores = self._vectors.products([hit["_score"] for hit in hits], rescore.queries.vectors[i])
+        best = self._with_scores(hits, scores)
+        best.sort(key=BY_ID)
+        best.sort(key=BY_SCORE, reverse=True)
+        return best[: rescore.k]
+
+    def _rescore(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
+        """Return the best candidates of query i, which were fetched with their vectors; their ids alone."""
+        rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+        scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
+        return reorder(rows, scores, rescore.k)
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         """Fetch the concept sets of candidates, and align them here."""
@@ -201,32 +223,6 @@ class ServerIndex(Contents):
         stages.took("rerank_ms", begun)
         return ranked
 
-    def _rescore_there(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[tuple[list[Hit], int]]:
-        """Have the server re-rank candidates, which returns only the best."""
-        fields = self._layout.hits
-        pairs = zip(bodies, queries, strict=True)
-        searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
-        begun = perf_counter()
-        pages = self._searches.pages(searches, k)
-        begun = stages.took("postings_ms", begun)
-        stages.rerank_ms = None
-        answers = []
-        for query, (hits, total) in zip(queries, pages, strict=True):
-            stages.candidates += min(candidates, total)
-            best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
-            best.sort(key=BY_ID)
-            best.sort(key=BY_SCORE, reverse=True)
-            answers.append((best[:k], total))
-        stages.took("content_ms", begun)
-        return answers
-
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
-        """Return the search ``body`` for the best k of its candidates by the vector ``query``."""
-        body = {**body, **fields, "size": min(k, candidates)}
-        return requests.rerank_body(body, self._vectors, query, candidates)
-
     def request(self, search: SearchRequest) -> requests.HttpRequest:
         rescore = search.rescore
         if search.most > requests.WINDOW:
@@ -238,43 +234,13 @@ class ServerIndex(Contents):
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
             )
         plan, passing = self._plan(search)
-        body = self._body(search, 0, plan)
-        if passing and self._are_few(search, 0, 0 if body is None else self._total(body), passing):
-            plan = self._other(search, passing)
-            body = self._body(search, 0, plan)
+        fields = {"_source": self._layout.source_fields}
+        body = self._body(search, 0, plan, search.modality, fields)
+        if self._are_few(search, 0, 0 if body is None or not passing else self._total(body), passing):
+            body = self._body(search, 0, self._other(search, passing), search.modality, fields)
         if body is None:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        fields = {"_source": self._layout.source_fields}
-        if rescore is None:
-            body |= fields
-        else:
-            depth = self._depth(search, plan)
-            body = self._reranking(body, rescore.queries.vectors[0], depth, rescore.k, fields)
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
-
-    def _rescore_here(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[tuple[list[Hit], int]]:
-        """Fetch candidates with their vectors, and re-rank them here."""
-        fields = self._vectors.hit_fields
-        ranked = []
-        begun = perf_counter()
-        pages = self._searches.pages([{**body, **fields} for body in bodies], candidates)
-        begun = stages.took("postings_ms", begun)
-        self._check_exact(hits for hits, _ in pages)
-        for query, (hits, _) in zip(queries, pages, strict=True):
-            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = dot(query, self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
-            ranked.append(reorder(rows, scores, k))
-            stages.candidates += len(rows)
-        begun = stages.took("rerank_ms", begun)
-        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        answers = [
-            ([Hit(next(items), hit.score) for hit in hits], total)
-            for hits, (_, total) in zip(ranked, pages, strict=True)
-        ]
-        stages.took("content_ms", begun)
-        return answers
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
