@@ -45,7 +45,7 @@ class ServerIndex(Contents):
         self._budget = Budget(self._takes, transport.label)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
-        self._quick = self._vectors.quick // generation.manifest.identity.dim  # items
+        self._quick = min(self._vectors.quick // generation.manifest.identity.dim, requests.WINDOW)  # items
         self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:

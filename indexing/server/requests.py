@@ -249,7 +249,7 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
 def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
     """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products of their vectors.
 
-    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
+    If ``candidates`` exceeds ``WINDOW``, all documents that match are.
     """
     unsorted = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
     if candidates > WINDOW:

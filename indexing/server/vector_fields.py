@@ -72,7 +72,7 @@ class VectorField(ABC):
     """Whether it stores vectors of length 1 only."""
     in_source = False
     """Whether _source has to be whole, since the field is read from there."""
-    quick = 1 << 20
+    quick = 1 << 22
     """Components that a server compares about as quickly as it finds and re-ranks candidates."""
 
     def at(self, path: str, dtype: str) -> VectorField:
@@ -142,6 +142,7 @@ class Binary(VectorField):
     """The bytes of the vectors in binary doc values, scored by a script: exact, on every server."""
 
     name = "binary"
+    quick = 1 << 21
 
     def mapping(self, dim: int) -> Json:
         return {"type": "binary", "doc_values": True}
@@ -161,13 +162,12 @@ class DenseByte(VectorField):
     """A byte per component in Elasticsearch's dense_vector: each vector is divided by its largest component, times 127.
 
     The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It searches
-    without a graph among the documents that share a term with the query.
+    without a graph.
     """
 
     name = "byte"
     exact = False
     unit = True
-    quick = 1 << 21
 
     def mapping(self, dim: int) -> Json:
         flat = {"similarity": "cosine", "index_options": {"type": "flat"}}
@@ -220,7 +220,6 @@ class KnnByte(VectorField):
     exact = False
     unit = True
     in_source = True
-    quick = 1 << 21
 
     def mapping(self, dim: int) -> Json:
         # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.

@@ -18,7 +18,7 @@ from boc.vectors import unit_rows
 from indexing.server import index as server_index
 from indexing.server.index import ServerIndex
 from indexing.server.requests import dumps
-from indexing.server.vector_fields import VectorField
+from indexing.server.vector_fields import Binary
 from tests.oracles import new_manifest, picture, random_terms, sentence
 from tests.servers.fixtures import SHARED, address, kinds
 
@@ -61,7 +61,7 @@ def test_hits_are_the_right_ones(
     products = vectors[:N] @ queries.vectors.T
     # All items are few; some filters leave few, and the rest is scanned if terms find too few; nothing is ever scanned.
     for quick, patience in ((N, 1), (FEW, N), (0, 0)):
-        monkeypatch.setattr(VectorField, "quick", quick * DIM)
+        monkeypatch.setattr(Binary, "quick", quick * DIM)
         monkeypatch.setattr(server_index, "PATIENCE", patience)
         index = backend.open(name)
         assert isinstance(index, ServerIndex)
@@ -95,7 +95,7 @@ def test_hits_are_the_right_ones(
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_items_added_meanwhile_are_found(server: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VectorField, "quick", FEW * DIM)
+    monkeypatch.setattr(Binary, "quick", FEW * DIM)
     backend, rows = plugins.backend(address(server, replicas=0)), VECTORS.astype(np.float16).astype(np.float32)
     manifest = replace(new_manifest(TERMS, DIM, dtype="float16"), fields={"n": "integer"})
     with backend.create(name, manifest, {}) as writer:
