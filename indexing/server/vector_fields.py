@@ -142,7 +142,7 @@ class Binary(VectorField):
     """The bytes of the vectors in binary doc values, scored by a script: exact, on every server."""
 
     name = "binary"
-    quick = 1 << 21
+    quick = 1 << 20
 
     def mapping(self, dim: int) -> Json:
         return {"type": "binary", "doc_values": True}
