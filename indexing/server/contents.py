@@ -109,8 +109,8 @@ class Contents:
             part = names[start : start + BATCH]
             conditions = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
             bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in conditions]
-            answers = self._searches.hits([{**body, "_source": False} for body in bodies], 1)
-            used |= {name for name, hits in zip(part, answers, strict=True) if hits}
+            pages = self._searches.pages([{**body, "_source": False} for body in bodies], 1)
+            used |= {name for name, (hits, _) in zip(part, pages, strict=True) if hits}
         return used
 
     def sizes(self) -> dict[str, int]:

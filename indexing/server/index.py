@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
-from time import perf_counter
+from time import monotonic, perf_counter
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,12 @@ from .term_fields import EXACT, Budget
 from .transport import Json, RefusedError, Transport
 
 CANDIDATES = 4096  # hits with vectors per request
+CHOICE = 10  # candidates of a hit: among fewer that share a term the right one may be missing
+FAR = 4  # times fewer than usual share a term with a query far from them
+PATIENCE = 16  # times slower than usual a query may be for the right hits
+LASTING = 60  # seconds that the number of items that pass a filter is kept
+Plan: TypeAlias = Literal["terms", "scan", "fill"]
+"""How candidates are found: those that share a term with the query; all items that pass; or both, those first."""
 BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
@@ -36,48 +45,31 @@ class ServerIndex(Contents):
         self._budget = Budget(self._takes, transport.label)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
+        self._quick = min(self._vectors.quick // generation.manifest.identity.dim, requests.WINDOW)  # items
+        self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
-        rescore, words = request.rescore, request.words
+        modality, rescore = request.modality, request.rescore
         stages = Stages() if stages is None else stages
-        if k < 1:
-            raise BackendError(f"k must be at least 1, got {k}")
-        if words is not None:
+        if request.k < 1:
+            raise BackendError(f"k must be at least 1, got {request.k}")
+        if request.words is not None:
             self._check_words()
-        if queries.shape[1] != self._n_terms:
-            raise BackendError(f"queries have {queries.shape[1]} terms, the index has {self._n_terms}")
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
             if rescore.metric != "dot":
                 return self._align(request, rescore, stages)
-        numbers, bodies = [], []
-        only = self._only(modality)
-        reranks = self._reranks and rescore is not None and rescore.k <= requests.WINDOW
-        # Re-ranking all that match takes no scores of terms.
-        unscored = words is None and k > requests.WINDOW and reranks
-        query_of = self._strategy.matching if unscored else self._strategy.query
-        for i in range(queries.shape[0]):
-            features = self._features(queries, i, len(filters))
-            if features:
-                by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
-                bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
-                numbers.append(i)
-        results: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
-        if modality is None or self.manifest.items[modality]:
-            size = BATCH if rescore is None or reranks else max(1, CANDIDATES // k)
-            for start in range(0, len(bodies), size):
-                part = slice(start, start + size)
-                try:
-                    answers = self._hits(bodies[part], k, numbers[part], rescore, stages, reranks, exact=words is None)
-                except RefusedError as error:
-                    if not reranks or "script" not in f"{error.kind} {error.reason}":
-                        raise
-                    self._reranks = False  # scripts are missing or forbidden on the server
-                    return self.search(request, stages)
-                for i, hits in zip(numbers[part], answers, strict=True):
-                    results[i] = hits
-        if only is None and self._has_other(results, modality):
+        if modality is not None and not self.manifest.items[modality]:
+            return [[] for _ in range(len(request))]
+        reranked = self._reranked(request)
+        try:
+            results = self._hits(request, stages)
+        except RefusedError as error:
+            if not reranked or "script" not in f"{error.kind} {error.reason}":
+                raise
+            self._reranks = False  # scripts are missing or forbidden on the server
+            return self.search(request, stages)
+        if self._only(modality) is None and self._has_other(results, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(request, stages)
         return results
@@ -91,38 +83,136 @@ class ServerIndex(Contents):
             scores[i, : len(hits)] = [hit.score for hit in hits]
         return ids, scores
 
-    def _hits(
-        self,
-        bodies: list[Json],
-        k: int,
-        numbers: list[int],
-        rescore: Rescore | None,
-        stages: Stages,
-        reranks: bool,
-        *,
-        exact: bool,
-    ) -> list[list[Hit]]:
-        if rescore is None:
-            searches = [{**body, **self._layout.hits} for body in bodies]
-            begun = perf_counter()
-            answers = self._searches.hits(searches, k) if exact else self._searches.hits(searches, k, **ALL_SHARDS)
+    def _hits(self, request: SearchRequest, stages: Stages) -> list[list[Hit]]:
+        """Return the hits of each query, found again where its terms have too few candidates."""
+        plan, passing = self._plan(request)
+        answers = self._answers(request, range(len(request)), plan, stages)
+        few = [i for i, (_, matched) in enumerate(answers) if self._are_few(request, i, matched, passing)]
+        if few:
+            for i, answer in zip(few, self._answers(request, few, self._other(request, passing), stages), strict=True):
+                answers[i] = answer
+        return [hits for hits, _ in answers]
+
+    def _plan(self, request: SearchRequest) -> tuple[Plan, int]:
+        """Return how to find candidates, and how many items pass; 0 if the plan stays whatever it finds."""
+        if not request.planned or request.rescore is None:
+            return "terms", 0
+        passing = self._passing(request.modality, tuple(request.filters), int(monotonic() / LASTING))
+        return ("terms", passing) if passing > self._quick else ("scan", 0)
+
+    def _are_few(self, request: SearchRequest, i: int, matched: int, passing: int) -> bool:
+        """Return whether query i shares terms with so few of the ``passing`` items that others may be nearer.
+
+        So it is, too, where a filter leaves a much smaller share of such items than of all: the rest is far from the
+        query, and its nearest items need not share a term.
+        """
+        if not passing or matched < min(request.k, CHOICE * request.most, passing):
+            return bool(passing)
+        indptr, items = request.queries.indptr, max(1, sum(self.manifest.items.values()))
+        usual = int(indptr[i + 1] - indptr[i]) * self.manifest.postings / self._n_terms * passing / items
+        return bool(request.filters) and FAR * matched < usual
+
+    def _other(self, request: SearchRequest, passing: int) -> Plan:
+        """Return how to find candidates of a query whose terms find too few."""
+        return "scan" if self._reranked(request) and passing <= PATIENCE * self._quick else "fill"
+
+    def _count(self, modality: Modality | None, filters: Sequence[Filter], period: int) -> int:
+        """Return how many items pass, as it was in this ``period``."""
+        return self._total(requests.search_body(None, 0, modality, filters, layout=self._layout))
+
+    def _total(self, body: Json) -> int:
+        """Return how many items match the search ``body``."""
+        counted = {"query": body["query"], "size": 0, "track_total_hits": True}
+        return int(self._searches.ask(counted)["hits"]["total"]["value"])
+
+    def _reranked(self, request: SearchRequest) -> bool:
+        """Return whether the server re-ranks the candidates, and not this process."""
+        return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
+
+    def _depth(self, request: SearchRequest, plan: Plan) -> int:
+        """Return the number of candidates of a query."""
+        if plan == "scan":
+            return requests.RANKED
+        return min(request.k, requests.WINDOW) if request.planned and self._reranked(request) else request.k
+
+    def _body(self, request: SearchRequest, i: int, plan: Plan, only: Modality | None, fields: Json) -> Json | None:
+        """Return the search for query i, with ``fields`` of its hits; None if no item has one of its terms."""
+        depth, rescore, must, may = self._depth(request, plan), request.rescore, None, None
+        reranked = self._reranked(request)
+        if request.words is not None:
+            may = requests.match_body(request.words.texts[i], request.words.weight)
+        if plan != "scan" and (features := self._features(request.queries, i, len(request.filters))):
+            # Re-ranking all that match takes no scores of terms.
+            unscored = reranked and may is None and depth > requests.WINDOW
+            must = (self._strategy.matching if unscored else self._strategy.query)(features)
+        if plan != "terms":
+            must, may = None, must
+        elif must is None:
+            return None
+        body = requests.search_body(must, depth, only, request.filters, may, self._layout) | fields
+        if rescore is None or not reranked:
+            return body
+        body["size"] = min(rescore.k, depth)
+        return requests.rerank_body(body, self._vectors, rescore.queries.vectors[i], depth)
+
+    def _answers(
+        self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
+    ) -> list[tuple[list[Hit], int]]:
+        """Return the hits of the queries of these ``numbers``, each with the number of items that matched."""
+        if plan != "scan" and request.queries.shape[1] != self._n_terms:
+            raise BackendError(f"queries have {request.queries.shape[1]} terms, the index has {self._n_terms}")
+        rescore, depth, reranked = request.rescore, self._depth(request, plan), self._reranked(request)
+        fields, size, most = self._layout.hits, BATCH, request.most if reranked else depth
+        only = self._only(request.modality) if plan == "terms" else request.modality
+        if rescore is not None and not reranked:
+            fields, size = self._vectors.hit_fields, max(1, CANDIDATES // depth)
+        bodies = {i: body for i in numbers if (body := self._body(request, i, plan, only, fields))}
+        answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
+        for start in range(0, len(bodies), size):
+            part, begun = list(bodies)[start : start + size], perf_counter()
+            searches, params = [bodies[i] for i in part], {} if request.words is None else ALL_SHARDS
+            pages = self._searches.pages(searches, most, **params)
             begun = stages.took("postings_ms", begun)
-            if exact:
-                self._check_exact(answers)
-            results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+            found, totals = [hits for hits, _ in pages], [total for _, total in pages]
+            if not reranked and request.words is None:
+                self._check_exact(found)
+            if rescore is None:
+                ranked = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in found]
+            elif reranked:
+                stages.rerank_ms = None
+                stages.candidates += sum(min(depth, total) for total in totals)
+                ranked = [self._best(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
+            else:
+                ranked = [self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
+                stages.candidates += sum(map(len, found))
+                begun = stages.took("rerank_ms", begun)
+                items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+                ranked = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
             stages.took("content_ms", begun)
-            return results
-        queries = [rescore.queries.vectors[i] for i in numbers]
-        if reranks:
-            return self._rescore_there(bodies, k, queries, rescore.k, stages)
-        return self._rescore_here(bodies, k, queries, rescore.k, stages)
+            answers.update(zip(part, zip(ranked, totals, strict=True), strict=True))
+        return list(answers.values())
+
+    def _best(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
+        """Return the best hits of query i by the scores of the server, which re-ranked them."""
+        scores = self._vectors.products([hit["_score"] for hit in hits], rescore.queries.vectors[i])
+        best = self._with_scores(hits, scores)
+        best.sort(key=BY_ID)
+        best.sort(key=BY_SCORE, reverse=True)
+        return best[: rescore.k]
+
+    def _rescore(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
+        """Return the best candidates of query i, which were fetched with their vectors; their ids alone."""
+        rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+        scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
+        return reorder(rows, scores, rescore.k)
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
         """Fetch the concept sets of candidates, and align them here."""
         modality = request.modality
         assert modality is not None
-        results = self.search(SearchRequest(request.queries, request.k, modality, request.filters), stages)
-        stages.candidates += sum(map(len, results))
+        near = Rescore("dot", rescore.queries, request.k) if request.planned else None
+        results = self.search(replace(request, rescore=near), stages)
+        stages.candidates += 0 if request.planned else sum(map(len, results))
         begun = perf_counter()
         ranked = [
             reorder(
@@ -133,74 +223,24 @@ class ServerIndex(Contents):
         stages.took("rerank_ms", begun)
         return ranked
 
-    def _rescore_there(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[list[Hit]]:
-        """Have the server re-rank candidates, which returns only the best."""
-        fields = self._layout.hits
-        pairs = zip(bodies, queries, strict=True)
-        searches = [self._reranking(*pair, candidates, k, fields) for pair in pairs]
-        begun = perf_counter()
-        answers = self._searches.hits(searches, k)
-        begun = stages.took("postings_ms", begun)
-        stages.rerank_ms = None
-        stages.candidates += candidates * len(bodies)
-        results = []
-        for query, hits in zip(queries, answers, strict=True):
-            best = self._with_scores(hits, self._vectors.products([hit["_score"] for hit in hits], query))
-            best.sort(key=BY_ID)
-            best.sort(key=BY_SCORE, reverse=True)
-            results.append(best[:k])
-        stages.took("content_ms", begun)
-        return results
-
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, fields: Json) -> Json:
-        """Return the search ``body`` for the best k of its candidates by the vector ``query``."""
-        body = {**body, **fields, "size": min(k, candidates)}
-        return requests.rerank_body(body, self._vectors, query, candidates)
-
     def request(self, search: SearchRequest) -> requests.HttpRequest:
-        k, filters, rescore = search.k, search.filters, search.rescore
-        most = k if rescore is None else rescore.k
-        if most > requests.WINDOW:
-            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
+        rescore = search.rescore
+        if search.most > requests.WINDOW:
+            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for fewer")
         if rescore is not None and rescore.metric != "dot":
             raise BackendError(f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot")
         if rescore is not None and not self.generation.state.unit:
             raise BackendError(
                 f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
             )
-        features = self._features(search.queries, 0, len(filters))
-        if not features:
-            raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        body = requests.search_body(self._strategy.query(features), k, search.modality, filters, layout=self._layout)
+        plan, passing = self._plan(search)
         fields = {"_source": self._layout.source_fields}
-        if rescore is None:
-            body |= fields
-        else:
-            body = self._reranking(body, rescore.queries.vectors[0], k, rescore.k, fields)
+        body = self._body(search, 0, plan, search.modality, fields)
+        if self._are_few(search, 0, 0 if body is None or not passing else self._total(body), passing):
+            body = self._body(search, 0, self._other(search, passing), search.modality, fields)
+        if body is None:
+            raise BackendError("the query has no terms, so it finds nothing; ask for something else")
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
-
-    def _rescore_here(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
-    ) -> list[list[Hit]]:
-        """Fetch candidates with their vectors, and re-rank them here."""
-        fields = self._vectors.hit_fields
-        ranked = []
-        begun = perf_counter()
-        answers = self._searches.hits([{**body, **fields} for body in bodies], candidates)
-        begun = stages.took("postings_ms", begun)
-        self._check_exact(answers)
-        for query, hits in zip(queries, answers, strict=True):
-            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = dot(query, self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
-            ranked.append(reorder(rows, scores, k))
-            stages.candidates += len(rows)
-        begun = stages.took("rerank_ms", begun)
-        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        results = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
-        stages.took("content_ms", begun)
-        return results
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -213,8 +253,8 @@ class ServerIndex(Contents):
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
         searches = [{**body, **self._layout.hits} for body in bodies]
-        answers = self._searches.hits(searches, k, **ALL_SHARDS)
-        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        pages = self._searches.pages(searches, k, **ALL_SHARDS)
+        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits, _ in pages]
         if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)

@@ -50,6 +50,7 @@ ALL = {"enabled": True, "includes": [], "excludes": []}
 LONGEST = 512  # bytes of an _id
 PACKED = 32_000  # bytes of an item in its own field; Lucene takes 32,766
 WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
+RANKED = WINDOW + 1  # candidates: all that match are ranked by their vectors
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -248,7 +249,7 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
 def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
     """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products of their vectors.
 
-    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
+    If ``candidates`` exceeds ``WINDOW``, all documents that match are.
     """
     unsorted = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
     if candidates > WINDOW:
@@ -259,21 +260,24 @@ def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], can
 
 
 def search_body(
-    query: Json,
+    query: Json | None,
     k: int,
     modality: Modality | None = None,
     filters: Sequence[Filter] = (),
-    words: Json | None = None,
+    extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best by ``query`` (plus the score of ``words``), ties by id."""
+    """Return the search for the k best by ``query``, plus the score of what need not match, ``extra``, ties by id. All
+    items that fulfil the conditions match None."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
+    elif query is None:
+        conditions.append({"exists": {"field": layout.own("modality")}})
     must_not = [c["bool"]["must_not"] for c in conditions if "bool" in c]
-    clauses: Json = {"must": [query]}
-    if words is not None:
-        clauses["should"] = [words]
+    clauses: Json = {} if query is None else {"must": [query]}
+    if extra is not None:
+        clauses["should"] = [extra]
     if conditions:
         clauses["filter"] = [c for c in conditions if "bool" not in c]
     if must_not:

@@ -41,26 +41,28 @@ class Searches:
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
         return check_answer(self._transport, self._transport.search(path, body))
 
-    def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
-        """Return at most k hits for each body; asked again if a node stopped amid the search."""
+    def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
+        """Return at most k hits for each body, and how many documents match, of more than ``WINDOW`` hits their number.
+        Asked again if a node stopped amid the search."""
         for pause in self._pauses:
             try:
-                return self._hits(bodies, k, **params)
+                return self._pages(bodies, k, **params)
             except RefusedError as error:
                 if error.kind not in GONE:
                     raise
             sleep(pause)
-        return self._hits(bodies, k, **params)
+        return self._pages(bodies, k, **params)
 
-    def _hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
+    def _pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         if k > WINDOW:
-            return [list(scan(self._transport, self._target, body, k)) for body in bodies]
+            scans = [list(scan(self._transport, self._target, body, k)) for body in bodies]
+            return [(hits, len(hits)) for hits in scans]
         if len(bodies) == 1:
-            return [self.ask(bodies[0], **params)["hits"]["hits"]]
+            return [_page(self.ask(bodies[0], **params))]
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [check_answer(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
+        return [_page(check_answer(self._transport, each)) for each in answer["responses"]]
 
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
         """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
@@ -88,6 +90,10 @@ class Searches:
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
+
+
+def _page(answer: Json) -> tuple[list[Json], int]:
+    return answer["hits"]["hits"], answer["hits"]["total"]["value"]
 
 
 def stored_arrays(

@@ -72,6 +72,8 @@ class VectorField(ABC):
     """Whether it stores vectors of length 1 only."""
     in_source = False
     """Whether _source has to be whole, since the field is read from there."""
+    quick = 1 << 22
+    """Components that a server compares about as quickly as it finds and re-ranks candidates."""
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field of another name, of vectors of ``dtype``."""
@@ -140,6 +142,7 @@ class Binary(VectorField):
     """The bytes of the vectors in binary doc values, scored by a script: exact, on every server."""
 
     name = "binary"
+    quick = 1 << 20
 
     def mapping(self, dim: int) -> Json:
         return {"type": "binary", "doc_values": True}
@@ -159,7 +162,7 @@ class DenseByte(VectorField):
     """A byte per component in Elasticsearch's dense_vector: each vector is divided by its largest component, times 127.
 
     The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It searches
-    without a graph among the documents that share a term with the query.
+    without a graph.
     """
 
     name = "byte"

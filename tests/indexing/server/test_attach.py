@@ -134,13 +134,14 @@ def check_searches(at: str, name: str, keys: list[str], vectors: NDArray[np.floa
     some: list[tuple[list[str], Callable[[int], bool]]] = [
         ([], lambda n: True),
         (["maker.name=Å", "number>=100", "price<300"], lambda n: n % 2 == 0 and 100 <= n < 2100),
+        (["maker.name=B", "number<12"], lambda n: n % 2 == 1 and n < 12),
         (["added>=2025-01", "sold=false", "title.raw!=x"], lambda n: n % 10 >= 5 and n % 2 == 1),
     ]
     for i in (3, 50):
         for conditions, fits in some:
             filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
             query = Embeddings("image", vectors[i : i + 1])
-            hits = searcher.search_vectors(query, k=8, rm=400, filters=filters)[0]
+            hits = searcher.search_vectors(query, k=8, filters=filters)[0]
             order = [n for n in np.argsort(-(stored @ vectors[i]), kind="stable").tolist() if fits(n)][:8]
             assert [hit.item.id for hit in hits] == [keys[n] for n in order]
             assert [hit.score for hit in hits] == pytest.approx((stored[order] @ vectors[i]).tolist(), abs=1e-4)
