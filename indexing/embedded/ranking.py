@@ -5,8 +5,8 @@ results: alignments, scores that count words, scores of 2**32 and more, and all 
 
 A request whose budgets nobody gave by hand is planned. Where few rows pass its conditions, all are compared with the
 query, which is as quick as reading posting lists, and exact. Where more pass and fewer candidates than ``_enough``
-share a term with the query, all are compared too, by compact codes first: under a filter that has nothing to do with
-the query, the nearest of the rows that pass are not among the nearest of all.
+share a term with the query, all are compared too, by compact codes first: what passes a filter may lie far from the
+query, and then shares few terms with it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Best(NamedTuple):
 
 
 class Ranking:
-    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
+    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``; of ``base`` rows if the masks
+    are filters."""
 
     def __init__(
         self,
@@ -58,11 +59,13 @@ class Ranking:
         dim: int,
         shortlist: Shortlist | None,
         scanned: int = SCANNED,
+        base: int | None = None,
     ) -> None:
         self.parts = parts
         self.masks = masks
         self._shortlist = shortlist
         self._few = max(1, scanned // max(1, dim))
+        self._base = base
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
@@ -80,7 +83,7 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             queries = request.code or request.queries
-            plan = (self._few, _enough(request)) if request.planned and rescore is not None else ()
+            plan = (self._few, self._enough(request)) if request.planned and rescore is not None else ()
             best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request), *plan)
         if best is None:
             return self._step_by_step(request, matching, Stages() if stages is None else stages)
@@ -97,6 +100,23 @@ class Ranking:
         if self._shortlist is None or request.rescore is None or request.modality is None:
             return None
         return self._shortlist.size(request.k, request.rescore.k)
+
+    @cached_property
+    def _usual(self) -> float:
+        """The mean number of rows that pass and share a term, per term of a query near to them."""
+        postings = [part.segment.postings for part in self.parts]
+        terms = max(1, max((each.n_terms for each in postings), default=1))
+        passing = sum(map(len, self._passing))
+        return sum(len(each.rows) for each in postings) / terms * passing / max(1, self._base or passing)
+
+    def _enough(self, request: SearchRequest) -> int:
+        """Return the number of candidates below which a planned request compares all rows that pass: its hits; under
+        filters half of what is usual, since the nearest of all may lie elsewhere."""
+        if self._base is None:
+            return request.most
+        code = request.code
+        terms = code.z if code is not None else request.queries.nnz / max(1, len(request))
+        return max(request.most, min(request.k, int(terms * self._usual / 2)))
 
     @cached_property
     def _passing(self) -> list[NDArray[np.int64]]:
@@ -151,7 +171,7 @@ class Ranking:
         those of the best products; and the number of them whose vectors are read, None for all."""
         size, count = self._size(request), sum(map(len, self._passing))
         few = self._few if rescore.metric == "dot" else request.k
-        if not request.planned or (count > few and len(candidates.rows) >= min(count, _enough(request))):
+        if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
             return candidates, size
         numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), [len(rows) for rows in self._passing])
         passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *self._passing]), np.zeros(count))
@@ -177,12 +197,6 @@ class Ranking:
             short = best_of(self.parts, estimated, size)
             pairs = [(part, np.sort(short.rows[short.parts == number])) for number, part in enumerate(self.parts)]
         return best_of(self.parts, [(rows, dot(query, part.segment.vectors, rows)) for part, rows in pairs], rescore.k)
-
-
-def _enough(request: SearchRequest) -> int:
-    """Return the number of candidates below which a planned request compares all rows that pass: with filters as many
-    as it asks for, since budgets were chosen without them; else its hits."""
-    return request.k if request.filters else request.most
 
 
 def _align(rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
