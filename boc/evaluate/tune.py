@@ -170,8 +170,13 @@ def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Choic
     ``ranks`` (queries, k) are those of the true neighbours.
     """
     k = ranks.shape[1]
-    candidates = max(k, int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1)
+    candidates = max(k, fewest(ranks, target))
     return Choice(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
+
+
+def fewest(ranks: NDArray[np.int64], target: float) -> int:
+    """Return the fewest candidates that hold a share ``target`` of the true neighbours with these ranks."""
+    return int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1
 
 
 def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[Setting]:
