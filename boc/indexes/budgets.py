@@ -152,7 +152,8 @@ def _cheapest(
         query_z, candidates = setting(min(aim, 0.9995))
         codec.set_budgets(z, query_z)
         rm = math.ceil(candidates / HITS)
-        hits, _ = searcher.rank_vectors(queries, k=HITS + 1, rm=rm, find=find)
+        k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
+        hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
         shares = (_ranks(hits, truth, own) < HITS).mean(axis=1)
         if shares.mean() >= target or (query_z, candidates) == (budgets[-1], depth):
             break
