@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
-from boc.evaluate.tune import FETCH, Interval, fewest
 from boc.indexes.load import Vectors
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
@@ -30,6 +30,28 @@ DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
+FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
+SPAN = 1.96  # standard errors of a 95 % confidence interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over queries with its 95 % confidence interval (normal approximation)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Interval:
+        mean = float(values.mean())
+        half = SPAN * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 1.0
+        return cls(mean, max(0.0, mean - half), min(1.0, mean + half))
+
+
+def fewest(ranks: NDArray[np.int64], target: float) -> int:
+    """Return the fewest candidates that hold a share ``target`` of the true neighbours with these ranks."""
+    return int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1
 
 
 def promise(recall: float | None, code: object, rm: float | None, codec: SurrogateCodec) -> dict[str, Any]:
