@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, FieldType, Identity
 
 FORMAT = 4
-OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": []}
+OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}}
 """Entries that may be missing, with the values that they have then. They are written only with other values."""
 
 
@@ -68,6 +68,13 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         and all(isinstance(state, list) and all(type(each) is int for each in state) for state in value.values())
     ),
     "table_facts": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "recall": lambda value: (
+        isinstance(value, dict)
+        and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items"}
+        and all(isinstance(each, str) == (key == "source") for key, each in value.items())
+        and all(isinstance(each, (int, float, str)) for each in value.values())
+        and bool(value) == ("target" in value)
+    ),
 }
 """What the entries of a manifest must be; those of a codec are checked where it is made."""
 
@@ -78,7 +85,8 @@ class Manifest:
     shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
     default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, the metadata
     fields of the items with their types, by their ids the states (size, modification and change time in ns) of
-    picture files that could not be read, and the names of those facts of files that a table gave other values."""
+    picture files that could not be read, the names of those facts of files that a table gave other values, and the
+    recall that the budgets were chosen for, with what was measured; empty if they were given by hand."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -96,6 +104,7 @@ class Manifest:
     format: int = FORMAT
     unreadable: dict[str, list[int]] = field(default_factory=dict)
     table_facts: list[str] = field(default_factory=list)
+    recall: dict[str, Any] = field(default_factory=dict)
 
     @property
     def vector_floats(self) -> str:
@@ -121,6 +130,7 @@ class Manifest:
         fields: Mapping[str, FieldType] | None = None,
         unreadable: Mapping[str, list[int]] | None = None,
         table_facts: Sequence[str] = (),
+        recall: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Make the manifest of an empty index."""
         return cls(
@@ -139,10 +149,19 @@ class Manifest:
             maker=f"boc {__version__}, numpy {np.__version__}",
             unreadable=dict(unreadable or {}),
             table_facts=list(table_facts),
+            recall=dict(recall or {}),
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Return whether two indexes hold the same items, encoded by the same encoder and code."""
+        """Return whether two indexes hold the same items, encoded by the same encoder and code.
+
+        Budgets that were chosen for the same recall may differ: they follow from the items.
+        """
+        target = self.recall.get("target")
+        if target is not None and target == other.recall.get("target"):
+            other = replace(other, rm=self.rm, codec=_with_budgets_of(other.codec, self.codec))
+        elif self.recall.get("target") != other.recall.get("target"):
+            return False
         parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype", "fields")
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
@@ -193,6 +212,19 @@ class Manifest:
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
+
+
+def _with_budgets_of(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration of a code with the budgets of queries of another one."""
+    budgets = [step["params"].get("query_z") for step in other["steps"]]
+    if len(budgets) != len(config["steps"]):
+        return config
+    pairs = zip(config["steps"], budgets, strict=True)
+    steps = [
+        {**step, "params": {**step["params"], "query_z": budget}} if "query_z" in step["params"] else step
+        for step, budget in pairs
+    ]
+    return {**config, "steps": steps}
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ first stage, so a code is tried once per budget, for any R.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,13 +18,12 @@ from boc.codecs import Code
 from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.evaluate.metrics import exact_top_k
+from boc.indexes.budgets import FETCH, Interval, fewest
 from boc.plugins import Index
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 
 BLOCK = 64  # queries scored at a time against all items
 DEEPEST = 50  # the largest Rm tried: candidates per hit
-FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
-SPAN = 1.96  # standard errors of a 95 % confidence interval
 
 
 @dataclass(frozen=True)
@@ -39,21 +37,6 @@ class Sample:
     choose: Embeddings
     judge: Embeddings
     fit: tuple[Embeddings, ...]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over queries with its 95 % confidence interval (normal approximation)."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Interval:
-        mean = float(values.mean())
-        half = SPAN * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 1.0
-        return cls(mean, max(0.0, mean - half), min(1.0, mean + half))
 
 
 @dataclass(frozen=True)
@@ -170,7 +153,7 @@ def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Choic
     ``ranks`` (queries, k) are those of the true neighbours.
     """
     k = ranks.shape[1]
-    candidates = max(k, int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1)
+    candidates = max(k, fewest(ranks, target))
     return Choice(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
+from boc.indexes.budgets import choose_budgets, has_grown, promise
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
-from boc.indexes.stored import stored_manifest
+from boc.indexes.stored import StoredIndex, stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
@@ -65,6 +67,7 @@ def build_index(
     at: str = PLACE,
     code: str | Code | SurrogateCodec | None = None,
     rm: float | None = None,
+    recall: float | None = None,
     rerank: Metric | None = None,
     vectors: VectorDtype | None = None,
     concepts: ConceptDtype | None = None,
@@ -98,6 +101,9 @@ def build_index(
         Default: that of a copy of an index, of which all is taken as it was; else "scalar".
     rm : float, optional
         Candidates per hit that a search re-ranks; default: as copied, else 10.
+    recall : float, optional
+        Share of the exact nearest ten that searches find under a dictionary; default: 0.98. The cheapest budgets that
+        reach it are chosen at the end, unless ``rm`` or those of the code are given.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as copied, else "dot".
     vectors : "float16" or "int8", optional
@@ -125,7 +131,8 @@ def build_index(
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
-    make = codec_maker("scalar" if code is None else code)
+    code_of = parse_code(code or "scalar") if code is None or isinstance(code, str) else code
+    make = codec_maker(code_of)
 
     def keeps_concepts(identity: Identity) -> bool:
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
@@ -161,7 +168,8 @@ def build_index(
                 metadata=table,
             )
             unreadable = {key: list(states[key]) for key, _ in file.failures if states.get(key)}
-            manifest, learned = replace_in(manifest, unreadable=unreadable), codec
+            promised = promise(recall, code_of, rm, codec) if manifest.rerank == "dot" else {}
+            manifest, learned = replace_in(manifest, unreadable=unreadable, recall=promised), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         may_be_complete = existed and (not replace or shard is not None)
         same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
@@ -175,6 +183,11 @@ def build_index(
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
+        if published:
+            loaded = backend.open(name).manifest
+            if loaded.recall and "items" not in loaded.recall:
+                encoding = None if made is None or encoder is None else partial(plugins.encoder, encoder, device)
+                choose_budgets(name, at, file, encoding)
         report = LoadReport(
             file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published
         )
@@ -219,9 +232,17 @@ def add_items(
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
+    _choose_again(name, at)
     if made is not None:
         made.unlink()
     return report
+
+
+def _choose_again(name: str, at: str) -> None:
+    """Choose the budgets again where an index has grown by half since they were chosen."""
+    stored = StoredIndex(plugins.backend(at), name)
+    if has_grown(stored.manifest.recall, sum(stored.manifest.items.values())):
+        choose_budgets(name, at, stored)
 
 
 def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list[str]]:

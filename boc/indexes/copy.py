@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, FeatureFileError
+from boc.indexes.budgets import choose_budgets, promise
 from boc.indexes.build import PLACE, Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import write_items
@@ -98,6 +99,9 @@ def copy_index(
     source = StoredIndex(plugins.backend(at), name)
     codec = _codec(source, parse_code(code) if isinstance(code, str) else code, progress)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
+    if code is not None and codec is not None and manifest.rerank == "dot":
+        promised = promise(None, parse_code(code) if isinstance(code, str) else code, rm, codec)
+        manifest = replace_in(manifest, recall=promised)
     total = sum(source.manifest.items.values())
 
     def write(writer: IndexWriter) -> None:
@@ -118,6 +122,8 @@ def copy_index(
         return CopyReport(existing.items["image"], existing.items["text"], 0, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:
         write(writer)
+    if manifest.recall and "items" not in manifest.recall:
+        choose_budgets(new, place, source if (name, at) != (new, place) else StoredIndex(target, new))
     return _check_copy(source.index, target.open(new), as_stored=codec is None)
 
 

@@ -15,8 +15,9 @@ def index_facts(index: Index) -> dict[str, Any]:
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
     ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are stored rounded, ``concepts`` (the
-    type of the concept sets, or None); metadata ``fields`` with their types; ``rerank`` and ``rm``; ``bytes`` by part;
-    ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and ``format``.
+    type of the concept sets, or None); metadata ``fields`` with their types; ``rerank``, ``rm`` and the promised
+    ``recall``; ``bytes`` by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and
+    ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -33,6 +34,7 @@ def index_facts(index: Index) -> dict[str, Any]:
         "fields": dict(manifest.fields),
         "rerank": manifest.rerank,
         "rm": manifest.rm,
+        "recall": dict(manifest.recall),
         "bytes": index.sizes(),
         "encoder": manifest.identity.spec,
         "weights": manifest.identity.digest,

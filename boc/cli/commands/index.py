@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 )
 @click.option("--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-ranked per hit.")
 @click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: 0.98].",
+)
+@click.option(
     "--rerank",
     type=click.Choice(METRICS),
     default="dot",
@@ -57,6 +62,7 @@ def command(
     encoder: str | None,
     code: Code,
     rm: float,
+    recall: float | None,
     rerank: str,
     vectors: str | None,
     concepts: str | None,
@@ -103,6 +109,7 @@ def command(
             at=at,
             code=code if options.is_set("code") else None,
             rm=rm if options.is_set("rm") else None,
+            recall=recall,
             rerank=cast("Metric", rerank) if options.is_set("rerank") else None,
             vectors=cast("VectorDtype | None", vectors),
             concepts=cast("ConceptDtype | None", concepts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -69,12 +69,25 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
         ("concepts", facts["concepts"] or "none"),
         ("metadata", ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none"),
         ("re-rank", f"{facts['rerank']}, {facts['rm']:g} candidates for each hit"),
+        ("recall", _recall(facts["recall"])),
         ("bytes", _bytes(facts["bytes"], total)),
         ("encoder", facts["encoder"]),
         ("weights", f"SHA-256 {facts['weights'][:16]}..."),
         ("made", f"{facts['created']} by {facts['maker']}, format {facts['format']}"),
     ):
         click.echo(f"{label:9s} {options.plain(value)}")
+
+
+def _recall(recall: dict[str, Any]) -> str:
+    """Say what recall the budgets were chosen for, and what they reached."""
+    if "measured" not in recall:
+        return f"{recall['target']:g} aimed at; few items, all are compared" if recall else "budgets given by hand"
+    queries = f"{recall['queries']} {recall['source']}"
+    low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"
+    return (
+        f"{recall['target']:g} aimed at, {recall['measured']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) "
+        f"measured with {queries} as queries when it held {recall['items']} items{low}"
+    )
 
 
 def _place(backend: Backend, *, as_json: bool) -> None:

@@ -1,0 +1,190 @@
+"""The budgets of an index under a dictionary: the cheapest that find a promised share of the exact nearest items.
+
+They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
+else sentences that an encoder at hand encodes, else items. Items find each other more easily than sentences find them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc import plugins
+from boc.codecs import Code, SurrogateCodec
+from boc.errors import BocError
+from boc.indexes.load import Vectors
+from boc.plugins import Encoder, Index
+from boc.search.searcher import Searcher
+from boc.types import Embeddings, Modality, SearchRequest
+
+RECALL = 0.98
+HITS = 10  # hits that recall counts
+QUERIES = 250
+DEEPEST = 3000  # candidates of a query at most
+BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
+GROWN = 1.5
+FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
+SPAN = 1.96  # standard errors of a 95 % confidence interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over queries with its 95 % confidence interval (normal approximation)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Interval:
+        mean = float(values.mean())
+        half = SPAN * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 1.0
+        return cls(mean, max(0.0, mean - half), min(1.0, mean + half))
+
+
+def fewest(ranks: NDArray[np.int64], target: float) -> int:
+    """Return the fewest candidates that hold a share ``target`` of the true neighbours with these ranks."""
+    return int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1
+
+
+def promise(recall: float | None, code: object, rm: float | None, codec: SurrogateCodec) -> dict[str, Any]:
+    """Return the entry of a manifest whose budgets are to be chosen; an empty one if some were given by hand."""
+    if recall is not None and not 0 < recall < 1:
+        raise BocError(f"recall must lie between 0 and 1, got {recall:g}; 0.98 is the default")
+    by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
+    if by_hand or codec.query_budget is None:
+        if recall is not None:
+            raise BocError("recall chooses the budgets of a dictionary; leave out rm and query_z, or leave out recall")
+        return {}
+    return {"target": recall or RECALL}
+
+
+def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], Encoder] | None = None) -> None:
+    """Choose the budgets of a loaded index that promises a recall, and put them into its manifest.
+
+    ``source`` gives the vectors of its items; ``encoder`` makes queries of sentences if no captions are there.
+    """
+    backend = plugins.backend(at)
+    index = backend.open(name)
+    counts, target = index.manifest.items, index.manifest.recall["target"]
+    find: Modality = "image" if counts["image"] else "text"
+    total = sum(counts.values())
+    if counts[find] <= 2 * HITS:  # all are compared, whatever the budgets
+        chosen = {"target": target, "items": total}
+        budgets: dict[str, Any] = {}
+    else:
+        queries, own, kind = _queries(index, source, find, encoder)
+        truth = _nearest(source, find, queries.vectors, own)
+        query_z, rm, shares = _cheapest(Searcher(index), queries, truth, own, find, target)
+        found = Interval.of(shares)
+        budgets = {"rm": rm, "codec": _with_budget(index.manifest.codec, query_z)}
+        told = {"measured": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
+        chosen = {"target": target, "items": total, **told, "queries": len(queries), "source": kind}
+    with backend.edit(name) as editor:
+        editor.commit(index.manifest.source, recall=chosen, **budgets)
+
+
+def has_grown(recall: dict[str, Any], items: int) -> bool:
+    """Return whether budgets were promised, and chosen for an index that has grown by half since, or not at all."""
+    return bool(recall) and items >= GROWN * recall.get("items", 0)
+
+
+def _with_budget(config: dict[str, Any], query_z: int) -> dict[str, Any]:
+    steps = [
+        {**step, "params": {**step["params"], "query_z": query_z}} if step["name"] == "Dictionary" else step
+        for step in config["steps"]
+    ]
+    return {**config, "steps": steps}
+
+
+def _queries(
+    index: Index, source: Vectors, find: Modality, encoder: Callable[[], Encoder] | None
+) -> tuple[Embeddings, list[str], str]:
+    """Return queries, the ids of the items that they are, and what they are."""
+    counts = index.manifest.items
+    if find == "image" and not counts["text"] and encoder is not None:
+        lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
+        return encoder().encode_texts(lines), [""] * len(lines), "sentences"
+    modality: Modality = "text" if counts["text"] else find
+    step = max(1, counts[modality] // QUERIES)
+    ids: list[str] = []
+    rows, seen = [], 0
+    for count, _, read in source.lazy_batches(modality, 4096, sets=False):
+        wanted = [i for i in range(count) if (seen + i) % step == 0][: QUERIES - len(ids)]
+        seen += count
+        if wanted:
+            batch = read()
+            ids += [batch.items[i].id for i in wanted]
+            rows.append(batch.embeddings.vectors[wanted])
+    return Embeddings(modality, np.concatenate(rows)), ids, "captions" if modality != find else "items"
+
+
+def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own: Sequence[str]) -> list[list[str]]:
+    """Return the ids of the exact nearest items of each query, but for itself."""
+    best = np.full((len(queries), HITS + 1), -np.inf, np.float32)
+    ids = np.full(best.shape, "", object)
+    for _, _, read in source.lazy_batches(find, 4096, sets=False):
+        batch = read()
+        scores = np.concatenate([best, queries @ batch.embeddings.vectors.T], axis=1)
+        rows = np.argpartition(-scores, HITS, axis=1)[:, : HITS + 1]
+        fresh = np.array([item.id for item in batch.items], object)
+        old = np.take_along_axis(ids, np.minimum(rows, HITS), axis=1)
+        ids = np.where(rows <= HITS, old, fresh[np.maximum(rows - HITS - 1, 0)])
+        best = np.take_along_axis(scores, rows, axis=1)
+    order = np.argsort(-best, axis=1, kind="stable")
+    ranked = np.take_along_axis(ids, order, axis=1).tolist()
+    return [[key for key in row if key != mine][:HITS] for row, mine in zip(ranked, own, strict=True)]
+
+
+def _cheapest(
+    searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
+) -> tuple[int, float, NDArray[np.float64]]:
+    """Return the terms of a query, the candidates per hit, and the recall of each query: the cheapest that reach
+    ``target``, or the largest."""
+    index, codec = searcher.index, searcher.codec
+    z, list_length = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms
+    budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]
+    depth = min(DEEPEST, index.manifest.items[find])
+    ranks: dict[int, NDArray[np.int64]] = {}
+
+    def setting(aim: float) -> tuple[int, int]:
+        best, least = (budgets[-1], depth), math.inf
+        for query_z in budgets:
+            if query_z * list_length + FETCH * HITS >= least:
+                break
+            if query_z not in ranks:
+                terms = codec.set_budgets(z, query_z).encode_queries(queries)
+                order, _ = index.rank(SearchRequest(terms, depth, find))
+                ranks[query_z] = _ranks(order, truth, own)
+            candidates = max(HITS, fewest(ranks[query_z], aim))
+            cost = query_z * list_length + FETCH * candidates
+            if candidates <= depth and cost < least:
+                best, least = (query_z, candidates), cost
+        return best
+
+    aim = target
+    for _ in range(ROUNDS):
+        query_z, candidates = setting(min(aim, 0.9995))
+        codec.set_budgets(z, query_z)
+        rm = math.ceil(candidates / HITS)
+        k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
+        hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
+        shares = (_ranks(hits, truth, own) < HITS).mean(axis=1)
+        if shares.mean() >= target or (query_z, candidates) == (budgets[-1], depth):
+            break
+        aim += max(target - float(shares.mean()), 0.001)
+    return query_z, float(rm), shares
+
+
+def _ranks(order: NDArray[np.object_], truth: list[list[str]], own: Sequence[str]) -> NDArray[np.int64]:
+    """Return ranks of the true items in ``order``, (queries, hits); what is missing is beyond all."""
+    others = ([key for key in row if key != mine] for row, mine in zip(order, own, strict=True))
+    places, missing = [{key: i for i, key in enumerate(row)} for row in others], 1 << 40
+    return np.array([[place.get(key, missing) for key in row] for place, row in zip(places, truth, strict=True)])

@@ -1,0 +1,73 @@
+"""Budgets chosen for a recall: what they promise holds for other queries; those given by hand are obeyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boc.errors import BocError
+from boc.indexes.budgets import has_grown
+from boc.indexes.build import build_index
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.manifest import Manifest
+from boc.search.searcher import Searcher
+from boc.types import Batch, Embeddings, Item
+
+DIM = 24
+
+
+def rows(n: int, seed: int, offset: float) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(60, DIM))
+    made = centres[rng.integers(60, size=n)] + 0.7 * rng.normal(size=(n, DIM)) + offset
+    return np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True), np.float32)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,000 pictures and 300 captions, which lie elsewhere."""
+    path = tmp_path_factory.mktemp("budgets") / "made.h5"
+    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float32", "1" * 64)) as writer:
+        pictures = Batch([Item(f"i{i}", "image", "") for i in range(4000)], Embeddings("image", rows(4000, 1, 0.3)))
+        captions = Batch([Item(f"t{i}", "text", "") for i in range(300)], Embeddings("text", rows(300, 2, -0.3)))
+        writer.append(4300, [pictures, captions])
+        writer.finish()
+    return path
+
+
+def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> None:
+    place, queries = f"file:{tmp_path}", rows(400, 3, -0.3)
+    best = np.argsort(-(queries @ rows(4000, 1, 0.3).T), axis=1)[:, :10]
+    costs = []
+    for target in (0.8, 0.95):
+        build_index("made", source, at=place, code="dictionary", recall=target, replace=True)
+        searcher = Searcher.open("made", place)
+        manifest, budget = searcher.index.manifest, searcher.codec.query_budget
+        assert manifest.recall["target"] == target <= manifest.recall["measured"]
+        assert manifest.recall["source"] == "captions"
+        assert Manifest.from_json(manifest.to_json(), where="here") == manifest
+        ids, _ = searcher.rank_vectors(Embeddings("text", queries), k=10, rm=manifest.rm, find="image")
+        pairs = zip(ids, best, strict=True)
+        recall = np.mean([len({f"i{row}" for row in mine} & set(hits)) / 10 for hits, mine in pairs])
+        assert recall >= manifest.recall["low"] - 0.03  # an interval of other queries adds to that of these
+        assert build_index("made", source, at=place, code="dictionary", recall=target).up_to_date
+        assert budget is not None
+        costs.append((manifest.rm, budget))
+    assert costs[0] != costs[1]
+
+
+def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
+    build_index("made", source, at=f"file:{tmp_path}", code="dictionary:2/16", rm=7.0)
+    searcher = Searcher.open("made", f"file:{tmp_path}")
+    assert (searcher.codec.query_budget, searcher.index.manifest.rm, searcher.index.manifest.recall) == (16, 7.0, {})
+    with pytest.raises(BocError, match="leave out"):
+        build_index("other", source, at=f"file:{tmp_path}", code="dictionary", rm=7.0, recall=0.9)
+
+
+def test_growth_by_half_asks_for_another_choice() -> None:
+    assert has_grown({"target": 0.9, "items": 100}, 150)
+    assert not has_grown({"target": 0.9, "items": 100}, 149)
+    assert not has_grown({}, 149)
