@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
+from boc.indexes.learn import held_out
 from boc.indexes.load import Vectors
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
@@ -26,6 +27,7 @@ from boc.types import Embeddings, Modality, SearchRequest
 RECALL = 0.98
 HITS = 10  # hits that recall counts
 QUERIES = 250
+FEWEST = 20  # captions to choose by
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
@@ -109,15 +111,17 @@ def _queries(
 ) -> tuple[Embeddings, list[str], str]:
     """Return queries, the ids of the items that they are, and what they are."""
     counts = index.manifest.items
-    if find == "image" and not counts["text"] and encoder is not None:
+    captions = held_out(counts["text"]) if find == "image" else np.empty(0, np.int64)
+    if len(captions) < FEWEST and find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         return encoder().encode_texts(lines), [""] * len(lines), "sentences"
-    modality: Modality = "text" if counts["text"] else find
-    step = max(1, counts[modality] // QUERIES)
+    modality: Modality = find if len(captions) < FEWEST else "text"
+    size = min(QUERIES, counts[modality])
+    chosen = np.arange(size) * counts[modality] // size if modality == find else captions
     ids: list[str] = []
     rows, seen = [], 0
     for count, _, read in source.lazy_batches(modality, 4096, sets=False):
-        wanted = [i for i in range(count) if (seen + i) % step == 0][: QUERIES - len(ids)]
+        wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
         seen += count
         if wanted:
             batch = read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more
 FIT_SETS = 2000  # concept sets per modality that a code is learned from
+HELD_OUT = 250  # captions that no dictionary is learned from, so that they can choose its budgets
 MUCH = 200_000_000  # bytes of memory that are worth telling
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -40,20 +41,34 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class VectorSample:
-    """The vectors of ``size`` items of one modality of ``file``, spread evenly, read in blocks."""
+    """The vectors of ``size`` items of one modality of ``file``, spread evenly, but for the rows ``without``; read in
+    blocks."""
 
     file: Samples
     modality: Modality
     size: int
+    without: NDArray[np.int64]
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The numbers of the items."""
+        spread = np.arange(self.size) * self.file.count(self.modality) // self.size
+        return np.setdiff1d(spread, self.without)
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.rows)
 
     def blocks(self) -> Iterator[Embeddings]:
         """Yield the vectors, some thousand at a time."""
-        rows = np.arange(self.size) * self.file.count(self.modality) // self.size
-        for vectors in self.file.sample(self.modality, rows):
+        for vectors in self.file.sample(self.modality, self.rows):
             yield Embeddings(self.modality, vectors)
+
+
+def held_out(captions: int) -> NDArray[np.int64]:
+    """Return the rows of the captions, of a fifth at most, that choose the budgets of a dictionary. A dictionary has
+    centroids near to what it is learned from, and would promise too much."""
+    size = min(HELD_OUT, captions // 5)
+    return np.arange(size) * captions // max(1, size)
 
 
 def fit_code(
@@ -79,7 +94,9 @@ def fit_code(
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
             share = math.ceil(codec.sample_rows(n_items) * count / total)
-            samples.append(VectorSample(file, modality, min(count, max(sample, share))))
+            apart = modality == "text" and counts["image"] > 0 and codec.query_budget is not None
+            without = held_out(count) if apart else np.empty(0, np.int64)
+            samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
