@@ -1,7 +1,8 @@
 """The budgets of an index under a dictionary: the cheapest that find a promised share of the exact nearest items.
 
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
-else sentences that an encoder at hand encodes, else items. Items find each other more easily than sentences find them.
+else sentences that an encoder at hand encodes, else sums of some pictures. Items themselves find each other far more
+easily than sentences find them; they are taken where only sentences are held.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from boc.indexes.load import Vectors
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
+from boc.vectors import unit_rows
 
 RECALL = 0.98
 HITS = 10  # hits that recall counts
 QUERIES = 250
 FEWEST = 20  # captions to choose by
+MIXED = 4  # pictures whose sum stands for a sentence: both lie between the pictures
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
@@ -116,8 +119,9 @@ def _queries(
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         return encoder().encode_texts(lines), [""] * len(lines), "sentences"
     modality: Modality = find if len(captions) < FEWEST else "text"
-    size = min(QUERIES, counts[modality])
-    chosen = np.arange(size) * counts[modality] // size if modality == find else captions
+    mixed = MIXED if modality == find == "image" else 1
+    size = min(mixed * QUERIES, counts[modality]) // mixed * mixed
+    chosen = np.arange(size) * counts[modality] // max(1, size) if modality == find else captions
     ids: list[str] = []
     rows, seen = [], 0
     for count, _, read in source.lazy_batches(modality, 4096, sets=False):
@@ -127,7 +131,11 @@ def _queries(
             batch = read()
             ids += [batch.items[i].id for i in wanted]
             rows.append(batch.embeddings.vectors[wanted])
-    return Embeddings(modality, np.concatenate(rows)), ids, "captions" if modality != find else "items"
+    vectors = np.concatenate(rows)
+    if mixed > 1:
+        vectors = unit_rows(vectors.reshape(mixed, -1, vectors.shape[1]).sum(axis=0))
+        return Embeddings("text", vectors), [""] * len(vectors), "mixtures"
+    return Embeddings(modality, vectors), ids, "captions" if modality != find else "items"
 
 
 def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own: Sequence[str]) -> list[list[str]]:
