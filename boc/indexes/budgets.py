@@ -3,11 +3,15 @@
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
 else sentences that an encoder at hand encodes, else sums of some pictures. Items themselves find each other far more
 easily than sentences find them; they are taken where only sentences are held.
+
+Items of another kind that are added later lie farther from the centroids than those that the dictionary was learned
+from. Then it drifts: the budgets are chosen again, and learning it again is advised.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc import plugins
+from boc.clustering.cell_index import Centroids
 from boc.codecs import Code, SurrogateCodec
-from boc.errors import BocError
+from boc.errors import BocError, BocWarning
 from boc.indexes.learn import held_out
 from boc.indexes.load import Vectors
+from boc.indexes.stored import StoredIndex
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
@@ -28,13 +34,16 @@ from boc.vectors import unit_rows
 
 RECALL = 0.98
 HITS = 10  # hits that recall counts
-QUERIES = 250
+COMPARED = 1 << 20  # components of all vectors, up to which both engines compare all of them
+QUERIES, FAR_QUERIES = 250, 80  # in a folder, and on a server, which answers more slowly
 FEWEST = 20  # captions to choose by
 MIXED = 4  # pictures whose sum stands for a sentence: both lie between the pictures
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
+DRIFTED, SOME = 1.1, 1.1  # growth of the distance to centroids, and of the index, from which a drift counts
+SAMPLED, CELLS = 1000, 16  # items whose distances are measured, and the cells that are searched for centroids
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 
@@ -79,26 +88,72 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     backend = plugins.backend(at)
     index = backend.open(name)
     counts, target = index.manifest.items, index.manifest.recall["target"]
-    find: Modality = "image" if counts["image"] else "text"
-    total = sum(counts.values())
-    if counts[find] <= 2 * HITS:  # all are compared, whatever the budgets
-        chosen = {"target": target, "items": total}
-        budgets: dict[str, Any] = {}
-    else:
-        queries, own, kind = _queries(index, source, find, encoder)
+    find = _found(index)
+    searcher, budgets = Searcher(index), {}
+    learned = index.manifest.recall.get("distance", distance(index, searcher.codec))
+    chosen = {"target": target, "items": sum(counts.values()), "distance": learned}
+    if counts[find] * index.manifest.identity.dim > COMPARED:
+        most = QUERIES if at.startswith("file:") else FAR_QUERIES
+        queries, own, kind = _queries(index, source, find, encoder, most)
         truth = _nearest(source, find, queries.vectors, own)
-        query_z, rm, shares = _cheapest(Searcher(index), queries, truth, own, find, target)
-        found = Interval.of(shares)
+        query_z, rm, shares = _cheapest(searcher, queries, truth, own, find, target)
+        interval = Interval.of(shares)
         budgets = {"rm": rm, "codec": _with_budget(index.manifest.codec, query_z)}
-        told = {"measured": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
-        chosen = {"target": target, "items": total, **told, "queries": len(queries), "source": kind}
+        told = {"measured": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}
+        chosen |= {**told, "queries": len(queries), "source": kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
+
+
+def renew_budgets(name: str, at: str) -> None:
+    """Choose the budgets of an edited index again if it has grown by half or drifted since they were chosen.
+
+    BocWarning for a drift.
+    """
+    stored = StoredIndex(plugins.backend(at), name)
+    recall, items = stored.manifest.recall, sum(stored.manifest.items.values())
+    if not recall:
+        return
+    drifted = items >= SOME * recall.get("items", 0) and has_drifted(stored.index)
+    if drifted:
+        warnings.warn(BocWarning(f"{name} {DRIFT}: boc copy {name} --code dictionary --replace"), stacklevel=2)
+    if drifted or has_grown(recall, items):
+        choose_budgets(name, at, stored)
+
+
+DRIFT = (
+    "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
+    "again, which needs no encoder"
+)
 
 
 def has_grown(recall: dict[str, Any], items: int) -> bool:
     """Return whether budgets were promised, and chosen for an index that has grown by half since, or not at all."""
     return bool(recall) and items >= GROWN * recall.get("items", 0)
+
+
+def has_drifted(index: Index) -> bool:
+    """Return whether the items of an index lie farther from the centroids than when its dictionary was learned."""
+    learned = index.manifest.recall.get("distance")
+    return learned is not None and distance(index, SurrogateCodec.restore(index.manifest.codec, index.arrays())) > (
+        DRIFTED * learned
+    )
+
+
+def distance(index: Index, codec: SurrogateCodec) -> float:
+    """Return the mean distance, 1 - cosine, of a sample of the items to their nearest centroids."""
+    find = _found(index)
+    code = codec.query_code(find)
+    assert code is not None
+    heads, head_scales, starts, vectors, scales = code.centroids
+    rows = index.vectors(index.sample(SAMPLED, find)).astype(np.float32) - code.mean
+    _, cosines = Centroids(vectors, scales, heads, head_scales, starts).nearest(rows, 1, min(CELLS, len(heads)))
+    return round(1 - float(cosines.mean()), 4)
+
+
+def _found(index: Index) -> Modality:
+    """Return the modality that searches find by default."""
+    return "image" if index.manifest.items["image"] else "text"
 
 
 def _with_budget(config: dict[str, Any], query_z: int) -> dict[str, Any]:
@@ -110,17 +165,17 @@ def _with_budget(config: dict[str, Any], query_z: int) -> dict[str, Any]:
 
 
 def _queries(
-    index: Index, source: Vectors, find: Modality, encoder: Callable[[], Encoder] | None
+    index: Index, source: Vectors, find: Modality, encoder: Callable[[], Encoder] | None, most: int
 ) -> tuple[Embeddings, list[str], str]:
     """Return queries, the ids of the items that they are, and what they are."""
     counts = index.manifest.items
-    captions = held_out(counts["text"]) if find == "image" else np.empty(0, np.int64)
+    captions = held_out(counts["text"])[:: -(-QUERIES // most)] if find == "image" else np.empty(0, np.int64)
     if len(captions) < FEWEST and find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
-        return encoder().encode_texts(lines), [""] * len(lines), "sentences"
+        return encoder().encode_texts(lines[:most]), [""] * len(lines[:most]), "sentences"
     modality: Modality = find if len(captions) < FEWEST else "text"
     mixed = MIXED if modality == find == "image" else 1
-    size = min(mixed * QUERIES, counts[modality]) // mixed * mixed
+    size = min(mixed * most, counts[modality]) // mixed * mixed
     chosen = np.arange(size) * counts[modality] // max(1, size) if modality == find else captions
     ids: list[str] = []
     rows, seen = [], 0

@@ -19,11 +19,11 @@ from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
-from boc.indexes.budgets import choose_budgets, has_grown, promise
+from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
-from boc.indexes.stored import StoredIndex, stored_manifest
+from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
@@ -98,7 +98,7 @@ def build_index(
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
-        Default: that of a copy of an index, of which all is taken as it was; else "scalar".
+        Default: that of a copy of an index, of which all is taken as it was; else "dictionary".
     rm : float, optional
         Candidates per hit that a search re-ranks; default: as copied, else 10.
     recall : float, optional
@@ -131,7 +131,7 @@ def build_index(
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
-    code_of = parse_code(code or "scalar") if code is None or isinstance(code, str) else code
+    code_of = parse_code(code or "dictionary") if code is None or isinstance(code, str) else code
     make = codec_maker(code_of)
 
     def keeps_concepts(identity: Identity) -> bool:
@@ -232,17 +232,10 @@ def add_items(
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
-    _choose_again(name, at)
+    renew_budgets(name, at)
     if made is not None:
         made.unlink()
     return report
-
-
-def _choose_again(name: str, at: str) -> None:
-    """Choose the budgets again where an index has grown by half since they were chosen."""
-    stored = StoredIndex(plugins.backend(at), name)
-    if has_grown(stored.manifest.recall, sum(stored.manifest.items.values())):
-        choose_budgets(name, at, stored)
 
 
 def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list[str]]:

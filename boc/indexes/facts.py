@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
+from boc.indexes.budgets import has_drifted
 
 if TYPE_CHECKING:
     from boc.plugins import Index
@@ -14,10 +15,10 @@ def index_facts(index: Index) -> dict[str, Any]:
     """Return the facts of an index as values for programs and pages.
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
-    ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are stored rounded, ``concepts`` (the
-    type of the concept sets, or None); metadata ``fields`` with their types; ``rerank``, ``rm`` and the promised
-    ``recall``; ``bytes`` by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and
-    ``format``.
+    ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are stored rounded, ``concepts``
+    (the type of the concept sets, or None); metadata ``fields`` with their types; ``rerank``, ``rm`` and the
+    promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was learned from; ``bytes``
+    by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -35,6 +36,7 @@ def index_facts(index: Index) -> dict[str, Any]:
         "rerank": manifest.rerank,
         "rm": manifest.rm,
         "recall": dict(manifest.recall),
+        "drifted": has_drifted(index),
         "bytes": index.sizes(),
         "encoder": manifest.identity.spec,
         "weights": manifest.identity.digest,

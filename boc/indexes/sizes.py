@@ -43,7 +43,7 @@ def sampled_sizes(sources: Sequence[Path], items: int, sample: int = SAMPLE) -> 
     with _Beginning(sources, sample) as file, tempfile.TemporaryDirectory(prefix="boc-info-") as folder:
         if file.header.kind != "embeddings":
             raise FeatureFileError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
-        codec = fit_code(file, parse_code("scalar").codec(file.dim), n_items=items)
+        codec = fit_code(file, parse_code("dictionary").codec(file.dim), n_items=items)
         deque(load_index(file, f"file:{folder}", "sample", codec, new_manifest(file, codec)), 0)
         return planned_sizes(plugins.backend(f"file:{folder}").open("sample"), items)
 

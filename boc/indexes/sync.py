@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from boc import plugins
 from boc.errors import BocError, SourceError
+from boc.indexes.budgets import renew_budgets
 from boc.indexes.build import PLACE, Progress, encoded_file, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
@@ -140,7 +141,10 @@ def sync_index(
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
     work = _Sync(name, at, searcher, items, table, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
-    return work.run(progress)
+    report = work.run(progress)
+    if report.encoded:
+        renew_budgets(name, at)
+    return report
 
 
 class _Sync:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--code",
     type=options.CodeType(),
-    default="scalar",
+    default="dictionary",
     show_default=True,
     help="How vectors become terms: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
 )

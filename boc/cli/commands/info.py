@@ -34,6 +34,7 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
               boc info photos.h5 --items 10000000
     """
     from boc import plugins
+    from boc.indexes.budgets import DRIFT
     from boc.indexes.facts import index_facts
     from boc.inputs.features import SUFFIXES
     from boc.plugins import check_name
@@ -69,7 +70,7 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
         ("concepts", facts["concepts"] or "none"),
         ("metadata", ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none"),
         ("re-rank", f"{facts['rerank']}, {facts['rm']:g} candidates for each hit"),
-        ("recall", _recall(facts["recall"])),
+        ("recall", _recall(facts["recall"]) + (f"; it {DRIFT}" if facts["drifted"] else "")),
         ("bytes", _bytes(facts["bytes"], total)),
         ("encoder", facts["encoder"]),
         ("weights", f"SHA-256 {facts['weights'][:16]}..."),
