@@ -206,6 +206,14 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     return _without_zeros(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
 
+def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest centroids."""
+    heads, head_scales, starts, vectors, scales = code.centroids
+    centroids = Centroids(vectors, scales, heads, head_scales, starts)
+    cosines: NDArray[np.float32] = centroids.nearest(X - code.mean, 1, min(FEWEST_CELLS, len(heads)))[1][:, 0]
+    return cosines
+
+
 def _without_zeros(
     rows: NDArray[np.float32], cosines: NDArray[np.float32], terms: sparse.csr_array
 ) -> sparse.csr_array:

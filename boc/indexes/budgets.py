@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc import plugins
-from boc.clustering.cell_index import Centroids
 from boc.codecs import Code, SurrogateCodec
+from boc.codecs.dictionary import nearest_cosines
 from boc.errors import BocError, BocWarning
 from boc.indexes.learn import held_out
 from boc.indexes.load import Vectors
@@ -43,7 +43,7 @@ BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
 DRIFTED, SOME = 1.1, 1.1  # growth of the distance to centroids, and of the index, from which a drift counts
-SAMPLED, CELLS = 1000, 16  # items whose distances are measured, and the cells that are searched for centroids
+SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 
@@ -92,7 +92,7 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     searcher, budgets = Searcher(index), {}
     learned = index.manifest.recall.get("distance", distance(index, searcher.codec))
     chosen = {"target": target, "items": sum(counts.values()), "distance": learned}
-    if counts[find] * index.manifest.identity.dim > COMPARED:
+    if not _is_small(index):
         most = QUERIES if at.startswith("file:") else FAR_QUERIES
         queries, own, kind = _queries(index, source, find, encoder, most)
         truth = _nearest(source, find, queries.vectors, own)
@@ -133,11 +133,17 @@ def has_grown(recall: dict[str, Any], items: int) -> bool:
 
 
 def has_drifted(index: Index) -> bool:
-    """Return whether the items of an index lie farther from the centroids than when its dictionary was learned."""
+    """Return whether the items of an index lie farther from the centroids than when its dictionary was learned.
+
+    A small index has no need of them."""
     learned = index.manifest.recall.get("distance")
-    return learned is not None and distance(index, SurrogateCodec.restore(index.manifest.codec, index.arrays())) > (
-        DRIFTED * learned
-    )
+    if learned is None or _is_small(index):
+        return False
+    return distance(index, SurrogateCodec.restore(index.manifest.codec, index.arrays())) > DRIFTED * learned
+
+
+def _is_small(index: Index) -> bool:
+    return index.manifest.items[_found(index)] * index.manifest.identity.dim <= COMPARED
 
 
 def distance(index: Index, codec: SurrogateCodec) -> float:
@@ -145,10 +151,8 @@ def distance(index: Index, codec: SurrogateCodec) -> float:
     find = _found(index)
     code = codec.query_code(find)
     assert code is not None
-    heads, head_scales, starts, vectors, scales = code.centroids
-    rows = index.vectors(index.sample(SAMPLED, find)).astype(np.float32) - code.mean
-    _, cosines = Centroids(vectors, scales, heads, head_scales, starts).nearest(rows, 1, min(CELLS, len(heads)))
-    return round(1 - float(cosines.mean()), 4)
+    rows = index.vectors(index.sample(SAMPLED, find)).astype(np.float32)
+    return round(1 - float(nearest_cosines(code, rows).mean()), 4)
 
 
 def _found(index: Index) -> Modality:

@@ -131,5 +131,5 @@ def test_build_index_refuses(library: Path, tmp_path: Path, at: str) -> None:
         build_index("photos", library / "photos.h5", at=at, code="magic")
     build_index("photos", library / "photos.h5", at=at)
     with pytest.raises(BocError, match="has an index 'photos' of something else; make it again with --replace"):
-        build_index("photos", library / "photos.h5", at=at, code="dictionary")
-    assert not build_index("photos", library / "photos.h5", at=at, code="dictionary", replace=True).up_to_date
+        build_index("photos", library / "photos.h5", at=at, code="scalar")
+    assert not build_index("photos", library / "photos.h5", at=at, code="scalar", replace=True).up_to_date

@@ -45,7 +45,7 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
     odd = home / "index" / "odd"
-    commit = (odd / (odd / "CURRENT").read_text()).read_text().replace("RandomRotation", "SecretRotation")
+    commit = (odd / (odd / "CURRENT").read_text()).read_text().replace("Dictionary", "SecretDictionary")
     renamed = f"commit-{hashlib.sha256(commit.encode()).hexdigest()[:16]}.json"
     (odd / renamed).write_text(commit)
     (odd / "CURRENT").write_text(renamed)
@@ -84,7 +84,7 @@ CASES = [
     (f"search photos --queries {{home}}/none.txt {AT}", ["none.txt"]),
     (f"search photos hello --html {{home}}/empty {AT}", ["is a folder"]),
     (f"search photos hello --html /proc/hits.html {AT}", ["/proc"]),
-    (f"search odd hello {AT}", ["SecretRotation", "upgrade boc"]),
+    (f"search odd hello {AT}", ["SecretDictionary", "upgrade boc"]),
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),

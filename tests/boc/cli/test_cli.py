@@ -165,8 +165,8 @@ def test_info_shows_the_facts_of_an_index(library: Path) -> None:
     shown = ok("info", "photos", at(library)).stdout
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert lines["items"] == "40 pictures, 80 captions"
-    assert lines["code"] == "scalar:32/32"  # the defaults, as far as 16 components reach
-    assert lines["steps"].startswith("Center(), RandomRotation(")
+    assert lines["code"] == "dictionary:2/64"
+    assert lines["steps"].startswith("Center(), Dictionary(")
     assert lines["encoder"] == facts["encoder"] == f"tern:{library / 'model'}"
     assert lines["weights"].startswith(f"SHA-256 {facts['weights'][:16]}")
     assert lines["postings"].startswith(f"{facts['postings']} (")

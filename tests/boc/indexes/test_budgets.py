@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from boc.errors import BocError
+from boc import copy_index, plugins
+from boc.errors import BocError, BocWarning
 from boc.indexes.budgets import has_grown
-from boc.indexes.build import build_index
+from boc.indexes.build import add_items, build_index
+from boc.indexes.facts import index_facts
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
+from boc.vectors import unit_rows
 
-DIM = 24
+DIM, PICTURES = 96, 12_000  # more than are compared one by one
 
 
 def rows(n: int, seed: int, offset: float) -> np.ndarray:
@@ -28,19 +32,22 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4,000 pictures and 300 captions, which lie elsewhere."""
+    """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
     with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float32", "1" * 64)) as writer:
-        pictures = Batch([Item(f"i{i}", "image", "") for i in range(4000)], Embeddings("image", rows(4000, 1, 0.3)))
+        pictures = Batch(
+            [Item(f"i{i}", "image", "") for i in range(PICTURES)], Embeddings("image", rows(PICTURES, 1, 0.3))
+        )
         captions = Batch([Item(f"t{i}", "text", "") for i in range(300)], Embeddings("text", rows(300, 2, -0.3)))
-        writer.append(4300, [pictures, captions])
+        writer.append(PICTURES + 300, [pictures, captions])
         writer.finish()
     return path
 
 
+@pytest.mark.slow
 def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> None:
     place, queries = f"file:{tmp_path}", rows(400, 3, -0.3)
-    best = np.argsort(-(queries @ rows(4000, 1, 0.3).T), axis=1)[:, :10]
+    best = np.argsort(-(queries @ rows(PICTURES, 1, 0.3).T), axis=1)[:, :10]
     costs = []
     for target in (0.8, 0.95):
         build_index("made", source, at=place, code="dictionary", recall=target, replace=True)
@@ -52,11 +59,35 @@ def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> N
         ids, _ = searcher.rank_vectors(Embeddings("text", queries), k=10, rm=manifest.rm, find="image")
         pairs = zip(ids, best, strict=True)
         recall = np.mean([len({f"i{row}" for row in mine} & set(hits)) / 10 for hits, mine in pairs])
-        assert recall >= manifest.recall["low"] - 0.03  # an interval of other queries adds to that of these
+        assert recall >= manifest.recall["low"] - 0.02  # an interval of other queries adds to that of these
         assert build_index("made", source, at=place, code="dictionary", recall=target).up_to_date
         assert budget is not None
-        costs.append((manifest.rm, budget))
-    assert costs[0] != costs[1]
+        costs.append(budget * 2 * 12_300 / searcher.codec.n_terms + 100 * manifest.rm)
+    assert costs[0] < costs[1]
+
+
+def write_more(path: Path, vectors: np.ndarray) -> Path:
+    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float32", path.stem * 8)) as writer:
+        items = [Item(f"{path.stem}{i}", "image", "") for i in range(len(vectors))]
+        writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
+        writer.finish()
+    return path
+
+
+@pytest.mark.slow
+def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path) -> None:
+    place = f"file:{tmp_path}"
+    build_index("made", source, at=place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_items("made", write_more(tmp_path / "alike.h5", rows(3000, 5, 0.3)), at=place)
+    assert not index_facts(plugins.backend(place).open("made"))["drifted"]
+    other = np.random.default_rng(6).normal(size=(9000, DIM)).astype(np.float32)
+    with pytest.warns(BocWarning, match="boc copy made --code dictionary --replace"):
+        add_items("made", write_more(tmp_path / "other.h5", unit_rows(other)), at=place)
+    assert index_facts(plugins.backend(place).open("made"))["drifted"]
+    copy_index("made", at=place, code="dictionary", replace=True)
+    assert not index_facts(plugins.backend(place).open("made"))["drifted"]
 
 
 def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
