@@ -70,7 +70,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "table_facts": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "recall": lambda value: (
         isinstance(value, dict)
-        and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items", "distance"}
+        and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"}
         and all(isinstance(each, str) == (key == "source") for key, each in value.items())
         and all(isinstance(each, (int, float, str)) for each in value.values())
         and bool(value) == ("target" in value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -25,7 +25,7 @@ from boc.codecs import Code, SurrogateCodec
 from boc.codecs.dictionary import nearest_cosines
 from boc.errors import BocError, BocWarning
 from boc.indexes.learn import held_out
-from boc.indexes.load import Vectors
+from boc.indexes.load import BATCH, Vectors
 from boc.indexes.stored import StoredIndex
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
@@ -42,7 +42,10 @@ DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
-DRIFTED, SOME = 1.1, 1.1  # growth of the distance to centroids, and of the index, from which a drift counts
+LEARNED = ("learned", "near", "far")
+"""Entries of the manifest: the number of items when a dictionary was learned, and the mean distances of all and of those
+held out to their centroids."""
+DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
 SPAN = 1.96  # standard errors of a 95 % confidence interval
@@ -90,8 +93,12 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     counts, target = index.manifest.items, index.manifest.recall["target"]
     find = _found(index)
     searcher, budgets = Searcher(index), {}
-    learned = index.manifest.recall.get("distance", distance(index, searcher.codec))
-    chosen = {"target": target, "items": sum(counts.values()), "distance": learned}
+    learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
+    if not learned:
+        apart = np.concatenate([rows for _, rows in _rows(source, find, held_out(counts[find]))])
+        near, far = (distance(searcher.codec, find, rows) for rows in (_sample(index, find), apart))
+        learned = {"learned": counts[find], "near": near, "far": far}
+    chosen = {"target": target, "items": sum(counts.values()), **learned}
     if not _is_small(index):
         most = QUERIES if at.startswith("file:") else FAR_QUERIES
         queries, own, kind = _queries(index, source, find, encoder, most)
@@ -114,10 +121,10 @@ def renew_budgets(name: str, at: str) -> None:
     recall, items = stored.manifest.recall, sum(stored.manifest.items.values())
     if not recall:
         return
-    drifted = items >= SOME * recall.get("items", 0) and has_drifted(stored.index)
+    drifted = has_drifted(stored.index)
     if drifted:
         warnings.warn(BocWarning(f"{name} {DRIFT}: boc copy {name} --code dictionary --replace"), stacklevel=2)
-    if drifted or has_grown(recall, items):
+    if has_grown(recall, items) or (drifted and items >= (1 + SOME) * recall.get("items", 0)):
         choose_budgets(name, at, stored)
 
 
@@ -136,23 +143,29 @@ def has_drifted(index: Index) -> bool:
     """Return whether the items of an index lie farther from the centroids than when its dictionary was learned.
 
     A small index has no need of them."""
-    learned = index.manifest.recall.get("distance")
-    if learned is None or _is_small(index):
+    recall, find = index.manifest.recall, _found(index)
+    count = index.manifest.items[find]
+    share = 1 - recall.get("learned", count) / count  # of items that came later
+    if share < SOME or _is_small(index):
         return False
-    return distance(index, SurrogateCodec.restore(index.manifest.codec, index.arrays())) > DRIFTED * learned
+    codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+    later = (distance(codec, find, _sample(index, find)) - (1 - share) * recall["near"]) / share
+    return bool(later > DRIFTED * recall["far"])
 
 
 def _is_small(index: Index) -> bool:
-    return index.manifest.items[_found(index)] * index.manifest.identity.dim <= COMPARED
+    return bool(index.manifest.items[_found(index)] * index.manifest.identity.dim <= COMPARED)
 
 
-def distance(index: Index, codec: SurrogateCodec) -> float:
-    """Return the mean distance, 1 - cosine, of a sample of the items to their nearest centroids."""
-    find = _found(index)
-    code = codec.query_code(find)
+def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:
+    """Return the mean distance, 1 - cosine, of rows (n, d) to their nearest centroids; 0 without rows."""
+    code = codec.query_code(modality)
     assert code is not None
-    rows = index.vectors(index.sample(SAMPLED, find)).astype(np.float32)
-    return round(1 - float(nearest_cosines(code, rows).mean()), 4)
+    return round(1 - float(nearest_cosines(code, rows).mean()), 4) if len(rows) else 0.0
+
+
+def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
+    return index.vectors(index.sample(SAMPLED, modality)).astype(np.float32)
 
 
 def _found(index: Index) -> Modality:
@@ -181,27 +194,33 @@ def _queries(
     mixed = MIXED if modality == find == "image" else 1
     size = min(mixed * most, counts[modality]) // mixed * mixed
     chosen = np.arange(size) * counts[modality] // max(1, size) if modality == find else captions
-    ids: list[str] = []
-    rows, seen = [], 0
-    for count, _, read in source.lazy_batches(modality, 4096, sets=False):
-        wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
-        seen += count
-        if wanted:
-            batch = read()
-            ids += [batch.items[i].id for i in wanted]
-            rows.append(batch.embeddings.vectors[wanted])
-    vectors = np.concatenate(rows)
+    read = list(_rows(source, modality, chosen))
+    ids, vectors = [key for keys, _ in read for key in keys], np.concatenate([rows for _, rows in read])
     if mixed > 1:
         vectors = unit_rows(vectors.reshape(mixed, -1, vectors.shape[1]).sum(axis=0))
         return Embeddings("text", vectors), [""] * len(vectors), "mixtures"
     return Embeddings(modality, vectors), ids, "captions" if modality != find else "items"
 
 
+def _rows(
+    source: Vectors, modality: Modality, chosen: NDArray[np.int64]
+) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """Yield the ids and vectors of the items of these numbers, batch by batch."""
+    seen = 0
+    yield [], np.empty((0, source.header.dim), np.float32)
+    for count, _, read in source.lazy_batches(modality, BATCH, sets=False):
+        wanted = (chosen[(chosen >= seen) & (chosen < seen + count)] - seen).tolist()
+        seen += count
+        if wanted:
+            batch = read()
+            yield [batch.items[i].id for i in wanted], batch.embeddings.vectors[wanted]
+
+
 def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own: Sequence[str]) -> list[list[str]]:
     """Return the ids of the exact nearest items of each query, but for itself."""
     best = np.full((len(queries), HITS + 1), -np.inf, np.float32)
     ids = np.full(best.shape, "", object)
-    for _, _, read in source.lazy_batches(find, 4096, sets=False):
+    for _, _, read in source.lazy_batches(find, BATCH, sets=False):
         batch = read()
         scores = np.concatenate([best, queries @ batch.embeddings.vectors.T], axis=1)
         rows = np.argpartition(-scores, HITS, axis=1)[:, : HITS + 1]

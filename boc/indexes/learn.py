@@ -18,7 +18,7 @@ from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more
 FIT_SETS = 2000  # concept sets per modality that a code is learned from
-HELD_OUT = 250  # captions that no dictionary is learned from, so that they can choose its budgets
+HELD_OUT = 250  # items of each modality that no dictionary is learned from, so that they can judge it
 MUCH = 200_000_000  # bytes of memory that are worth telling
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -64,11 +64,11 @@ class VectorSample:
             yield Embeddings(self.modality, vectors)
 
 
-def held_out(captions: int) -> NDArray[np.int64]:
-    """Return the rows of the captions, of a fifth at most, that choose the budgets of a dictionary. A dictionary has
-    centroids near to what it is learned from, and would promise too much."""
-    size = min(HELD_OUT, captions // 5)
-    return np.arange(size) * captions // max(1, size)
+def held_out(count: int) -> NDArray[np.int64]:
+    """Return the rows of the ``count`` items of a modality, of a fifth at most, that no dictionary is learned from. It
+    has centroids near to what it is learned from, and would promise too much."""
+    size = min(HELD_OUT, count // 5)
+    return np.arange(size) * count // max(1, size)
 
 
 def fit_code(
@@ -94,8 +94,7 @@ def fit_code(
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
             share = math.ceil(codec.sample_rows(n_items) * count / total)
-            apart = modality == "text" and counts["image"] > 0 and codec.query_budget is not None
-            without = held_out(count) if apart else np.empty(0, np.int64)
+            without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)
             samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")

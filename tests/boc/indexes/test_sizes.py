@@ -16,7 +16,7 @@ from boc.indexes.build import build_index
 from boc.indexes.learn import fit_code, held_out
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFiles, Header
-from boc.types import Batch, Embeddings, Identity, Item, Modality
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 24)
@@ -93,7 +93,7 @@ def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytes
         return np.arange(size) * count // size
 
     with FeatureFiles([many]) as file:
-        apart = {"image": np.empty(0, np.int64), "text": held_out(file.count("text"))}
+        apart = {modality: held_out(file.count(modality)) for modality in MODALITIES}
         samples = [
             Embeddings(m, next(iter(file.sample(m, np.setdiff1d(spread(file.count(m), size), apart[m])))))
             for m, size in (("image", 231), ("text", 538))
