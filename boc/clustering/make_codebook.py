@@ -14,7 +14,7 @@ from scipy.linalg import solve
 
 from boc.clustering.codebook import Codebook
 from boc.clustering.codebook_labels import codebook_labels
-from boc.clustering.kmeans import kmeans, rescaling
+from boc.clustering.kmeans import center, kmeans, nearest, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, carries_content, content_words, pack_labels
@@ -25,6 +25,9 @@ from boc.vectors import unit_rows
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
 RIDGE = 100.0  # regularisation of the words, in captions; 10 to 100 found the same on training photographs
+CHECKED = 20_000  # concepts of each modality that are assigned to count the centroids of both
+SMALLEST = 16  # centroids
+SHARED = 0.5  # of the centroids, which must hold regions and words
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
 
 
@@ -94,6 +97,55 @@ def cluster(
     }
     codebook = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
     return replace(codebook, versions=codebook.versions | {"faiss": faiss.__version__})
+
+
+def default_clusters(files: Sequence[FeatureFile]) -> int:
+    """Return the number of centroids that fits ``files``: the root of the number of their concepts, at most 1000.
+
+    Hard assignment needs few: each must hold words and regions of many items.
+    """
+    sizes = [len(data) for file in files for m in MODALITIES if (data := _concepts(file, m)) is not None]
+    return max(1, min(1000, int(sum(sizes) ** 0.5)))
+
+
+def fitting(
+    files: Sequence[FeatureFile], clusters: int, *, tell: Callable[[str], None] = lambda stage: None
+) -> Codebook:
+    """Make the plain codebook of the paper; where regions and words share less than half of its centroids, the centred
+    one; where they share less than half of that, too, one of half the size, and so on.
+
+    BocError if they share none: then no sentence would find a picture.
+    """
+    space = CODEBOOKS[0]
+    while True:
+        codebook = cluster(files, clusters, space=space, tell=tell)
+        shared, one_sided = shared_centroids(codebook, files)
+        tell(f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions and words")
+        if one_sided or shared >= SHARED * len(codebook):
+            return codebook
+        if clusters <= SMALLEST and space == CODEBOOKS[1]:
+            break
+        space, clusters = CODEBOOKS[1], clusters if space == CODEBOOKS[0] else clusters // 2
+    if shared:
+        return codebook
+    raise BocError(
+        f"none of {len(codebook)} centroids holds both regions and words, so no sentence would find a picture; take an "
+        "encoder that brings regions and words into one space"
+    )
+
+
+def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
+    """Count the centroids that are nearest to a region and to a word, of a sample; and say whether one side is missing
+    altogether."""
+    rng, used = np.random.default_rng(0), []
+    for modality in MODALITIES:
+        pools = list(_pools(files, modality, False))
+        rows = np.concatenate([np.empty((0, codebook.centroids.shape[1]), np.float32), *(
+            _draw(pools, min(CHECKED, _size(pools)), rng))])  # fmt: skip
+        rows = center(rows, modality, codebook.means, codebook.axes)
+        columns, _ = nearest(unit_rows(rows) if codebook.spherical else rows, codebook.centroids, 1)
+        used.append(set(columns[:, 0].tolist()))
+    return len(used[0] & used[1]), not all(used)
 
 
 def sample_concepts(

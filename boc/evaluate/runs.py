@@ -198,7 +198,9 @@ def _evaluate_direction(
             continue
         queries, own = batch.embeddings.take(here), [batch.items[place] for place in here]
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
-        hits.append(searcher.search_vectors(queries, k=DEEPEST, rm=1, find=target, rerank="dot"))
+        hits.append(
+            searcher.search_vectors(queries, k=DEEPEST, rm=None if options.rm is None else 1, find=target, rerank="dot")
+        )
         ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
         if grades is not None:
             best = searcher.search_vectors(queries, options, k=DEPTH, find=target)

@@ -23,6 +23,7 @@ from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
+from boc.indexes.shared_terms import warn_of_few
 from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
@@ -183,6 +184,8 @@ def build_index(
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
+        if published and not same:
+            warn_of_few(name, backend.open(name))
         if published:
             loaded = backend.open(name).manifest
             if loaded.recall and "items" not in loaded.recall:

@@ -17,18 +17,15 @@ from boc.names import CODEBOOKS
 @click.option(
     "--clusters",
     type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Number of centroids (of words with --kind words, of terms with --kind learned).",
+    help="Number of centroids (of words with --kind words, of terms with --kind learned) [default: 1000; of centroids "
+    "the root of the number of concepts, at most 1000].",
 )
 @click.option(
     "--kind",
     type=click.Choice(CODEBOOKS),
-    default=CODEBOOKS[0],
-    show_default=True,
-    help="What is learned; see below.",
+    help="What is learned; see below [default: plain, or centered where regions and words share few centroids].",
 )
-def command(features: tuple[Path, ...], output: Path, clusters: int, kind: str) -> None:
+def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind: str | None) -> None:
     """Make a codebook from FEATURES, feature files of one encoder. Use files of the training photographs.
 
     \b
@@ -56,13 +53,17 @@ def command(features: tuple[Path, ...], output: Path, clusters: int, kind: str) 
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if kind == "words":
-            made = make_codebook.vocabulary(files, clusters, tell=tell)
+            made = make_codebook.vocabulary(files, clusters or 1000, tell=tell)
         elif kind == "learned":
-            made = plugins.term_learner().learned_terms(files, clusters, tell=tell)
+            made = plugins.term_learner().learned_terms(files, clusters or 1000, tell=tell)
         else:
-            made = make_codebook.cluster(files, clusters, space=kind, tell=tell)
+            size = clusters or make_codebook.default_clusters(files)
+            if kind is None:
+                made = make_codebook.fitting(files, size, tell=tell)
+            else:
+                made = make_codebook.cluster(files, size, space=kind, tell=tell)
             tell("labelling")
             made = make_codebook.add_labels(made, files)
     made.save(output)
-    named = {"words": "words", "learned": "terms"}.get(kind, f"centroids of {made.concepts} concepts")
+    named = {"words": "words", "learned": "terms"}.get(kind or "", f"centroids of {made.concepts} concepts")
     click.echo(f"{len(made)} {named} in {output}")
