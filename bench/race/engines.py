@@ -66,7 +66,7 @@ def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     use_threads(1)
-    for module in ("faiss", "indexing.embedded.index", "usearch.index"):
+    for module in ("faiss", "indexing.embedded.index", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
     queries, _ = np.ascontiguousarray(data.query_sets[1][:QUERIES]), data.modality  # read before, not counted

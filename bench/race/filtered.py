@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from boc.types import Embeddings
 COLUMNS = (
     "filter", "passed", "index", "setting", "recall", "validation", "few", "p50_ms", "p50_least", "p50_most",
 )  # fmt: skip
+faiss: Any = import_module("faiss")  # its types lack parameters of searches
 NAME = "filtered"
 SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
 MEMBERS = 2_000  # of a cluster, about
@@ -44,7 +46,7 @@ PLACES = {"near": 0.0, "middle": 0.5, "far": 1.0}
 RIVALS = {"hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048), "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024)}
 ALL = ""  # the condition that all items meet
 
-Ask = Callable[[Matrix, str], Sequence[int]]
+Ask = Callable[[Matrix, str], Any]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,6 @@ class Filters:
 
     @classmethod
     def of(cls, data: Data) -> Filters:
-        import faiss
-
         count, dim = data.shape
         clusters = faiss.Kmeans(dim, max(4, count // MEMBERS), seed=data.seed, spherical=True)
         clusters.train(data.vectors[:: max(1, count // 50_000)].astype(np.float32))
@@ -123,18 +123,15 @@ class Race:
         }
         return {"boc": {"default": self._ours}, **rivals}
 
-    def _ours(self, query: Matrix, condition: str) -> Sequence[int]:
+    def _ours(self, query: Matrix, condition: str) -> Any:
         kept = (condition,) if condition else ()
         asking = Embeddings(self.data.asking, query)
-        hits: Any = self.searcher.search_vectors(asking, k=K, find=self.data.modality, filters=kept)[0]
-        return hits
+        return self.searcher.search_vectors(asking, k=K, find=self.data.modality, filters=kept)[0]
 
     def _rival(self, name: str, number: int) -> Ask:
-        import faiss
-
         engine: Any = self.rivals[name]
 
-        def ask(query: Matrix, condition: str) -> Sequence[int]:
+        def ask(query: Matrix, condition: str) -> Any:
             chosen = {"sel": self.selectors[condition]} if condition else {}
             if name == "hnsw32":
                 wanted = faiss.SearchParametersHNSW(efSearch=number, **chosen)
@@ -146,8 +143,6 @@ class Race:
 
     def select(self, conditions: Sequence[str]) -> None:
         """Make the selectors of conditions."""
-        import faiss
-
         for condition in {*conditions} - {*self.selectors, ALL}:
             mask = np.zeros(self.data.shape[0], bool)
             mask[self.filters.rows(condition)] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -249,7 +250,7 @@ class Symphony(Local):
     library = "rabitqlib"
     kind = "SymphonyQG32"
     knobs = ("ef",)
-    grid = Hnsw.grid
+    grid = (*Hnsw.grid, (512,))
     inside = 4
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
@@ -258,7 +259,10 @@ class Symphony(Local):
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
         index = _module("rabitqlib").SymqgIndex(data.shape[1], 32, "ip")
-        index.build(data.vectors.astype(np.float32), 200, threads)
+        try:
+            index.build(data.vectors.astype(np.float32), 200, threads)
+        except ValueError as error:
+            raise UnavailableError(f"{error}: {data.shape[1]}") from error
         index.save(str(folder / "index.symqg"))
 
     def choose(self, setting: Setting) -> None:
@@ -272,7 +276,7 @@ class Symphony(Local):
 
 
 def _leaves(data: Data) -> int:
-    return max(1, round(2 * data.shape[0] ** 0.5))
+    return max(1, round(2 * math.sqrt(data.shape[0])))
 
 
 def _module(name: str) -> Any:

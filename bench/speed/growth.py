@@ -7,11 +7,11 @@ The items are synthetic (bench/race/data.py); the index is a folder, or on a ser
 for it. Recall is held by the candidates: the fewest that reach ``--recall`` on the validation queries. Other queries
 are reported. With ``--defaults`` nothing is held: it is what a user gets who names no option.
 
-A row has the items; ``setting``, candidates per query; recall of the exact top ten; milliseconds of a
-search from the query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning
-included, ``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor seconds of
-the server meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries, its own (``anon_mb``) and
-mapped (``file_mb``).
+A row has the items; ``setting``, candidates per query; recall of the exact top ten; milliseconds of a search from the
+query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning included,
+``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor seconds of the server
+meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries, its own (``anon_mb``) and mapped
+(``file_mb``).
 """
 
 from __future__ import annotations
