@@ -20,10 +20,11 @@ ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
 ALL := models table1 sparsity-tern sparsity-teran recall-postings-tern all-codes alignment cutoff scene-truth \
-	recall-postings-captions race-embedded race-ratios growth
+	recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
 ROWS ?= $(ALL)
 RATIOS := race-embedded
 COUNTS := 10000 30000 100000 300000
+DEFAULTS := 1000 10000 100000 1000000
 CODEBOOKS := centred rescaled words learned
 centred := --kind centered --clusters 384
 rescaled := --kind rescaled --clusters 1000
@@ -40,6 +41,7 @@ SCENES := 40 20
 SHARD :=
 CLUSTERS := 9
 COUNTS := 300 600
+DEFAULTS := 300 600
 centred := --kind centered --clusters 9
 rescaled := --kind rescaled --clusters 9
 words := --kind words --clusters 9
@@ -54,6 +56,8 @@ FEW_QUERIES := --queries 5 --explained 2
 FEW_KINDS := --queries 5 --kinds 1
 FEW_CAPTIONS := --gallery 200 --queries 20
 FEW_INDEXES := --index 'boc bits:16' --index flat --index hnsw32 --rounds 2
+FEW_COMPOSED := --count 400 --dim 16
+FEW_FILTERED := --queries 5 --share .05 --share .5 --rounds 1
 FEW_DIMENSIONS := --dim 16 --queries 20
 FEW_TERMS := --terms 32
 ONE_CODE := --only dictionary --terms 32
@@ -161,6 +165,18 @@ $(OUT)/recall-postings-captions.csv: $(M)/captions.h5
 	$(call rows,paper.recall_postings $< --queries $(M)/captions-queries.h5 $(ONE_CODE))
 $(OUT)/race-embedded.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/embedded $(FEW_INDEXES))
+C := $(OUT)/composed
+SENTENCES := $(C)/composed.h5 $(C)/composed-queries.h5 --validation $(C)/composed-validation.h5
+$(C)/composed.h5: $(F)/regions.h5 $(TRAIN)
+	mkdir -p $(C)
+	$(PY) bench.datasets.composed $^ $@ $(FEW_COMPOSED)
+$(OUT)/race-composed.csv: $(C)/composed.h5
+	$(call rows,race.race $(SENTENCES) --work $(OUT)/work/composed $(FEW_INDEXES))
+$(OUT)/race-filtered.csv: $(C)/composed.h5
+	$(call rows,race.filtered $(SENTENCES) --work $(OUT)/work/filtered $(FEW_FILTERED))
+$(OUT)/defaults.csv:
+	mkdir -p $(OUT)
+	$(call rows,speed.growth --defaults --work $(OUT)/work/defaults --rounds 3 $(DEFAULTS:%=--n %) $(FEW_DIMENSIONS))
 $(OUT)/race-elasticsearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/elasticsearch --server elasticsearch-9 --limit 30000 --rounds 3)
 $(OUT)/race-opensearch.csv: $(M)/captions.h5

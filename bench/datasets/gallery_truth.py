@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets.captions import DataError
 from demo.canvas import Box
 from demo.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
 
@@ -123,6 +124,8 @@ class Measure:
 def read_gallery(path: Path) -> list[Picture]:
     """Read the scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a
     file."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; paint the gallery: python -m demo.gallery {path.parent}")
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):

@@ -96,12 +96,14 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
     return one @ other.T
 
 
-def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return projections of either side onto the first canonical variates, weighted by their correlations."""
+def variates(
+    X: NDArray[np.float64], Y: NDArray[np.float64], count: int = VARIATES
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return projections of either side onto the first ``count`` canonical variates, weighted by their correlations."""
     X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
     U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
-    first = slice(0, VARIATES)
+    first = slice(0, count)
     return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[first]
 
 

@@ -100,14 +100,14 @@ class Ours(CodeEngine, Local):
         self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
 
     def ask(self, query: Matrix) -> Any:
-        return self.searcher.search_vectors(Embeddings(self.data.modality, query), self.options)
+        return self.searcher.search_vectors(Embeddings(self.data.asking, query), self.options)
 
     def vectors_read(self, setting: Setting) -> int:
         shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
         return setting[1] if shortlist is None else shortlist.size(setting[1], K)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        return self.searcher.rank_vectors(Embeddings(self.data.modality, queries), self.options, threads=threads)
+        return self.searcher.rank_vectors(Embeddings(self.data.asking, queries), self.options, threads=threads)
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit.item.id] for hit in answer[0]]

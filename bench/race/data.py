@@ -57,6 +57,12 @@ class Data:
             return "image" if file.count("image") else "text"
 
     @cached_property
+    def asking(self) -> Modality:
+        """The modality of the queries."""
+        with FeatureFile(self.queries) as file:
+            return "image" if file.count("image") else "text"
+
+    @cached_property
     def vectors(self) -> NDArray[Any]:
         """The vectors (n, d) of the gallery, memory-mapped."""
         with FeatureFile(self.gallery) as file:

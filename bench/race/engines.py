@@ -16,13 +16,14 @@ import numpy as np
 from bench.race.codes import Ours, code_of, fit, is_raced
 from bench.race.data import Data
 from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
-from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Usearch
+from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Scann, Symphony, Usearch
 from boc.codecs import parse_code
 
 QUERIES = 100  # queries before memory is looked at
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours, "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "ivf-pq4": IvfPq, "usearch-f16": Usearch,
+    "scann": Scann, "symphonyqg": Symphony,
 }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     use_threads(1)
-    for module in ("faiss", "indexing.embedded.index", "usearch.index"):
+    for module in ("faiss", "indexing.embedded.index", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
     queries, _ = np.ascontiguousarray(data.query_sets[1][:QUERIES]), data.modality  # read before, not counted

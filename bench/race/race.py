@@ -55,7 +55,7 @@ from bench.race.timing import Variant, best_at, measure, measure_rates, summaris
 from bench.race.vectors import EF_CONSTRUCTION
 from bench.report.rows import Writer
 
-LIBRARIES = ("usearch", "elasticsearch", "opensearch-py")
+LIBRARIES = ("usearch", "scann", "rabitqlib", "elasticsearch", "opensearch-py")
 PARTS = ("index", "vectors", "codec", "rest")
 HEAD = (
     "engine", "index", "setting", "ours", "at", "recall", "validation",

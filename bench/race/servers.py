@@ -107,7 +107,7 @@ class ServerCode(ServerEngine, CodeEngine):
         self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
 
     def ask(self, query: Matrix) -> Any:
-        return self.searcher.search_vectors(Embeddings(self.data.modality, query), self.options)[0]
+        return self.searcher.search_vectors(Embeddings(self.data.asking, query), self.options)[0]
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit.item.id] for hit in answer]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -137,17 +139,17 @@ class Ivf(Faiss):
         self.lists.nprobe, self.depth = setting
 
     def ask(self, query: Matrix) -> Any:
-        return self._best(query, self.index.search(query, self.depth)[1][0])
+        return self.best(query, self.index.search(query, self.depth)[1][0])
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         rows = self.index.search(queries, self.depth)[1]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda i: self._best(queries[i : i + 1], rows[i]), range(len(queries))))
+            return list(pool.map(lambda i: self.best(queries[i : i + 1], rows[i]), range(len(queries))))
 
     def vectors_read(self, setting: Setting) -> int:
         return setting[1]
 
-    def _best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The K of ``rows`` nearest to the query, by float16."""
         rows = np.sort(rows[rows >= 0])  # faiss fills up with -1
         best: NDArray[np.int64] = rows[np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]]
@@ -205,3 +207,81 @@ class Usearch(Local):
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         return self.index.search(queries, K, threads=threads).keys
+
+
+class Scann(Local):
+    """2 sqrt(n) leaves of anisotropic quantization, each vector in a second leaf where the first fails (SOAR)."""
+
+    library = "scann"
+    kind = "tree, SOAR, AH"
+    knobs = ("leaves", "R")
+    inside = 4
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        scann = _module("scann")
+        self.index, leaves = scann.scann_ops_pybind.load_searcher(str(folder)), _leaves(data)
+        self.grid = list(product([probes for probes in PROBES if probes <= leaves] or [leaves], IvfPq.depths))
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
+        builder = _module("scann").scann_ops_pybind.builder(data.vectors.astype(np.float32), K, "dot_product")
+        leaves = _leaves(data)
+        tree = builder.tree(leaves, min(leaves, 16), training_sample_size=data.shape[0], soar_lambda=1.5)
+        searcher = tree.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(100).build()
+        searcher.serialize(str(folder))
+
+    def choose(self, setting: Setting) -> None:
+        self.leaves, self.depth = setting
+
+    def ask(self, query: Matrix) -> Any:
+        return self.index.search(query[0], K, self.depth, self.leaves)[0]
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        search = self.index.search_batched if threads == 1 else self.index.search_batched_parallel
+        return search(queries, K, self.depth, self.leaves)[0]
+
+    def vectors_read(self, setting: Setting) -> int:
+        return setting[1]
+
+
+class Symphony(Local):
+    """SymphonyQG: a graph whose nodes hold one-bit codes of their 32 neighbours."""
+
+    library = "rabitqlib"
+    kind = "SymphonyQG32"
+    knobs = ("ef",)
+    grid = (*Hnsw.grid, (512,))
+    inside = 4
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.index = _module("rabitqlib").SymqgIndex.load(str(folder / "index.symqg"))
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
+        index = _module("rabitqlib").SymqgIndex(data.shape[1], 32, "ip")
+        try:
+            index.build(data.vectors.astype(np.float32), 200, threads)
+        except ValueError as error:
+            raise UnavailableError(f"{error}: {data.shape[1]}") from error
+        index.save(str(folder / "index.symqg"))
+
+    def choose(self, setting: Setting) -> None:
+        (self.ef,) = setting
+
+    def ask(self, query: Matrix) -> Any:
+        return self.index.search(query, K, self.ef)[0][0]
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        return self.index.search_batch(queries, K, self.ef, threads)[0]
+
+
+def _leaves(data: Data) -> int:
+    return max(1, round(2 * math.sqrt(data.shape[0])))
+
+
+def _module(name: str) -> Any:
+    """Import an optional library."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UnavailableError(f"pip install {name}") from error

@@ -378,6 +378,11 @@ LISTED: dict[str, dict[str, Template]] = {
         "of a bare loop in C": "{scatter_ns:,.2f}",
         "cold `boc search`, s": "{cold_s:,.2f} ({cold_least:,.2f}-{cold_most:,.2f})",
     },
+    "filtered": {
+        "filter": "{filter}", "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",
+        "index": "{index}", "setting": "{setting}", "recall@10": "{recall:.3s}", "short answers": "{few:.2s}",
+        "p50 ms (least-most round)": "{p50_ms:,.3f} ({p50_least:,.3f}-{p50_most:,.3f})",
+    },
     "cutoff": {
         "sentences, ranked by": "{family}, {by}", "number": "{count}", "precision": "{precision:.3s}",
         "recall": "{recall:.3s}", "pictures above the line": "{shown:,.1f}", "empty answers": "{empty:.3s}",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.datasets.captions import DataError
 from bench.datasets.gallery_truth import (
     DEPTH,
     FAMILIES,
@@ -188,3 +189,8 @@ def test_gallery_without_boxes(tmp_path: Path) -> None:
 def test_lies_on_centre() -> None:
     assert lies_on((0.1, 0.1, 0.3, 0.3), (0.15, 0.15, 0.5, 0.5))
     assert not lies_on((0.0, 0.0, 0.2, 0.2), (0.15, 0.15, 0.5, 0.5))
+
+
+def test_gallery_without_scenes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"scenes\.json is missing; paint the gallery"):
+        read_gallery(tmp_path / "scenes.json")

@@ -1,0 +1,230 @@
+"""Filtered search by default, beside faiss with selectors: recall, short answers, latency.
+
+    python -m bench.race.filtered composed.h5 composed-queries.h5 --validation composed-validation.h5 --work FOLDER
+
+Filters let a share of the items pass that is drawn at random, or one of some clusters, in the order of what their
+centroids score: the nearest to the query, the middle one, the farthest. Ours is `boc index` and a search with that
+filter, no option else. Of each rival that setting is shown which reached ``--recall`` soonest on the validation
+queries, or came nearest to it; its selectors are made beforehand and cost it nothing. ``few`` is the share of queries
+with fewer hits than there are, ten at most; ``passed`` the mean share of items that pass. Milliseconds are medians
+over rounds, with minimum and maximum round, on one thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race import engines
+from bench.race.data import Data, K, Matrix, log, nearest
+from bench.race.engine import folder_of, once, use_threads
+from bench.race.timing import WARM, summarise
+from bench.report.rows import Writer
+from boc.indexes.build import build_index
+from boc.inputs.metadata import Metadata
+from boc.search.searcher import Searcher
+from boc.types import Embeddings
+
+COLUMNS = (
+    "filter", "passed", "index", "setting", "recall", "validation", "few", "p50_ms", "p50_least", "p50_most",
+)  # fmt: skip
+faiss: Any = import_module("faiss")  # its types lack parameters of searches
+NAME = "filtered"
+SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
+MEMBERS = 2_000  # of a cluster, about
+PLACES = {"near": 0.0, "middle": 0.5, "far": 1.0}
+RIVALS = {"hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048), "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+ALL = ""  # the condition that all items meet
+
+Ask = Callable[[Matrix, str], Any]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the items have, ``draw`` (n,) and ``cluster`` (n,), and the centroids of the clusters."""
+
+    draw: NDArray[np.int64]
+    cluster: NDArray[np.int64]
+    centroids: Matrix
+
+    @classmethod
+    def of(cls, data: Data) -> Filters:
+        count, dim = data.shape
+        clusters = faiss.Kmeans(dim, max(4, count // MEMBERS), seed=data.seed, spherical=True)
+        clusters.train(data.vectors[:: max(1, count // 50_000)].astype(np.float32))
+        cluster = [clusters.index.search(block, 1)[1][:, 0] for _, block in data.blocks()]
+        return cls(np.random.default_rng(data.seed).permutation(count), np.concatenate(cluster), clusters.centroids)
+
+    def metadata(self, ids: Sequence[str]) -> Metadata:
+        pairs = zip(ids, self.draw.tolist(), self.cluster.tolist(), strict=True)
+        return Metadata({"draw": "integer", "cluster": "integer"}, {k: {"draw": d, "cluster": c} for k, d, c in pairs})
+
+    def conditions(self, queries: Matrix, shares: Sequence[float]) -> Iterator[tuple[str, list[str]]]:
+        """Yield filters by name, with the condition of each query."""
+        yield "none", [ALL] * len(queries)
+        for share in shares:
+            yield f"random {share:g}", [f"draw<{max(1, round(share * len(self.draw)))}"] * len(queries)
+        order = np.argsort(-queries @ self.centroids.T, axis=1)
+        for name, place in PLACES.items():
+            chosen = order[:, round(place * (order.shape[1] - 1))]
+            yield f"cluster {name}", [f"cluster={number}" for number in chosen.tolist()]
+
+    def rows(self, condition: str) -> NDArray[np.int64]:
+        """Return the rows that pass."""
+        if condition.startswith("draw"):
+            return np.flatnonzero(self.draw < int(condition.removeprefix("draw<")))
+        return np.flatnonzero(self.cluster == int(condition.removeprefix("cluster=")))
+
+
+def exact(data: Data, queries: Matrix, conditions: Sequence[str], filters: Filters) -> list[set[int]]:
+    """Return the rows of the ten best that pass, fewer where fewer do."""
+    best: list[set[int]] = [set()] * len(queries)
+    for condition in set(conditions):
+        asking = [i for i, other in enumerate(conditions) if other == condition]
+        if condition == ALL:
+            top = nearest(queries[asking], data.blocks())[1]
+        else:
+            rows = filters.rows(condition)
+            top = rows[nearest(queries[asking], [(0, data.vectors[rows].astype(np.float32))])[1][:, : len(rows)]]
+        for i, found in zip(asking, top.tolist(), strict=True):
+            best[i] = set(found)
+    return best
+
+
+class Race:
+    """The indexes over ``data``, each opened once, and the selectors of faiss by condition."""
+
+    def __init__(self, data: Data, threads: int, rivals: Sequence[str]) -> None:
+        self.data, self.filters = data, Filters.of(data)
+        folder = folder_of(data, "boc default")
+        once(folder, threads, _build, data, folder, self.filters)
+        for name in rivals:
+            engines.build(data, name, threads)
+        self.rivals = {name: engines.open_engine(data, name) for name in rivals}
+        self.searcher = Searcher.open(NAME, f"file:{folder}")
+        self.selectors: dict[str, Any] = {}
+
+    @cached_property
+    def asks(self) -> Mapping[str, Mapping[str, Ask]]:
+        """What answers, by index and setting."""
+        rivals = {
+            name: {f"{knob}={number}": self._rival(name, number) for number in RIVALS[name]}
+            for name, knob in zip(self.rivals, ("ef", "nprobe"), strict=False)
+        }
+        return {"boc": {"default": self._ours}, **rivals}
+
+    def _ours(self, query: Matrix, condition: str) -> Any:
+        kept = (condition,) if condition else ()
+        asking = Embeddings(self.data.asking, query)
+        return self.searcher.search_vectors(asking, k=K, find=self.data.modality, filters=kept)[0]
+
+    def _rival(self, name: str, number: int) -> Ask:
+        engine: Any = self.rivals[name]
+
+        def ask(query: Matrix, condition: str) -> Any:
+            chosen = {"sel": self.selectors[condition]} if condition else {}
+            if name == "hnsw32":
+                wanted = faiss.SearchParametersHNSW(efSearch=number, **chosen)
+                return engine.index.search(query, K, params=wanted)[1][0]
+            wanted = faiss.SearchParametersIVF(nprobe=min(number, engine.lists.nlist), **chosen)
+            return engine.best(query, engine.index.search(query, 50, params=wanted)[1][0])
+
+        return ask
+
+    def select(self, conditions: Sequence[str]) -> None:
+        """Make the selectors of conditions."""
+        for condition in {*conditions} - {*self.selectors, ALL}:
+            mask = np.zeros(self.data.shape[0], bool)
+            mask[self.filters.rows(condition)] = True
+            self.selectors[condition] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+
+    def measure(
+        self, ask: Ask, queries: Matrix, conditions: Sequence[str], top: Sequence[set[int]], rounds: int
+    ) -> tuple[float, float, NDArray[np.float64]]:
+        """Return recall, the share of short answers, and milliseconds (rounds, queries)."""
+        times, shares, few = np.empty((rounds, len(queries))), [], 0
+        for turn in range(rounds):
+            for i in range(-min(WARM, len(queries)), len(queries)):
+                begun = time.perf_counter()
+                answer = ask(queries[i : i + 1] if i >= 0 else queries[i:][:1], conditions[i])
+                times[turn, i] = 1000 * (time.perf_counter() - begun)
+                if turn == 0 and i >= 0:
+                    rows = self._rows(answer)
+                    shares.append(len(top[i] & rows) / max(1, len(top[i])))
+                    few += len(rows) < len(top[i])
+        return float(np.mean(shares)), few / len(queries), times
+
+    def _rows(self, answer: Any) -> set[int]:
+        if isinstance(answer, np.ndarray):
+            return {row for row in answer.tolist() if row >= 0}
+        return {self.data.rows[hit.item.id] for hit in answer}
+
+    def rows(self, shares: Sequence[float], most: int, recall: float, rounds: int) -> Iterator[list[object]]:
+        """Yield a row for each filter and index."""
+        reported, choosing = (queries[:most] for queries in self.data.query_sets)
+        pairs = zip(self.filters.conditions(reported, shares), self.filters.conditions(choosing, shares), strict=True)
+        for (name, conditions), (_, others) in pairs:
+            self.select([*conditions, *others])
+            top, tuning = (
+                exact(self.data, queries, each, self.filters)
+                for queries, each in ((reported, conditions), (choosing, others))
+            )
+            passing = [len(self.filters.rows(each)) if each else self.data.shape[0] for each in conditions]
+            for index, settings in self.asks.items():
+                tried = {}
+                for setting, ask in settings.items():
+                    reached, _, times = self.measure(ask, choosing, others, tuning, 1)
+                    tried[setting] = (min(reached, recall), -float(np.median(times)), reached)
+                chosen = max(tried, key=lambda setting: tried[setting])
+                found, few, times = self.measure(settings[chosen], reported, conditions, top, rounds)
+                log(f"{name}, {index} {chosen}: {found:.3f}")
+                figures = [f"{value:.4f}" for value in (found, tried[chosen][2], few)]
+                share = f"{np.mean(passing) / self.data.shape[0]:.5f}"
+                yield [name, share, index, chosen, *figures, *summarise(np.median(times, axis=1), 4)]
+
+
+def _build(data: Data, folder: Path, filters: Filters) -> None:
+    build_index(NAME, data.gallery, at=f"file:{folder}", metadata=filters.metadata(list(data.rows)))
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("gallery", type=FILE)
+@click.argument("queries", type=FILE)
+@click.option("--validation", type=FILE, help="Choose settings.")
+@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for indexes.")
+@click.option("--share", "shares", multiple=True, type=click.FloatRange(0, 1), default=SHARES, show_default=True)
+@click.option("--queries", "most", default=200, show_default=True, help="Queries that are reported, and that choose.")
+@click.option("--recall", default=0.97, show_default=True, help="What the setting of a rival has to reach.")
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--threads", default=2, show_default=True, help="Processors that indexes are built with.")
+def main(
+    gallery: Path, queries: Path, validation: Path | None, work: Path, shares: tuple[float, ...], most: int,
+    recall: float, rounds: int, threads: int,
+) -> None:  # fmt: skip
+    """Race under filters on GALLERY and QUERIES."""
+    work.mkdir(parents=True, exist_ok=True)
+    data = Data(work, gallery, queries, validation, None, 0)
+    data.check()
+    race = Race(data, threads, list(RIVALS))
+    use_threads(1)
+    settings = {"gallery": gallery, "items": data.shape[0], "dim": data.shape[1], "queries": most, "recall": recall}
+    with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
+        for cells in race.rows(shares, most, recall, rounds):
+            out.write(*cells)
+
+
+if __name__ == "__main__":
+    main()
