@@ -1,4 +1,4 @@
-"""The share of the items of an index that have a term of the other modality: without one, no search finds them by terms."""
+"""The share of items with a term of the other modality: without one, sentences find no pictures by terms."""
 
 from __future__ import annotations
 

@@ -243,8 +243,8 @@ def _print(query: str, hits: list[Hit], search_options: SearchOptions, *, as_jso
             + (f"  (+{len(hit.duplicates)})" if hit.duplicates else "")
         )
     if not hits:
-        which = "no item that all filters hold for" if search_options.filters else "nothing"
-        reason = f"{which} shares a term with this query"
+        which = "no item that passes all filters" if search_options.filters else "nothing"
+        reason = "no item passes all filters" if search_options.filters else "nothing shares a term with this query"
         if search_options.min_confidence:
             reason = (
                 f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
