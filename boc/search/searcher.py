@@ -6,7 +6,7 @@ All searches end in ``Searcher._hits``, which makes one request of the terms of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -188,7 +188,7 @@ class Searcher:
         rows, parts = self._compose(query, encoded, options)
         _took(stages, "code_ms", begun)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
-        hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
+        hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages, query.ids)[0]
         return _sort_hits([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
 
     def search_texts(
@@ -379,8 +379,10 @@ class Searcher:
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
 
-    def _hits(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> list[list[Hit]]:
-        """Return the hits of each query by score."""
+    def _hits(
+        self, queries: _Queries, options: SearchOptions, stages: Stages | None, without: Collection[str] = ()
+    ) -> list[list[Hit]]:
+        """Return the hits of each query by score. The items ``without`` take no part in confidences."""
         if options.hybrid is not None and queries.texts is None:
             raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
         if options.mmr is not None or options.collapse:
@@ -389,7 +391,10 @@ class Searcher:
         if options.hybrid == "rrf":
             return self._fuse(queries, request, options, stages)
         answers = self.index.search(request, stages)
-        return answers if options.min_confidence is None else self._confident(answers, queries, options, stages)
+        if options.min_confidence is None:
+            return answers
+        others = [[hit for hit in hits if hit.id not in without] for hits in answers] if without else answers
+        return self._confident(others, queries, options, stages)
 
     def _diverse_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
         """Return the hits of one query, chosen of more by maximal marginal relevance or without near-duplicates."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.search.background import confidences
+from boc.search.queries import Query
 from boc.search.searcher import Searcher
 
 TEXT = "a red box at the left"
@@ -55,8 +56,6 @@ def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
 
 
 def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
-    from boc.search.queries import Query
-
     hits = searcher.search_query(Query.of(TEXT, like=["003.png"], minus=["green"]), k=9, min_confidence=0)
     assert all(hit.confidence is not None for hit in hits)
 
@@ -64,3 +63,12 @@ def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
 @pytest.fixture(scope="module")
 def searcher(library: Path) -> Searcher:
     return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
+def test_what_is_like_an_item_is_not_judged_beside_the_item(searcher: Searcher) -> None:
+    hits = searcher.search_query(Query.of(like=["003.png"]), k=9, min_confidence=0)
+    assert "003.png" not in {hit.id for hit in hits}
+    usual = searcher.background("image").scores(searcher.embeddings("003.png"), "dot")
+    deviation = float(usual.std(dtype=np.float64))
+    expected = confidences([hit.score * deviation for hit in hits], usual, searcher.index.manifest.items["image"])
+    assert [hit.confidence for hit in hits] == pytest.approx(expected.tolist(), abs=1e-3)
