@@ -381,7 +381,7 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
             headers.append(file.header)
             assert file.header.shard == f"{i}/{parts}"
     assert len({header.source for header in headers}) == parts
-    for code in (("--code", "scalar"), ("--rerank", "mrsw")):
+    for code in (("--code", "bits"), ("--rerank", "mrsw", "--code", "scalar")):
         name = code[1]
         result = boc("index", name, *paths[::-1], *code, at)
         assert result.stdout == f"{name}: 40 pictures and 80 captions\n", result.output
