@@ -65,9 +65,9 @@ class VectorSample:
 
 
 def held_out(count: int) -> NDArray[np.int64]:
-    """Return the rows of the ``count`` items of a modality, of a fifth at most, that no dictionary is learned from. It
-    has centroids near to what it is learned from, and would promise too much."""
-    size = min(HELD_OUT, count // 5)
+    """Return the rows of the ``count`` items of a modality, of a fifth at most and none of fewer than 250, that no
+    dictionary is learned from. It has centroids near to what it is learned from, and would promise too much."""
+    size = min(HELD_OUT, count // 5) if count >= HELD_OUT else 0
     return np.arange(size) * count // max(1, size)
 
 
