@@ -33,8 +33,9 @@ class Hub:
     """Repositories by name, each of files by revision, the last of which is the branch main.
 
     Faults are for the next downloads of large files: ``cut`` closes a connection after so many bytes, and with ``dies``
-    the server is ``dead`` from then on; ``stall`` stops sending after so many bytes, and keeps the connection;
-    ``damage`` changes a byte of what is sent; ``gated`` refuses all; ``extra`` are names in lists that are no files.
+    the server is ``dead`` from then on, when all small files of the branch main are ``sent``; ``stall`` stops sending
+    after so many bytes, and keeps the connection; ``damage`` changes a byte of what is sent; ``gated`` refuses all;
+    ``extra`` are names in lists that are no files.
     """
 
     repositories: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -47,10 +48,15 @@ class Hub:
     gated: bool = False
     extra: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    sent: set[str] = field(default_factory=set)
     address: str = ""
 
     def paths(self, start: str = "/") -> set[str]:
         return {each.path for each in self.asked if each.path.startswith(start) and each.method == "GET"}
+
+    def small_files_are_sent(self) -> bool:
+        latest = (list(files.values())[-1] for files in self.repositories.values())
+        return {name for files in latest for name, data in files.items() if len(data) <= LARGE} <= self.sent
 
     def revision(self, name: str, asked: str) -> str | None:
         """The commit of a revision."""
@@ -157,9 +163,12 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             for block in range(start, end, BLOCK):
                 self.wfile.write(data[block : min(block + BLOCK, end)])
             self.wfile.flush()
+            hub.sent.add(self.path.rpartition("/")[2])
             if large and hub.stall is not None:
                 stopped.wait(60)
             if end < len(data):
+                while hub.dies and not hub.small_files_are_sent():
+                    stopped.wait(0.01)
                 hub.cut, hub.dead = None, hub.dies
                 self.close_connection = True
 

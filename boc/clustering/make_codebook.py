@@ -108,7 +108,7 @@ def default_clusters(files: Sequence[FeatureFile]) -> int:
     return max(1, min(1000, int(sum(sizes) ** 0.5)))
 
 
-def fitting(
+def shared_codebook(
     files: Sequence[FeatureFile], clusters: int, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
     """Make the plain codebook of the paper; where regions and words share less than half of its centroids, the centred

@@ -48,6 +48,10 @@ of those held out to their centroids."""
 DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
+DRIFT = (
+    "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
+    "again, which needs no encoder"
+)
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 
 
@@ -91,7 +95,7 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     backend = plugins.backend(at)
     index = backend.open(name)
     counts, target = index.manifest.items, index.manifest.recall["target"]
-    find = _found(index)
+    find = _target(index)
     searcher, budgets = Searcher(index), {}
     learned = {key: index.manifest.recall[key] for key in LEARNED if key in index.manifest.recall}
     if not learned:
@@ -106,8 +110,8 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
         query_z, rm, shares = _cheapest(searcher, queries, truth, own, find, target)
         interval = Interval.of(shares)
         budgets = {"rm": rm, "codec": _with_budget(index.manifest.codec, query_z)}
-        told = {"measured": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}
-        chosen |= {**told, "queries": len(queries), "source": kind}
+        figures = {"measured": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}
+        chosen |= {**figures, "queries": len(queries), "source": kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
 
@@ -128,12 +132,6 @@ def renew_budgets(name: str, at: str) -> None:
         choose_budgets(name, at, stored)
 
 
-DRIFT = (
-    "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
-    "again, which needs no encoder"
-)
-
-
 def has_grown(recall: dict[str, Any], items: int) -> bool:
     """Return whether budgets were promised, and chosen for an index that has grown by half since, or not at all."""
     return bool(recall) and items >= GROWN * recall.get("items", 0)
@@ -143,7 +141,7 @@ def has_drifted(index: Index) -> bool:
     """Return whether the items of an index lie farther from the centroids than when its dictionary was learned.
 
     A small index has no need of them."""
-    recall, find = index.manifest.recall, _found(index)
+    recall, find = index.manifest.recall, _target(index)
     count = index.manifest.items[find]
     share = 1 - recall.get("learned", count) / count  # of items that came later
     if share < SOME or _is_small(index):
@@ -154,7 +152,7 @@ def has_drifted(index: Index) -> bool:
 
 
 def _is_small(index: Index) -> bool:
-    return bool(index.manifest.items[_found(index)] * index.manifest.identity.dim <= COMPARED)
+    return bool(index.manifest.items[_target(index)] * index.manifest.identity.dim <= COMPARED)
 
 
 def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:
@@ -168,7 +166,7 @@ def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
     return index.vectors(index.sample(SAMPLED, modality)).astype(np.float32)
 
 
-def _found(index: Index) -> Modality:
+def _target(index: Index) -> Modality:
     """Return the modality that searches find by default."""
     return "image" if index.manifest.items["image"] else "text"
 

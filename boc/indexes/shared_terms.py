@@ -21,20 +21,16 @@ def shared_terms(index: Index) -> float | None:
         return None
     terms = [index.terms(index.sample(SAMPLE, modality)) for modality in MODALITIES]
     used = [np.bincount(each.indices, minlength=each.shape[1]) > 0 for each in terms]
-    shares = [
-        float(((each @ other.astype(np.int64)) > 0).mean()) for each, other in zip(terms, used[::-1], strict=True)
-    ]
-    return min(shares)
+    pairs = zip(terms, used[::-1], strict=True)
+    return min(float(((each @ other.astype(np.int64)) > 0).mean()) for each, other in pairs)
 
 
 def warn_of_few(name: str, index: Index) -> None:
     """BocWarning if less than a tenth of the items have a term that the other modality has."""
     share = shared_terms(index)
     if share is not None and share < FEW:
-        warnings.warn(
-            BocWarning(
-                f"only {share:.0%} of the items of {name} have a term that the other modality has: this code does not "
-                "bring sentences and pictures together; take another code, or a codebook made without --kind"
-            ),
-            stacklevel=2,
+        text = (
+            f"only {share:.0%} of the items of {name} have a term that the other modality has: this code does not "
+            "bring sentences and pictures together; take another code, or a codebook made without --kind"
         )
+        warnings.warn(BocWarning(text), stacklevel=2)

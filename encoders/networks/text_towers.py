@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -34,6 +34,7 @@ RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
 BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 SMALL = 128  # width of the towers that are learned from few captions
+BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
 """Errors that the libraries raise for files of a BERT that are missing or damaged."""
@@ -290,9 +291,9 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
-        words = models.WordPiece.read_file(str(folder / "vocab.txt"))
-        pieces: Tokenizer = BertWordPieceTokenizer(words, lowercase=True)._tokenizer
-        return pieces
+        tokenizer = _word_pieces(models.WordPiece.read_file(str(folder / "vocab.txt")))
+        tokenizer.add_special_tokens([piece for piece in SPECIALS if tokenizer.token_to_id(piece) is not None])
+        return tokenizer
     raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
 
 
@@ -319,7 +320,7 @@ def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 2
 
     The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not guarantee.
     """
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    normalizer, splitter = BERT
     split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)
     counts = Counter(word for caption in split for word, _ in caption)
     tails = Counter[str]()
@@ -329,8 +330,13 @@ def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 2
     repeated = [word for word in _frequent(counts, words) if counts[word] > 1]
     pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_frequent(tails, endings), *repeated]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    return _word_pieces(vocabulary)
+
+
+def _word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
+    """Return the tokenizer of an uncased BERT with these pieces."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BERT
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
     tokenizer.post_processor = processors.BertProcessing(*ends)
     return tokenizer

@@ -36,8 +36,8 @@ def in_batches(
     ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets at most ``size``
     inputs of similar ``lengths``, the longest first, so that there is little padding and the first batch needs the
     most memory. Matrix products run in ``precision`` (float32, bfloat16 or float16); float32 excludes the shorter TF32,
-    which cuDNN takes by default. If memory runs out, this batch and
-    all later ones are halved; EncoderError if a single input does not fit.
+    which cuDNN takes by default. If memory runs out, this batch and all later ones are halved; EncoderError if a single
+    input does not fit.
     """
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
     vectors = np.empty((len(inputs), dim), np.float32)

@@ -244,11 +244,8 @@ def _ranking_of(
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> Ranking:
-    masks, base = masks_of(parts, manifest.fields, modality, filters), None
-    if filters:
-        counts = (part.counts() for part in parts)
-        base = sum(sum(each.values()) if modality is None else each[modality] for each in counts)
-    return Ranking(parts, masks, manifest.identity.dim, shortlist, base=base)
+    masks = masks_of(parts, manifest.fields, modality, filters)
+    return Ranking(parts, masks, manifest.identity.dim, shortlist)
 
 
 def _apply_mask(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:

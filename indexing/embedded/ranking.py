@@ -49,8 +49,7 @@ class Best(NamedTuple):
 
 
 class Ranking:
-    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``; of ``base`` rows if the masks
-    are filters."""
+    """Ranks the rows of ``parts`` that ``masks`` select, see ``live_segments.masks_of``."""
 
     def __init__(
         self,
@@ -59,13 +58,11 @@ class Ranking:
         dim: int,
         shortlist: Shortlist | None,
         scanned: int = SCANNED,
-        base: int | None = None,
     ) -> None:
         self.parts = parts
         self.masks = masks
         self._shortlist = shortlist
         self._few = max(1, scanned // max(1, dim))
-        self._base = base
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
@@ -103,24 +100,28 @@ class Ranking:
 
     @cached_property
     def _usual(self) -> float:
-        """The mean number of rows that pass and share a term, per term of a query near to them."""
-        postings = [part.segment.postings for part in self.parts]
-        terms = max(1, max((each.n_terms for each in postings), default=1))
-        passing = sum(map(len, self._passing))
-        return sum(len(each.rows) for each in postings) / terms * passing / max(1, self._base or passing)
+        """The mean number of rows that pass in a posting list, if what passes is spread over all lists."""
+        segments = [part.segment for part in self.parts]
+        n_terms = max((each.postings.n_terms for each in segments), default=1)
+        postings, rows = sum(len(each.postings.rows) for each in segments), sum(map(len, segments))
+        return postings / max(1, n_terms) * self._passing_count / max(1, rows)
+
+    @cached_property
+    def _passing_count(self) -> int:
+        pairs = zip(self.parts, self.masks, strict=True)
+        return sum(len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
 
     def _enough(self, request: SearchRequest) -> int:
         """Return the number of candidates below which a planned request compares all rows that pass: its hits; under
         filters half of what is usual, since the nearest of all may lie elsewhere."""
-        if self._base is None:
+        if not request.filters:
             return request.most
         code = request.code
         terms = code.z if code is not None else request.queries.nnz / max(1, len(request))
         return max(request.most, min(request.k, int(terms * self._usual / 2)))
 
-    @cached_property
     def _passing(self) -> list[NDArray[np.int64]]:
-        """The rows of each part that pass."""
+        """Return the rows of each part that pass."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
 
@@ -169,12 +170,13 @@ class Ranking:
     def _planned(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> tuple[Best, int | None]:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for an alignment also
         those of the best products; and the number of them whose vectors are read, None for all."""
-        size, count = self._size(request), sum(map(len, self._passing))
+        size, count = self._size(request), self._passing_count
         few = self._few if rescore.metric == "dot" else request.k
         if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
             return candidates, size
-        numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), [len(rows) for rows in self._passing])
-        passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *self._passing]), np.zeros(count))
+        chosen = self._passing()
+        numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
+        passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count))
         if rescore.metric == "dot" or count <= few:
             return passing, None if count <= few or size is None else request.k
         near = self._rescore(passing, request, replace(rescore, metric="dot", k=request.k), i, None)

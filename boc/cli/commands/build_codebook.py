@@ -59,7 +59,7 @@ def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind
         else:
             size = clusters or make_codebook.default_clusters(files)
             if kind is None:
-                made = make_codebook.fitting(files, size, tell=tell)
+                made = make_codebook.shared_codebook(files, size, tell=tell)
             else:
                 made = make_codebook.cluster(files, size, space=kind, tell=tell)
             tell("labelling")

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="How vectors become terms: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
 )
-@click.option("--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-ranked per hit.")
+@click.option(
+    "--rm",
+    type=click.FloatRange(1),
+    default=10.0,
+    show_default="chosen for --recall; 10 for other codes",
+    help="Candidates re-ranked per hit.",
+)
 @click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),

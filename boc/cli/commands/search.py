@@ -244,7 +244,7 @@ def _print(query: str, hits: list[Hit], search_options: SearchOptions, *, as_jso
         )
     if not hits:
         which = "no item that passes all filters" if search_options.filters else "nothing"
-        reason = "no item passes all filters" if search_options.filters else "nothing shares a term with this query"
+        reason = f"{which} matches this query"
         if search_options.min_confidence:
             reason = (
                 f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"

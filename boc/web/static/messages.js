@@ -64,7 +64,7 @@ export function nothingFound(filtered, onRemove) {
     return message("Nothing found", `No item shares a term with what you ask. ${hint}`);
   }
   const remove = h("button", { class: "button", type: "button", onclick: onRemove }, "Remove the filters");
-  return message("Nothing found", "No item passes all filters.", remove);
+  return message("Nothing found", "No picture that passes all filters matches what you ask.", remove);
 }
 
 /** A form that asks for the token; `signIn(token)` resolves to whether it is right, `onOpen()` runs if it is. */

@@ -95,6 +95,7 @@ def test_get_resumes_cut_connection(hub: Hub, place: Path) -> None:
     assert boc(*GET).exit_code == 0
     assert files_of(place) == FILES
     boc("model", "remove", "me/tiny")
+    hub.sent.clear()
     hub.cut, hub.dies = 2_000_000, True
     failed = boc(*GET)
     assert failed.exit_code == 1

@@ -266,12 +266,12 @@ def test_a_search_without_budgets_has_all_hits(
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
     with pytest.MonkeyPatch.context() as patch:
-        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM, 200 if colour else None)
+        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
         patch.setattr(index, "_ranking", lambda *conditions: ranking)
         hits = searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
         fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), find=find, filters=filters)
         patch.setattr(kernel, "_search", None)
-        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM, 200 if colour else None)
+        ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
         assert searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters) == hits
     for i, answer in enumerate(hits):
         assert len(answer) == min(k, len(passing))
