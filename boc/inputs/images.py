@@ -53,7 +53,7 @@ def suffixes() -> frozenset[str]:
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
-def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
+def read_image(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS, least: int | None = None, name: str = "") -> Image:
     """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
 
     Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
@@ -65,8 +65,8 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     """
     from PIL.Image import Transpose
 
-    with open_image(path) as image:
-        _check_size(image, path, max_pixels)
+    with open_image(path, name) as image:
+        check_size(image, name or str(path), max_pixels)
         if least is not None:
             image.draft(None, (least, least))
         image.load()
@@ -74,9 +74,9 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path | BinaryIO, name: str = "") -> tuple[int, int]:
     """Return the width and height of the upright picture, without decoding it. Raises as ``read_image``."""
-    with open_image(path) as image:
+    with open_image(path, name) as image:
         return upright_size(image)
 
 
@@ -91,7 +91,8 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
+    """Open a picture file of one of ``formats()``, to be decoded within the block; ``name`` stands for an open one in
+    errors. Raises as ``decoding``."""
     from PIL import Image
 
     with decoding(name or str(source)), warnings.catch_warnings():
@@ -145,10 +146,11 @@ def orientation(image: Image) -> int:
     return 1
 
 
-def _check_size(image: Image, path: Path, max_pixels: int) -> None:
+def check_size(image: Image, name: str, max_pixels: int = MAX_PIXELS) -> None:
+    """Raise ImageError if an open picture has more than ``max_pixels``."""
     width, height = image.size
     if width * height > max_pixels:
-        raise ImageError(f"{path}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")
+        raise ImageError(f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")
 
 
 def _to_rgb(image: Image) -> Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -27,6 +28,7 @@ from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.decoding import Budget
+from boc.web.pictures.served import open_picture
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
 
@@ -214,8 +216,10 @@ class Library:
         """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
-        path = Path(item.content)
-        return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
+        with open_picture(item) as file:
+            status = os.fstat(file.fileno())
+            key = (item.content, status.st_size, status.st_mtime_ns)
+            return self.picture(snapshot, Path(item.content), item.group or Path(item.content).name, key)
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
@@ -279,12 +283,3 @@ class Library:
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
             self._snapshot = Snapshot.of(searcher)
         self._away = None
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return values that change when a file does; empty for a missing file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns

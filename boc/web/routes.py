@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
@@ -243,13 +242,13 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         entry = _item(snapshot, id)
         return entry if entry.modality == "image" else _item(snapshot, entry.group)
 
-    path = Path(service.library.do(picture).content)
+    entry = service.library.do(picture)
     try:
-        tag = f'"{service.thumbnails.tag(path, side)}"'
+        tag = f'"{service.thumbnails.tag(entry, side)}"'
         headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}
         if tag in known:
             return Response(None, 304, headers)
-        return Response(service.thumbnails.get(path, side).data, 200, headers, "image/jpeg")
+        return Response(service.thumbnails.get(entry, side).data, 200, headers, "image/jpeg")
     except ImageError as error:
         raise ProblemError(404, str(error)) from error
 

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import ImageError
 from boc.inputs.images import read_image
+from boc.types import Item
 from boc.web.pictures.decoding import Budget
+from boc.web.pictures.served import open_picture
 
 SIDES = (240, 480, 960)
 QUALITY = 82
@@ -45,18 +46,16 @@ class Thumbnails:
         self._total: int | None = None
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
-    def tag(self, path: Path, side: int) -> str:
-        """Return the name of the thumbnail of a picture. ImageError if the picture is missing."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index again") from error
-        facts = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
+    def tag(self, picture: Item, side: int) -> str:
+        """Return the name of the thumbnail of a picture. ImageError if the picture cannot be read."""
+        with open_picture(picture) as file:
+            status = os.fstat(file.fileno())
+        facts = f"{picture.content}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def get(self, path: Path, side: int) -> Thumbnail:
+    def get(self, picture: Item, side: int) -> Thumbnail:
         """Return the thumbnail of a picture. ImageError if the picture cannot be read."""
-        tag = self.tag(path, side)
+        tag = self.tag(picture, side)
         file = self._folder / tag[:2] / f"{tag}.jpg"
         with suppress(OSError):
             thumbnail = Thumbnail(file.read_bytes(), tag)
@@ -66,17 +65,18 @@ class Thumbnails:
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)
-            data = self._draw(path, side)
+            data = self._draw(picture, side)
         with suppress(OSError):
             self._keep(file, data)
         return Thumbnail(data, tag)
 
-    def _draw(self, path: Path, side: int) -> bytes:
-        try:
-            with self._budget.of(path):
-                return _jpeg(path, side)
-        except ImageError as error:
-            raise ImageError(str(error).replace(str(path), path.name)) from error
+    def _draw(self, picture: Item, side: int) -> bytes:
+        with open_picture(picture) as file, self._budget.of(file):
+            image = read_image(file, least=2 * side, name=Path(picture.content).name)
+            image.thumbnail((side, side))
+            buffer = io.BytesIO()
+            image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+            return buffer.getvalue()
 
     def _keep(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +109,3 @@ class Thumbnails:
                 status = path.stat()
                 files.append((status.st_mtime_ns, status.st_size, path))
         return files
-
-
-def _jpeg(path: Path, side: int) -> bytes:
-    image = read_image(path, least=2 * side)
-    image.thumbnail((side, side))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
-    return buffer.getvalue()
