@@ -161,8 +161,9 @@ class Embeddings:
     words: list[list[str]] | None = None
 
     def __post_init__(self) -> None:
-        if self.vectors.ndim != 2:
-            raise ValueError(f"vectors must be (n, d), got shape {self.vectors.shape}")
+        if not isinstance(self.vectors, np.ndarray) or self.vectors.ndim != 2:
+            got = getattr(self.vectors, "shape", type(self.vectors).__name__)
+            raise ValueError(f"vectors must be an array (n, d), got {got}; one vector v is v[None]")
         if self.concepts is not None and len(self.concepts) != len(self.vectors):
             raise ValueError(f"{len(self.vectors)} vectors but {len(self.concepts)} concept sets")
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.errors import BocError
+
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -25,6 +27,27 @@ def are_plain(rows: Any, width: int) -> bool:
         and rows.shape[1] == width
         and isfinite((values := rows.ravel()).dot(values))
     )
+
+
+def plain_rows(rows: Any, width: int, what: str) -> NDArray[np.float32]:
+    """Return rows (n, width) of real numbers of any type as plain ones. BocError, which calls them ``what``, for others.
+
+    A float64 beyond the range of float32 counts as infinite.
+    """
+    if are_plain(rows, width):
+        plain: NDArray[np.float32] = rows
+        return plain
+    array = np.asarray(rows)
+    if array.dtype.kind not in "fiub":
+        raise BocError(f"{what} must be real numbers, got {array.dtype}; write np.asarray(rows, np.float32)")
+    if array.ndim != 2 or array.shape[1] != width:
+        raise BocError(f"{what} must be rows of {width} numbers, (n, {width}), got an array {array.shape}")
+    with np.errstate(over="ignore"):
+        plain = np.ascontiguousarray(array, np.float32)
+    finite = np.isfinite(plain).all(axis=1)
+    if not finite.all():
+        raise BocError(f"row {int(finite.argmin())} of the {what} has NaN or an infinite number; leave it out")
+    return plain
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.variety import select_varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
-from boc.vectors import are_plain
+from boc.vectors import are_plain, plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -185,7 +185,7 @@ class Searcher:
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._compose(query, encoded, options)
+        rows, parts = self._compose(query, list(map(self._plain, encoded)), options)
         _took(stages, "code_ms", begun)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages, query.ids)[0]
@@ -236,7 +236,7 @@ class Searcher:
         ``texts`` are their sentences, which a hybrid search needs.
         """
         options = self._options(options, **keywords)
-        answers = self._hits(_Queries(_embeddings(queries), texts), options, stages)
+        answers = self._hits(_Queries(self._plain(queries), texts), options, stages)
         return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
@@ -253,7 +253,8 @@ class Searcher:
         than others, None and -inf follow. ``threads`` share the queries. BocError for an option that works on hits:
         hybrid, sort, min_confidence, mmr and collapse.
         """
-        options, n = self._options(options, **keywords), len(_embeddings(queries))
+        options, queries = self._options(options, **keywords), self._plain(queries)
+        n = len(queries)
         if named := options.on_hits:
             raise BocError(f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
         if threads < 1:
@@ -314,6 +315,20 @@ class Searcher:
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         return options
+
+    def _plain(self, queries: Embeddings) -> Embeddings:
+        """Return queries as float32. BocError for what is no embedding of the width of the items."""
+        if not isinstance(queries, Embeddings):
+            raise BocError(
+                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
+            )
+        dim, sets = self.index.manifest.identity.dim, queries.concepts
+        vectors = plain_rows(queries.vectors, dim, "vectors")
+        values = None if sets is None else plain_rows(sets.values, dim, "concepts")
+        if vectors is queries.vectors and (sets is None or values is sets.values):
+            return queries
+        concepts = None if sets is None or values is None else replace(sets, values=values)
+        return replace(queries, vectors=vectors, concepts=concepts)
 
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
@@ -439,12 +454,6 @@ def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -
 
 def _sort_hits(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     return hits if options.sort is None else by_field(hits, options.sort)
-
-
-def _embeddings(queries: Embeddings) -> Embeddings:
-    if not isinstance(queries, Embeddings):
-        raise BocError(f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)")
-    return queries
 
 
 def _took(stages: Stages | None, name: str, begun: float) -> float:
