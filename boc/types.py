@@ -264,6 +264,10 @@ class Identity:
     digest: str
     dim: int
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int and self.dim > 0):
+            raise ValueError(f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}")
+
 
 @dataclass(frozen=True)
 class Runtime:

@@ -30,7 +30,7 @@ def are_plain(rows: Any, width: int) -> bool:
 
 
 def plain_rows(rows: Any, width: int, what: str) -> NDArray[np.float32]:
-    """Return rows (n, width) of real numbers of any type as plain ones. BocError, which calls them ``what``, for others.
+    """Return rows (n, width) of real numbers of any type as plain ones. BocError for others, called ``what``.
 
     A float64 beyond the range of float32 counts as infinite.
     """

@@ -242,7 +242,9 @@ def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
             search(Embeddings("image", rows[:, 1:]))
 
 
-@pytest.mark.parametrize("kind", ["f8", "f2", ">f4", ">f8", "g", "i8", "u1", "?", "c8", "c16", "O", "U3", "S3", "M8[s]"])
+@pytest.mark.parametrize(
+    "kind", ["f8", "f2", ">f4", ">f8", "g", "i8", "u1", "?", "c8", "c16", "O", "U3", "S3", "M8[s]"]
+)
 def test_queries_of_any_real_type(searcher: Searcher, kind: str) -> None:
     """Are converted; others are refused, and the index is not called damaged."""
     query = (make_clusters(2, 3) > 0).astype(kind)
