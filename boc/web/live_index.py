@@ -26,6 +26,7 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
+from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
@@ -214,8 +215,9 @@ class Library:
         """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
-        path = Path(item.content)
-        return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
+        with open_content(item) as content:
+            key = item.content, content.status.st_size, content.status.st_mtime_ns
+            return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
@@ -279,12 +281,3 @@ class Library:
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
             self._snapshot = Snapshot.of(searcher)
         self._away = None
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return values that change when a file does; empty for a missing file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns
