@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import errno
 import io
+import os
+import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +55,7 @@ def suffixes() -> frozenset[str]:
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
-def read_image(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS, least: int | None = None, name: str = "") -> Image:
+def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
     """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
 
     Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
@@ -65,8 +67,8 @@ def read_image(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS, least: int |
     """
     from PIL.Image import Transpose
 
-    with open_image(path, name) as image:
-        check_size(image, name or str(path), max_pixels)
+    with open_image(path) as image:
+        check_pixels(image, path, max_pixels)
         if least is not None:
             image.draft(None, (least, least))
         image.load()
@@ -74,9 +76,9 @@ def read_image(path: Path | BinaryIO, max_pixels: int = MAX_PIXELS, least: int |
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
 
 
-def image_size(path: Path | BinaryIO, name: str = "") -> tuple[int, int]:
+def image_size(path: Path) -> tuple[int, int]:
     """Return the width and height of the upright picture, without decoding it. Raises as ``read_image``."""
-    with open_image(path, name) as image:
+    with open_image(path) as image:
         return upright_size(image)
 
 
@@ -91,16 +93,34 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file of one of ``formats()``, to be decoded within the block; ``name`` stands for an open one in
-    errors. Raises as ``decoding``."""
+    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 
-    with decoding(name or str(source)), warnings.catch_warnings():
-        if isinstance(source, Path) and source.stat().st_size == 0:
-            raise ImageError(f"{source}: empty file (0 bytes); delete it or fetch it again")
+    name = name or str(source)
+    with decoding(name), warnings.catch_warnings(), ExitStack() as stack:
+        if isinstance(source, Path):
+            source = stack.enter_context(open(source, "rb", opener=_at_once))
+            check_file(source, name)
         warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
-        with Image.open(source, formats=formats()) as image:
-            yield image
+        yield stack.enter_context(Image.open(source, formats=formats()))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, and a pipe without waiting for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
+    """Return the status of an open file. ImageError unless it is a regular one, not empty, of ``largest`` bytes at
+    most."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{name}: no regular file; put the picture itself there")
+    if status.st_size == 0:
+        raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
+    if largest is not None and status.st_size > largest:
+        raise ImageError(f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture")
+    return status
 
 
 @contextmanager
@@ -146,8 +166,8 @@ def orientation(image: Image) -> int:
     return 1
 
 
-def check_size(image: Image, name: str, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise ImageError if an open picture has more than ``max_pixels``."""
+def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> None:
+    """ImageError for a picture of more than ``max_pixels``."""
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")

@@ -32,7 +32,7 @@ class Source:
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain text; ``fields`` is
     that of its header. ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed`` are
-    folders that could not be listed, with a / at the end.
+    the beginnings of the ids of pictures in folders that could not be listed.
     """
 
     items: list[Item]
@@ -160,7 +160,7 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
             if not detachable:
                 raise
             gone.append(error)
-            one = Source([], closed=(f"{str(folder.resolve()).rstrip('/')}/",))
+            one = Source([], closed=(begin,))
         parts.append(one)
     if len(gone) == len(folders):
         raise gone[0]
@@ -186,10 +186,11 @@ def no_pictures(folder: Path) -> SourceError:
 class Listing:
     """Everything below a folder, as paths relative to it: files, linked folders, and folders that cannot be listed.
 
-    Files are in the order of their paths part by part.
+    Files are in the order of their paths part by part; those ``linked`` are links.
     """
 
     files: list[str] = field(default_factory=list)
+    linked: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
@@ -209,6 +210,8 @@ def listing(folder: Path) -> Listing:
                         result.links.append(name)
                     else:
                         result.files.append(name)
+                        if entry.is_symlink():
+                            result.linked.add(name)
         except OSError as error:
             if not below:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
@@ -253,8 +256,9 @@ def _folder(folder: Path, begin: str = "") -> Source:
     if odd is not None:
         raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
     root = str(folder.resolve()).rstrip("/")
-    items = [Item(begin + name, "image", f"{root}/{name}", begin + name) for name in names]
-    return Source(items, closed=tuple(f"{root}/{name}" for name in inside.closed))
+    paths = {name: os.path.realpath(f"{root}/{name}") for name in inside.linked}  # a link may be led elsewhere later
+    items = [Item(begin + name, "image", paths.get(name, f"{root}/{name}"), begin + name) for name in names]
+    return Source(items, closed=tuple(begin + name for name in inside.closed))
 
 
 def _suffix(name: str) -> str:

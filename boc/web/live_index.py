@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -27,8 +26,8 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
+from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import Budget
-from boc.web.pictures.served import open_picture
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
 
@@ -216,10 +215,9 @@ class Library:
         """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
-        with open_picture(item) as file:
-            status = os.fstat(file.fileno())
-            key = (item.content, status.st_size, status.st_mtime_ns)
-            return self.picture(snapshot, Path(item.content), item.group or Path(item.content).name, key)
+        with open_content(item) as content:
+            key = item.content, content.status.st_size, content.status.st_mtime_ns
+            return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""

@@ -25,6 +25,7 @@ from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, Snapshot
 from boc.web.pictures import archive, uploads
+from boc.web.pictures.content import open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Id, Question, Search
@@ -171,7 +172,7 @@ async def as_zip(service: Served, selection: Selection) -> StreamingResponse:
         pictures = {item.id if item.modality == "image" else item.group for item in items}
         return [_item(snapshot, id) for id in sorted(pictures)]
 
-    files = await run_in_threadpool(lambda: archive.files(service.library.do(work)))
+    files = await run_in_threadpool(lambda: archive.named(service.library.do(work)))
     headers = {
         "Content-Disposition": f'attachment; filename="{service.settings.name}.zip"',
         "Cache-Control": "no-store",
@@ -244,11 +245,12 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
 
     entry = service.library.do(picture)
     try:
-        tag = f'"{service.thumbnails.tag(entry, side)}"'
-        headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}
-        if tag in known:
-            return Response(None, 304, headers)
-        return Response(service.thumbnails.get(entry, side).data, 200, headers, "image/jpeg")
+        with open_content(entry) as content:
+            name = service.thumbnails.name(entry.content, content.status, side)
+            headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
+            if headers["ETag"] in known:
+                return Response(None, 304, headers)
+            return Response(service.thumbnails.get(content, name, side), 200, headers, "image/jpeg")
     except ImageError as error:
         raise ProblemError(404, str(error)) from error
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from boc.errors import ImageError
 from boc.types import Item
 from boc.web.http.responses import ProblemError
-from boc.web.pictures.served import open_picture
+from boc.web.pictures.content import open_content
 
 PICTURES = 500  # pictures of a ZIP at most
 BYTES = 1_000_000_000  # of their files at most
-DATES = (1980, 1, 1, 0, 0, 0), (2107, 12, 31, 23, 59, 58)  # the first and the last that a ZIP can hold
 CHUNK = 1 << 18  # bytes read at a time
 
 
-def files(items: Sequence[Item]) -> list[tuple[Item, str]]:
-    """Return the pictures, and their names in the ZIP. ProblemError if one cannot be sent, or they are too large."""
+def named(items: Sequence[Item]) -> list[tuple[Item, str]]:
+    """Return pictures with their names in the ZIP. ProblemError if one cannot be read, or they are too large."""
     entries, names, total = [], set(), 0
     for item in items:
         try:
-            with open_picture(item) as file:
-                total += os.fstat(file.fileno()).st_size
+            with open_content(item) as content:
+                total += content.status.st_size
         except ImageError as error:
-            raise ProblemError(404, f"{error}, or leave it out") from error
+            raise ProblemError(404, f"{error}; or leave it out") from error
         name = _name(item)
         while name.lower() in names:
             name = f"{Path(name).parent / Path(name).stem}_{Path(name).suffix}"
@@ -43,24 +40,20 @@ def files(items: Sequence[Item]) -> list[tuple[Item, str]]:
 def stream(chosen: Sequence[tuple[Item, str]]) -> Iterator[bytes]:
     """Yield the bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``.
 
-    Each picture is checked again: it may have been replaced since ``files``. ImageError then ends the ZIP unfinished.
+    A picture that was replaced meanwhile by what is refused is left out.
     """
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
         for item, name in chosen:
-            with open_picture(item) as source, archive.open(_entry(source, name), "w") as target:
-                while chunk := source.read(CHUNK):
-                    target.write(chunk)
-                    yield sink.take()
+            with suppress(ImageError), open_content(item) as content:
+                content.file.seek(0)
+                size = content.status.st_size
+                entry = zipfile.ZipInfo.from_file(content.path, name, strict_timestamps=False)
+                with archive.open(entry, "w") as target:
+                    for position in range(0, size, CHUNK):
+                        target.write(content.file.read(min(CHUNK, size - position)))
+                        yield sink.take()
     yield sink.take()
-
-
-def _entry(file: BinaryIO, name: str) -> zipfile.ZipInfo:
-    status = os.fstat(file.fileno())
-    date = time.localtime(status.st_mtime)[:6]
-    entry = zipfile.ZipInfo(name, max(DATES[0], min(date, DATES[1])))
-    entry.file_size = status.st_size
-    return entry
 
 
 def _name(item: Item) -> str:

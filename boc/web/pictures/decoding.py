@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from boc.inputs.images import image_size
 
@@ -20,10 +19,10 @@ class Budget:
         self._changed = threading.Condition()
 
     @contextmanager
-    def of(self, picture: Path | BinaryIO) -> Iterator[None]:
-        """Wait until a ``picture`` may be decoded, which it is to be within the block. ImageError if its size
+    def of(self, path: Path) -> Iterator[None]:
+        """Wait until the picture ``path`` may be decoded, which it is to be within the block. ImageError if its size
         cannot be read."""
-        width, height = image_size(picture, "the picture")
+        width, height = image_size(path)
         share = min(width * height, self._pixels)
         with self._changed:
             self._changed.wait_for(lambda: self._used + share <= self._pixels)

@@ -9,24 +9,15 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from boc.errors import ImageError
 from boc.inputs.images import read_image
-from boc.types import Item
+from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import Budget
-from boc.web.pictures.served import open_picture
 
 SIDES = (240, 480, 960)
 QUALITY = 82
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A JPEG, and a tag that changes when the picture does."""
-
-    data: bytes
-    tag: str
 
 
 class Thumbnails:
@@ -46,37 +37,33 @@ class Thumbnails:
         self._total: int | None = None
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
-    def tag(self, picture: Item, side: int) -> str:
-        """Return the name of the thumbnail of a picture. ImageError if the picture cannot be read."""
-        with open_picture(picture) as file:
-            status = os.fstat(file.fileno())
-        facts = f"{picture.content}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
+    def name(self, path: str, status: os.stat_result, side: int) -> str:
+        """Return the name of the thumbnail of a picture, which changes when the picture does."""
+        facts = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def get(self, picture: Item, side: int) -> Thumbnail:
-        """Return the thumbnail of a picture. ImageError if the picture cannot be read."""
-        tag = self.tag(picture, side)
-        file = self._folder / tag[:2] / f"{tag}.jpg"
+    def get(self, picture: Content, name: str, side: int) -> bytes:
+        """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be decoded."""
+        file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
-            thumbnail = Thumbnail(file.read_bytes(), tag)
+            data = file.read_bytes()
             self._count(True)
-            return thumbnail
+            return data
         self._count(False)
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
-                return Thumbnail(file.read_bytes(), tag)
+                return file.read_bytes()
             data = self._draw(picture, side)
         with suppress(OSError):
             self._keep(file, data)
-        return Thumbnail(data, tag)
+        return data
 
-    def _draw(self, picture: Item, side: int) -> bytes:
-        with open_picture(picture) as file, self._budget.of(file):
-            image = read_image(file, least=2 * side, name=Path(picture.content).name)
-            image.thumbnail((side, side))
-            buffer = io.BytesIO()
-            image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
-            return buffer.getvalue()
+    def _draw(self, picture: Content, side: int) -> bytes:
+        try:
+            with self._budget.of(picture.path):
+                return _jpeg(picture.path, side)
+        except ImageError as error:
+            raise ImageError(str(error).replace(str(picture.path), picture.name)) from error
 
     def _keep(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,3 +96,11 @@ class Thumbnails:
                 status = path.stat()
                 files.append((status.st_mtime_ns, status.st_size, path))
         return files
+
+
+def _jpeg(path: Path, side: int) -> bytes:
+    image = read_image(path, least=2 * side)
+    image.thumbnail((side, side))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+    return buffer.getvalue()
