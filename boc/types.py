@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # items of a block
-FOR_PROGRAMS = frozenset({"modified_ns", "content_hash"})
+FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "content_hash"})
 """Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"
