@@ -21,6 +21,7 @@ from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.names import Modality
 from boc.plugins import Encoder
+from boc.search.options import check_sentence
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
@@ -166,8 +167,7 @@ class Library:
 
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
-        if not text.strip():
-            raise BocError("the sentence is empty; write what the picture shows")
+        check_sentence(text)
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
