@@ -34,7 +34,7 @@ MAY = {
     "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.types", "boc.manifest", "boc.models"},
     "boc.labels": {"boc", "boc.errors", "boc.types", "boc.plugins"},
     "boc.topk": {"boc"},
-    "boc.vectors": {"boc"},
+    "boc.vectors": {"boc", "boc.errors"},
     "boc.prefetch": {"boc"},
     "boc.inputs": BASE,
     "boc.rerank": BASE,

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
+from boc.inputs.text_lines import text_lines
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -45,6 +46,17 @@ def plain(text: object) -> str:
     return "".join(
         char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
     )
+
+
+def read_lines(path: str, shown: str, what: str) -> list[str]:
+    """Return the lines of a file, of the standard input for -, without spaces around. BocError if it holds none."""
+    if path == "-" and sys.stdin is None:
+        raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
+    with click.open_file(path, "rb") as file:
+        lines = [line.strip() for line in text_lines(file.read(), shown) if line.strip()]
+    if not lines:
+        raise BocError(f"{shown} holds no {what}; write one per line")
+    return lines
 
 
 PAGE = (b"<!doctype html>", b" - boc</title>")

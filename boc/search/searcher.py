@@ -30,7 +30,7 @@ from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.variety import select_varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
-from boc.vectors import are_plain, plain_rows
+from boc.vectors import plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -179,13 +179,11 @@ class Searcher:
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
         are encoded already. BocError for an unknown id, and as ``search``.
         """
-        if not isinstance(query, Query):
-            raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
-        options, begun = query.with_metric(self._options(options, **keywords)), perf_counter()
+        options, begun = self._options_of(query, options, **keywords), perf_counter()
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
-        rows, parts = self._compose(query, list(map(self._plain, encoded)), options)
+        rows, parts = self._compose(query, encoded, options)
         _took(stages, "code_ms", begun)
         queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages, query.ids)[0]
@@ -235,8 +233,12 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        options = self._options(options, **keywords)
-        answers = self._hits(_Queries(self._plain(queries), texts), options, stages)
+        options, queries = self._options(options, **keywords), self._plain(queries)
+        if texts is not None:
+            check_texts(texts, "search_vectors")
+            if len(texts) != len(queries):
+                raise BocError(f"{len(texts)} texts for {len(queries)} queries; give the sentence of each query")
+        answers = self._hits(_Queries(queries, texts), options, stages)
         return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
@@ -254,11 +256,11 @@ class Searcher:
         hybrid, sort, min_confidence, mmr and collapse.
         """
         options, queries = self._options(options, **keywords), self._plain(queries)
-        n = len(queries)
         if named := options.on_hits:
             raise BocError(f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
-        if threads < 1:
-            raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
+        if type(threads) is not int or threads < 1:
+            raise BocError(f"threads must be at least 1, got {threads!r}; 1 answers in this thread")
+        n = len(queries)
         size = max(1, min(BLOCK, -(-n // threads)))
 
         def rank(first: int) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -284,7 +286,7 @@ class Searcher:
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
         """
-        options = query.with_metric(self._options(options, **keywords))
+        options = self._options_of(query, options, **keywords)
         own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
@@ -310,25 +312,18 @@ class Searcher:
     def _options(self, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
         """Return the options with keywords replaced, whose filters are values; BocError for a field that is none."""
         options = SearchOptions.of(options, **keywords)
-        if options.filters:
+        if options.filters != ():
             options = replace(options, filters=parse_filters(options.filters, self.index.manifest.fields))
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         return options
 
-    def _plain(self, queries: Embeddings) -> Embeddings:
-        """Return queries as float32. BocError for what is no embedding of the width of the items."""
-        if not isinstance(queries, Embeddings):
-            raise BocError(
-                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
-            )
-        dim, sets = self.index.manifest.identity.dim, queries.concepts
-        vectors = plain_rows(queries.vectors, dim, "vectors")
-        values = None if sets is None else plain_rows(sets.values, dim, "concepts")
-        if vectors is queries.vectors and (sets is None or values is sets.values):
-            return queries
-        concepts = None if sets is None or values is None else replace(sets, values=values)
-        return replace(queries, vectors=vectors, concepts=concepts)
+    def _options_of(
+        self, query: Query, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]
+    ) -> SearchOptions:
+        if not isinstance(query, Query):
+            raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
+        return query.with_metric(self._options(options, **keywords))
 
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
@@ -348,10 +343,26 @@ class Searcher:
         content = self.index.find([str(part.value)])[0].content
         return replace(self._encode(Part(stored.modality, content)), vectors=stored.vectors)
 
+    def _plain(self, queries: Embeddings) -> Embeddings:
+        """Return queries whose vectors and concepts are plain float32; BocError for values that are no numbers."""
+        if not isinstance(queries, Embeddings):
+            raise BocError(
+                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
+            )
+        vectors, concepts = plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries"), queries.concepts
+        if concepts is not None:
+            concepts = replace(concepts, values=plain_rows(concepts.values, None, "concepts of the queries"))
+        if vectors is queries.vectors and concepts is None:
+            return queries
+        return replace(queries, vectors=vectors, concepts=concepts)
+
     def _compose(
         self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
         """Return the one query that the parts make, and the weighted parts that an alignment sums over."""
+        encoded = [self._plain(each) for each in encoded]
+        if [len(each) for each in encoded] != [1] * len(query.parts):
+            raise BocError(f"encoded must be Embeddings of one row for each of {len(query.parts)} parts of the query")
         if len(encoded) == 1:
             return encoded[0], []
         background = self.background(self.target(options.find))
@@ -372,7 +383,7 @@ class Searcher:
         rows, only, code = queries.rows, self.target(options.find), None
         filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
         alone = stages is None and metric == "dot" and options.query_z is None and options.hybrid is None
-        if alone and are_plain(rows.vectors, self.index.manifest.identity.dim):
+        if alone and len(rows):
             code = self._code(rows.modality, self.codec.query_budget)
         terms: TermMatrix | Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
         if code is None:

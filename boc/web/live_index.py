@@ -22,7 +22,7 @@ from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
 from boc.names import Modality
 from boc.plugins import Encoder
-from boc.search.options import parse_filters
+from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
@@ -189,8 +189,7 @@ class Library:
 
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
-        if not text.strip():
-            raise BocError("the sentence is empty; write what the picture shows")
+        check_sentence(text)
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:

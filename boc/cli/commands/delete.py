@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
-from boc.errors import BocError, ManifestError
+from boc.errors import ManifestError
 
 if TYPE_CHECKING:
     from boc.plugins import Backend
@@ -44,9 +43,7 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         return
     keys = list(ids)
     if keys == ["-"]:
-        keys = [line.strip() for line in sys.stdin if line.strip()]
-        if not keys:
-            raise BocError("the standard input holds no ids; write one per line")
+        keys = options.read_lines("-", "the standard input", "ids")
     count, unknown = delete(name, keys, at=at)
     click.echo(f"{name}: {count} items deleted")
     if unknown:
