@@ -32,7 +32,7 @@ from .shortlist import Shortlist
 SCANNED = 2_500_000
 """Components of the vectors of all rows that pass, up to which they are compared: that costs what posting lists cost
 at a recall of .98."""
-FILTERED = 2.2
+FILTERED = 3.2
 """Times as many under filters: what is nearest among the rows that pass lies farther from the query than what is nearest
 of all, and so shares fewer terms with it."""
 
