@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
+from boc.paths import escaped_bytes
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -36,7 +37,18 @@ class Sentence(click.types.StringParamType):
         return value
 
 
-SENTENCE = Sentence()
+class Id(click.types.StringParamType):
+    """The id of an item; a name of the file system is one, too, whose bytes that are not UTF-8 become escapes."""
+
+    name = "id"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return escaped_bytes(value)
+
+
+SENTENCE, ID = Sentence(), Id()
+FEW = 5  # items that a list names
+VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 
 
@@ -217,10 +229,36 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
 
 
-def report(failed: list[tuple[str, str]]) -> None:
-    """List the items that failed on stderr; exit with status 1 if there are any."""
-    for _, reason in failed:
+verbose = click.option(
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
+    help="Name everything that is left out, and not only the first few.",
+)
+
+
+def is_verbose() -> bool:
+    """Return whether the current command was given --verbose."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(VERBOSE))
+
+
+def report(failed: list[tuple[str, str]], left: int) -> None:
+    """List the items that failed on stderr, the first few unless it is to be verbose; exit with status 1 if none is
+    ``left``."""
+    shown = failed if is_verbose() else failed[:FEW]
+    for _, reason in shown:
         click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
-        click.echo(f"{len(failed)} items could not be used; all others are done.", err=True)
+        more = f" (--verbose names all {len(failed)})" if len(shown) < len(failed) else ""
+        click.echo(f"{len(failed)} items could not be used{more}; {left} are done.", err=True)
+    if failed and not left:
         raise SystemExit(1)
+
+
+def standard_input() -> bytes:
+    """Return what is to be read from the standard input; BocError if it is closed."""
+    if sys.stdin is None:
+        raise BocError("the standard input is closed; give the lines by < FILE")
+    return sys.stdin.buffer.read()

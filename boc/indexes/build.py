@@ -28,7 +28,7 @@ from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
-from boc.names import ConceptDtype, Metric, VectorDtype
+from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
@@ -221,8 +221,6 @@ def add_items(
     sources = paths_of(source)
     with _embeddings(name, sources, images, at, spec, device, keeps_concepts, progress, ocr=ocr) as (file, _):
         total = file.count("image") + file.count("text")
-        if not total:
-            raise SourceError(f"{file.path}: holds no items; there is nothing to add")
         for done in add_features(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
@@ -328,12 +326,15 @@ def _embeddings(
         encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path,
         FeatureFiles([path]) as file,
     ):
+        if not any(map(file.count, MODALITIES)):
+            reasons = [reason for _, reason in file.failures]
+            raise SourceError(f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})")
         yield file, states
 
 
 def _state(item: Item) -> State:
     try:
-        return settled_state(item.content)
+        return settled_state(item.path)
     except OSError:  # the reader of the picture reports the error
         return ()
 

@@ -241,7 +241,7 @@ class _Sync:
     def _read(self, progress: Progress) -> None:
         """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
-        images = [ImageRef(item.id, Path(item.content)) for item in items]
+        images = [ImageRef(item.id, item.path) for item in items]
         with preparing(words.words_inside, images, worker_count(len(images))) as texts:
             for start in range(0, len(items), self._read_chunk):
                 batch = items[start : start + self._read_chunk]
@@ -321,7 +321,7 @@ class _Sync:
             digest = reuse.digest or text_fact(reuse.donor, "content_hash")
             of_file: Mapping[str, Any] = reuse.donor.fields
             if reuse.state and digest is not None:
-                of_file = facts_of(ImageRef(item.id, Path(item.content)), reuse.state, digest)
+                of_file = facts_of(ImageRef(item.id, item.path), reuse.state, digest)
             inside = {name: reuse.donor.fields[name] for name in words.FIELDS if name in reuse.donor.fields}
             facts = {fact: value for fact, value in {**of_file, **inside}.items() if fact in self._types}
         return replace(item, fields={**facts, **self._table.of(item)})

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from boc.errors import SourceError, check_system, note
+from boc.errors import SourceError, leave_out, note
 from boc.inputs.features import SUFFIXES, FeatureFile
+from boc.inputs.file_facts import state_of
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
-from boc.inputs.text_lines import csv_fault, read_ids
+from boc.inputs.text_lines import read_ids, table_rows
+from boc.paths import path_text, system_path
 from boc.types import MODALITIES, Item
 
 OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
 """Suffixes of picture formats that are not read."""
 
+LOOKED_AT = 1000  # pictures of a table that are looked for
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
 
 
@@ -58,7 +60,7 @@ class Source:
     @property
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
-        paths = [self.file] if self.file else [Path(item.content) for item in self.items if item.modality == "image"]
+        paths = [self.file] if self.file else [item.path for item in self.items if item.modality == "image"]
         return hashlib.sha256(json.dumps([_size_and_time(path) for path in paths]).encode()).hexdigest()
 
     def part(self, shard: str) -> Source:
@@ -159,7 +161,7 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
             if not detachable:
                 raise
             gone.append(error)
-            one = Source([], closed=(f"{str(folder.resolve()).rstrip('/')}/",))
+            one = Source([], closed=(f"{path_text(str(folder.resolve())).rstrip('/')}/",))
         parts.append(one)
     if len(gone) == len(folders):
         raise gone[0]
@@ -238,7 +240,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
         outer = next((other for other in roots if other in root.parents), None)
         if outer is not None:
             raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
-    return [f"{root.name}/" for root in roots]
+    return [f"{path_text(root.name)}/" for root in roots]
 
 
 def _folder(folder: Path, begin: str = "") -> Source:
@@ -248,12 +250,10 @@ def _folder(folder: Path, begin: str = "") -> Source:
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
     names = [name for name in inside.files if _suffix(name) in read]
-    odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
-    if odd is not None:
-        raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
-    root = str(folder.resolve()).rstrip("/")
-    items = [Item(begin + name, "image", f"{root}/{name}", begin + name) for name in names]
-    return Source(items, closed=tuple(f"{root}/{name}" for name in inside.closed))
+    root = path_text(str(folder.resolve())).rstrip("/")
+    texts = [path_text(name) for name in names]
+    items = [Item(begin + text, "image", f"{root}/{text}", begin + text) for text in texts]
+    return Source(items, closed=tuple(f"{root}/{path_text(name)}" for name in inside.closed))
 
 
 def _suffix(name: str) -> str:
@@ -281,30 +281,24 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
 
 def _table(path: Path, images: Path | None) -> list[Item]:
     captions: dict[str, list[str]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.DictReader(_without_nul(path, handle), strict=True)
-            if not {"image", "caption"} <= set(reader.fieldnames or ()):
-                raise SourceError(
-                    f"{path}: the first line must name the columns image,caption; found {reader.fieldnames}"
-                )
-            for row in reader:
-                if not row["image"] or row["caption"] is None:
-                    raise SourceError(f"{path}, line {reader.line_num}: image and caption must both be there")
-                if None in row:
-                    raise SourceError(
-                        f"{path}, line {reader.line_num}: more cells than columns; put a caption with commas in quotes"
-                    )
-                captions.setdefault(row["image"], []).append(row["caption"])
-    except csv.Error as error:
-        raise SourceError(f"{path}: {csv_fault(error)}") from error
-    except (UnicodeDecodeError, OSError) as error:
-        check_system(path, error, SourceError)
-        raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
+    faults: list[str] = []
+    rows = table_rows(path, faults)
+    header = next(rows, ("", []))[1]
+    if not {"image", "caption"} <= set(header):
+        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
+    image, caption = header.index("image"), header.index("caption")
+    for where, cells in rows:
+        if len(cells) > len(header):
+            faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
+        elif len(cells) <= max(image, caption) or not cells[image]:
+            faults.append(f"{where}: image and caption must both be there")
+        else:
+            captions.setdefault(cells[image], []).append(cells[caption])
     if not captions:
-        raise SourceError(f"{path}: no rows; {ADVICE}")
-    root = _picture_root(path, next(iter(captions)), images)
-    pictures = [Item(name, "image", str((root / name).resolve()), name) for name in captions]
+        raise SourceError(f"{path}: no rows{''.join(f' that can be read ({fault})' for fault in faults[:1])}; {ADVICE}")
+    leave_out(str(path), faults)
+    root = _picture_root(path, list(captions), images)
+    pictures = [Item(name, "image", path_text(str((root / system_path(name)).resolve())), name) for name in captions]
     sentences = [
         Item(f"{name}#{number}", "text", caption, name)
         for name, texts in captions.items()
@@ -313,30 +307,25 @@ def _table(path: Path, images: Path | None) -> list[Item]:
     return pictures + sentences
 
 
-def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines unchanged; SourceError at a NUL character, which feature files cannot store."""
-    for number, line in enumerate(lines, 1):
-        if "\0" in line:
-            raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")
-        yield line
-
-
-def _picture_root(table: Path, first: str, images: Path | None) -> Path:
+def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Path:
+    """Return the folder that holds one of the first pictures of a table."""
     candidates = [images] if images else [table.parent, table.parent / "images"]
-    for folder in candidates:
-        if (folder / first).exists():
-            return folder
+    some = names[:LOOKED_AT]
+    for name in some:
+        for folder in candidates:
+            if state_of(folder / system_path(name)):
+                return folder
     tried = " or ".join(str(folder) for folder in candidates)
-    raise SourceError(f"{table}: its first picture {first} is not in {tried}; name the folder with --images")
+    raise SourceError(
+        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}; name the folder with --images"
+    )
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
     names = set(read_ids(ids))
     chosen = [item for item in items if (item.group or item.id) in names]
-    missing = names - {item.group or item.id for item in chosen}
-    if missing:
-        some = ", ".join(sorted(missing)[:3])
-        raise SourceError(
-            f"{ids}: {len(missing)} of {len(names)} ids are not in the source (such as {some}); list ids of it"
-        )
+    missing = sorted(names - {item.group or item.id for item in chosen})
+    if not chosen:
+        raise SourceError(f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids of it")
+    leave_out(f"{ids}: ids that are not in the source", missing)
     return chosen

@@ -214,7 +214,7 @@ class Library:
         """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
-        path = Path(item.content)
+        path = item.path
         return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:

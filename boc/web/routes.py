@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
@@ -243,7 +242,7 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         entry = _item(snapshot, id)
         return entry if entry.modality == "image" else _item(snapshot, entry.group)
 
-    path = Path(service.library.do(picture).content)
+    path = service.library.do(picture).path
     try:
         tag = f'"{service.thumbnails.tag(path, side)}"'
         headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
-from boc.errors import BocError, ManifestError
+from boc.errors import ManifestError
 
 if TYPE_CHECKING:
     from boc.plugins import Backend
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("delete")
 @options.name
-@click.argument("ids", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
+@click.argument("ids", type=options.ID, nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
@@ -34,6 +33,7 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         raise click.UsageError("give one of ID... or --all")
     from boc import plugins
     from boc.indexes.build import delete
+    from boc.inputs.text_lines import readable_lines
     from boc.plugins import check_name
 
     if everything:
@@ -44,14 +44,12 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         return
     keys = list(ids)
     if keys == ["-"]:
-        keys = [line.strip() for line in sys.stdin if line.strip()]
-        if not keys:
-            raise BocError("the standard input holds no ids; write one per line")
+        keys = readable_lines(options.standard_input(), "the standard input", "write one id per line")
     count, unknown = delete(name, keys, at=at)
     click.echo(f"{name}: {count} items deleted")
-    if unknown:
-        for key in unknown:
-            click.echo(f"no item {key!r} in {name}", err=True)
+    for key in unknown:
+        click.echo(f"no item {options.plain(key)} in {name}", err=True)
+    if not count:
         raise SystemExit(1)
 
 

@@ -35,6 +35,7 @@ SETTINGS = {
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
 @options.settings(SETTINGS)
 @options.device
+@options.verbose
 def command(
     source: Path,
     ids: Path | None,
@@ -102,7 +103,7 @@ def command(
         click.echo(_speed(extraction), err=True)
     with FeatureFile(output) as file:
         click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
-        options.report(file.failures)
+        options.report(file.failures, file.count("image") + file.count("text"))
 
 
 def _speed(extraction: Extraction) -> str:

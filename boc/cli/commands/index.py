@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 )
 @options.metadata
 @options.ocr
+@options.verbose
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
 @click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
 def command(
@@ -131,4 +132,4 @@ def command(
         click.echo(f"{name}: part {shard} is loaded; the index appears when all parts are")
         return
     click.echo(f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}")
-    options.report(report.failed)
+    options.report(report.failed, report.images + report.texts)

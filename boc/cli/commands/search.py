@@ -41,6 +41,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
 @click.option(
     "--like",
+    type=options.ID,
     multiple=True,
     metavar="[-]ID",
     help="More like this item of the index; after a minus, less like it. Can be repeated.",
@@ -56,6 +57,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option(
     "--filter",
     "conditions",
+    type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
     help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
@@ -206,13 +208,13 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
 
 
 def _lines(path: Path) -> list[str]:
-    from boc.inputs.text_lines import text_lines
+    from boc.inputs.text_lines import readable_lines
 
-    with click.open_file(str(path), "rb") as file:
-        lines = [line.strip() for line in text_lines(file.read(), f"--queries {path}") if line.strip()]
-    if not lines:
+    data = options.standard_input() if str(path) == "-" else path.read_bytes()
+    lines = [line.strip() for line in readable_lines(data, f"--queries {path}", "write one sentence per line")]
+    if not any(lines):
         raise click.UsageError(f"--queries {path} holds no sentence; write one per line")
-    return lines
+    return [line for line in lines if line]
 
 
 def _by_lines(searcher: Searcher, lines: list[str], search_options: SearchOptions, *, words: bool) -> Answers:

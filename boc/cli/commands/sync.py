@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @options.encoder
 @options.metadata
 @options.ocr
+@options.verbose
 def command(
     name: str,
     sources: tuple[Path, ...],
@@ -73,7 +74,7 @@ def command(
         with options.bars() as progress:
             report = sync_index(name, sources, remove_many=missing == "remove-many", progress=progress, **keywords)
         _print(name, report)
-        options.report(report.failed)
+        options.report(report.failed, report.added + report.changed + report.moved + report.same)
         return
     if missing == "remove-many":
         raise click.UsageError("--missing remove-many is for one sync, which somebody looks at; leave out --watch")
@@ -84,8 +85,7 @@ def command(
             click.echo(f"{name}: {news}", err=True)
             return
         _print(name, news)
-        for _, reason in news.failed:
-            click.echo(f"left out: {options.plain(reason)}", err=True)
+        options.report(news.failed, 1)
 
     watch(name, sources, show, **keywords)
 

@@ -20,7 +20,7 @@ def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
     large."""
     entries, names, total = [], set(), 0
     for item in items:
-        path = Path(item.content)
+        path = item.path
         try:
             total += path.stat().st_size
         except OSError as error:
@@ -50,7 +50,7 @@ def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
 def _name(item: Item) -> str:
     """Return the id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
     parts = [re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", part) for part in item.id.split("/") if part not in ("", ".", "..")]
-    name, suffix = "/".join(parts) or "picture", Path(item.content).suffix
+    name, suffix = "/".join(parts) or "picture", item.path.suffix
     return name if Path(name).suffix.lower() == suffix.lower() else name + suffix
 
 
