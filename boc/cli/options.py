@@ -108,6 +108,12 @@ ocr = click.option(
     is_flag=True,
     help="Read the words inside pictures, too, for boc search --hybrid; up to seconds per picture (extra ocr).",
 )
+exclude = click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files and folders of this name, such as raw or copy-?.jpg; kept with the index. Can be repeated.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

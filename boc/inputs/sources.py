@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
@@ -24,6 +25,10 @@ OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dn
 """Suffixes of picture formats that are not read."""
 
 LOOKED_AT = 1000  # pictures of a table that are looked for
+DISKS = ("@eaDir", "@Recycle", "@__thumb", "#recycle", "#snapshot", "$RECYCLE.BIN", "System Volume Information")
+UNWANTED = (".*", *DISKS, "__MACOSX", "*.lrdata", "*.photoslibrary/resources", "*.photolibrary/Thumbnails")
+"""Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails and trash."""
+
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
 
 
@@ -97,17 +102,18 @@ def _size_and_time(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
+def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
     """Read the list of items behind ``path``, which may be a folder, a CSV, a feature file or an array of SCAN.
 
     ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
     order of the source. ``images`` is the folder of the pictures of a CSV (default: the folder of the CSV, or
-    ``images`` in it). Raises SourceError if nothing is found.
+    ``images`` in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
+    SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir():
-        source = _folder(path)
+        source = _folder(path, exclude=exclude)
         if not source.items:
             raise no_pictures(path)
     elif path.suffix.lower() == ".csv":
@@ -141,7 +147,7 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source:
+def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
     """Return the pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
@@ -154,7 +160,7 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_check_folder(folder), begin)
+            one = _folder(_check_folder(folder), begin, exclude)
             if not one.items:
                 raise no_pictures(folder)
         except SourceError as error:
@@ -185,26 +191,33 @@ def no_pictures(folder: Path) -> SourceError:
 
 @dataclass
 class Listing:
-    """Everything below a folder, as paths relative to it: files, linked folders, and folders that cannot be listed.
+    """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
+    cannot be listed.
 
     Files are in the order of their paths part by part.
     """
 
     files: list[str] = field(default_factory=list)
+    unwanted: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
 
-def listing(folder: Path) -> Listing:
-    """List ``folder``. SourceError if it cannot be listed itself."""
+def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
+    """List ``folder`` without what a pattern of ``exclude`` fits, whatever its case: the name of a file or folder, or
+    the end of its path. SourceError if it cannot be listed itself."""
     result, waiting = Listing(), [""]
+    patterns = "|".join(fnmatch.translate(pattern.strip("/")) for pattern in exclude)
+    is_unwanted = re.compile(f"(?:.*/)?(?:{patterns})", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
         try:
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     name = below + entry.name
-                    if entry.is_dir(follow_symlinks=False):
+                    if exclude and is_unwanted(name):
+                        result.unwanted.append(name)
+                    elif entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{name}/")
                     elif entry.is_symlink() and Path(entry.path).is_dir():
                         result.links.append(name)
@@ -215,6 +228,7 @@ def listing(folder: Path) -> Listing:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
             result.closed.append(below)
     result.files.sort(key=lambda name: name.split("/"))
+    result.unwanted.sort()
     result.links.sort()
     result.closed.sort()
     return result
@@ -243,9 +257,9 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     return [f"{path_text(root.name)}/" for root in roots]
 
 
-def _folder(folder: Path, begin: str = "") -> Source:
+def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Source:
     """Return the pictures below ``folder``; their ids are ``begin`` and the path from there."""
-    inside = listing(folder)
+    inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
@@ -269,14 +283,13 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
         counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
         if counts:
             note(f"{folder}: left out {counts}; {step}")
-    if inside.links:
-        message = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
-        note(f"{message}; give the folder a link leads to as a source of its own")
-    if inside.closed:
-        message = (
-            f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
-        )
-        note(f"{message}; check their permissions")
+    for names, what, step in (
+        (inside.unwanted, "hidden or unwanted names", "give such a folder as a source of its own"),
+        (inside.links, "folders that are links", "give the folder a link leads to as a source of its own"),
+        (inside.closed, "folders that cannot be listed", "check their permissions"),
+    ):
+        if names:
+            note(f"{folder}: left out {len(names)} {what} (such as {names[0]!a}); {step}")
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 )
 @options.metadata
 @options.ocr
+@options.exclude
 @options.verbose
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
 @click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
@@ -75,6 +76,7 @@ def command(
     concepts: str | None,
     metadata: Path | None,
     ocr: bool,
+    exclude: tuple[str, ...],
     replace: bool,
     shard: str | None,
 ) -> None:
@@ -122,6 +124,7 @@ def command(
             concepts=cast("ConceptDtype | None", concepts),
             metadata=metadata,
             images=images,
+            exclude=exclude,
             replace=replace,
             ocr=ocr,
             shard=shard,

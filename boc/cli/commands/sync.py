@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @options.encoder
 @options.metadata
 @options.ocr
+@options.exclude
 @options.verbose
 def command(
     name: str,
@@ -40,6 +41,7 @@ def command(
     encoder: str | None,
     metadata: Path | None,
     ocr: bool,
+    exclude: tuple[str, ...],
 ) -> None:
     """Bring the index NAME in line with SOURCE, the folders of pictures or the CSV that it was made from.
 
@@ -65,6 +67,7 @@ def command(
         "encoder": encoder if options.on_command_line("encoder") else None,
         "metadata": metadata,
         "images": images,
+        "exclude": exclude or None,
         "keep_missing": missing == "keep",
         "ocr": ocr,
     }

@@ -305,6 +305,21 @@ def test_unreadable_pictures_are_skipped(
     assert sync_index("copy", files.folder, at=at).added == 1
 
 
+@pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")
+def test_what_is_excluded_is_kept_with_the_index(encoder: Counting, files: Files, at: str) -> None:
+    new("x", files.folder, at, exclude=["raw"])
+    for name in ("raw/a.png", ".hidden/a.png", "sub/a.png"):
+        files.write(files.folder / name, name)
+    assert sync_index("x", files.folder, at=at).added == 1
+    copy_index("x", "copy", at=at)
+    assert sync_index("copy", files.folder, at=at).up_to_date
+    assert sync_index("x", files.folder, at=at, exclude=["sub"]).added == 1
+    assert "sub/a.png" not in held("x", at)
+    assert sync_index("x", files.folder, at=at).up_to_date
+    before = plugins.backend(at).open("x").manifest
+    assert before.exclude == ["sub"]
+
+
 def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path) -> None:
     one, two = Files(tmp_path / "one"), Files(tmp_path / "two")
     for i in range(3):

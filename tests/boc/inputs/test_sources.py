@@ -297,6 +297,15 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     assert len(told) == 2
 
 
+def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path) -> None:
+    hidden = ["@eaDir/a.jpg/T.jpg", ".thumbnails/1.jpg", "#Recycle/a.jpg", ".Trash-1000/files/a.jpg", "b/._a.jpg"]
+    hidden += ["$recycle.bin/a.jpg", "b/__MACOSX/a.jpg", "x.photoslibrary/resources/a.jpg", "x.lrdata/a.jpg"]
+    touch(tmp_path, *hidden, "b/a.jpg", "x.photoslibrary/originals/a.jpg", "resources/a.jpg", "raw/a.jpg", "a.PNG")
+    with pytest.warns(BocWarning, match="left out 11 hidden or unwanted names"):
+        source = open_source(tmp_path, exclude=["RAW/", "*.png"])
+    assert [item.id for item in source.items] == ["b/a.jpg", "resources/a.jpg", "x.photoslibrary/originals/a.jpg"]
+
+
 def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jpg", "b.HEIC", "c.heif"):
         (tmp_path / name).touch()
@@ -327,7 +336,12 @@ def test_files_are_those_of_pathlib_in_its_order(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     wanted = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
-    assert listing(root).files == wanted
+    assert listing(root, ()).files == wanted
+    shown = [name for name in wanted if not any(part.startswith(".") for part in name.split("/"))]
+    assert listing(root).files == shown
+    assert listing(root, ("*b", "a/")).files == [
+        name for name in wanted if not any(part == "a" or part.endswith("b") for part in name.split("/"))
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
