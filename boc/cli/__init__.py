@@ -37,8 +37,8 @@ from boc.cli.commands import (
     train,
     verify,
 )
-from boc.cli.options import plain
-from boc.errors import BocError, BocWarning, advice
+from boc.cli.options import is_verbose, plain
+from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
@@ -119,6 +119,9 @@ def _notes() -> Iterator[None]:
         ) -> None:
             if issubclass(category, BocWarning):
                 click.echo(f"note: {plain(' '.join(str(message).split()))}", err=True)
+                if isinstance(message, LeftOut) and is_verbose():
+                    for reason in message.reasons:
+                        click.echo(f"left out: {plain(reason)}", err=True)
             else:
                 others(message, category, filename, lineno, file, line)
 

@@ -177,7 +177,7 @@ def _encode(searcher: Searcher, item: Item) -> Embeddings:
     encoder = searcher.encoder
     if item.modality == "text":
         return encoder.encode_texts([item.content])
-    path = Path(item.content)
+    path = item.path
     return encoder.encode_images([encoder.prepare(ImageRef(item.group or path.name, path))])
 
 

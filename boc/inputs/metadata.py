@@ -7,7 +7,6 @@ a type is a keyword. Several values in a cell are separated by ``|``; an empty c
 from __future__ import annotations
 
 import calendar
-import csv
 import hashlib
 import json
 import math
@@ -20,9 +19,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
-from boc.errors import BocError, SourceError, check_system
+from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
-from boc.inputs.text_lines import csv_fault
+from boc.inputs.text_lines import table_rows
 from boc.types import FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
@@ -62,26 +61,27 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Return the table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
+        """Return the table at ``path`` (UTF-8); lines that cannot be used are left out, with a warning.
+
+        SourceError names file, line, value and rule if no line is left.
+        """
         rows: dict[str, dict[str, Any]] = {}
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as handle:
-                reader = csv.reader(handle, strict=True)
-                types = _types(path, next(reader, []))
-                for cells in reader:
-                    if cells:
-                        where = f"{path}, line {reader.line_num}"
-                        key, fields = _row(where, cells, types)
-                        if key in rows:
-                            raise SourceError(f"{where}: the id {key!r} occurs again; give one line per id")
-                        rows[key] = fields
-        except csv.Error as error:
-            raise SourceError(f"{path}, line {reader.line_num}: {csv_fault(error)}") from error
-        except (UnicodeDecodeError, OSError) as error:
-            check_system(path, error, SourceError)
-            raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
+        faults: list[str] = []
+        table = table_rows(path, faults)
+        types = _types(path, next(table, ("", []))[1])
+        for where, cells in table:
+            try:
+                key, fields = _row(where, cells, types)
+            except SourceError as error:
+                faults.append(str(error))
+                continue
+            if key in rows:
+                faults.append(f"{where}: the id {key!r} occurs again; give one line per id")
+            rows.setdefault(key, fields)
         if not rows:
-            raise SourceError(f"{path}: no rows below the header; give one line per item")
+            reason = faults[0] if faults else "no rows below the header; give one line per item"
+            raise SourceError(f"{path}, {reason}")
+        leave_out(str(path), faults)
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:

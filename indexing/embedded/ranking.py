@@ -33,8 +33,8 @@ SCANNED = 2_500_000
 """Components of the vectors of all rows that pass, up to which they are compared: that costs what posting lists cost
 at a recall of .98."""
 FILTERED = 3.2
-"""Times as many under filters: what is nearest among the rows that pass lies farther from the query than what is nearest
-of all, and so shares fewer terms with it."""
+"""Times as many under filters: the nearest of the rows that pass lie farther from the query than the nearest of all,
+and so share fewer terms with it."""
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
