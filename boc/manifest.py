@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
+from boc.foreign import parse_json
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, FieldType, Identity
 
@@ -50,7 +51,14 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         and all(sound(value[name]) for name, sound in _ENCODER.items())
     ),
     "codec": lambda value: (
-        isinstance(value, dict) and isinstance(value.get("steps"), list) and _is_count(value.get("n_terms"))
+        isinstance(value, dict)
+        and _is_count(value.get("n_terms"))
+        and isinstance(value.get("steps"), list)
+        and all(
+            isinstance(step, dict)
+            and {name: type(each) for name, each in step.items()} == {"name": str, "params": dict}
+            for step in value["steps"]
+        )
     ),
     "arrays": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
     "vector_dtype": lambda value: value in ("int8", "float16", "float32", "float64"),
@@ -177,8 +185,8 @@ class Manifest:
     def from_json(cls, text: str, *, where: str) -> Manifest:
         """Parse JSON and call ``from_dict``; ManifestError for invalid JSON."""
         try:
-            raw = json.loads(text)
-        except json.JSONDecodeError as error:
+            raw = parse_json(text)
+        except ValueError as error:
             raise ManifestError(f"{where}: damaged manifest ({error}); make the index again") from error
         return cls.from_dict(raw, where=where)
 

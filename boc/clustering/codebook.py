@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
-from boc.errors import BocError, check_system
+from boc.errors import BocError, ManifestError, check_system
+from boc.foreign import are_moderate, parse_json, read_npy
 from boc.labels import unpack_labels
 from boc.types import Identity
 
@@ -86,16 +87,15 @@ class Codebook:
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
-            # Opened here, since np.load leaves a file open if it is no archive.
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            about = json.loads(arrays["about"].tobytes())
+            with zipfile.ZipFile(path) as archive:
+                arrays = {name: read_npy(data) for name in ("about", *ARRAYS) if (data := _member(archive, name))}
+            about = parse_json(arrays["about"].tobytes())
             if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, MemoryError,
-                NotImplementedError, zipfile.BadZipFile) as error:  # fmt: skip
+                RuntimeError, zipfile.BadZipFile) as error:  # fmt: skip
             check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
@@ -125,6 +125,15 @@ def variant(identity: Identity) -> str:
     return identity.digest.rpartition(":")[0]
 
 
+def _member(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    """Return the bytes of an array in an archive, or None; ValueError if they are packed, as boc packs none: a small
+    file could become any size."""
+    info = archive.NameToInfo.get(f"{name}.npy")
+    if info is not None and (info.compress_type, info.compress_size) != (zipfile.ZIP_STORED, info.file_size):
+        raise ValueError(f"{name} is compressed")
+    return None if info is None else archive.read(info)
+
+
 def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
@@ -145,22 +154,24 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
             arrays.get("means"),
             arrays.get("axes"),
         )
-    except (LookupError, TypeError, ValueError) as error:
+        n_labels = 0 if labels is None else len(unpack_labels(labels))
+    except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
     centroids, rows = codebook.centroids, len(codebook.centroids)
     thresholds, means, axes, dim = codebook.thresholds, codebook.means, codebook.axes, codebook.identity.dim
     sound = (
         set(about) == names
+        and [*map(type, asdict(codebook.identity).values())] == [str, str, int]
         and centroids.dtype == np.float32
         and rows > 0
         and centroids.shape == (rows, dim)
-        and bool(np.isfinite(centroids).all())
+        and all(map(are_moderate, arrays.values()))
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
         and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
         and (means is None or (means.dtype == np.float32 and means.shape == (2, dim)))
         and (axes is None or (means is not None and axes.dtype == np.float32 and axes.shape == (dim, dim)))
-        and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
+        and (labels is None or (labels.dtype == np.uint8 and n_labels == rows))
     )
     if not sound:
         raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, check_system
+from boc.foreign import parse_json
 from boc.inputs.text_lines import csv_fault
 from boc.types import FieldType, Filter, Hit, Item
 
@@ -197,7 +198,7 @@ def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
 def are_types(text: str) -> bool:
     """Return whether ``text`` is JSON of fields with their types."""
     try:
-        types = json.loads(text)
+        types = parse_json(text)
     except ValueError:
         return False
     return isinstance(types, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in types.items())

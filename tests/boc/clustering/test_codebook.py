@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
+import zipfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -283,6 +285,15 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "flat": {"centroids": np.ones(3 * DIM, np.float32)},
     "empty": {"centroids": np.ones((0, DIM), np.float32), "words": MISSING},
     "not-finite": {"centroids": np.full((3, DIM), np.nan, np.float32)},
+    "infinite-thresholds": {"thresholds": np.full((2, 2, 3), -np.inf, np.float32)},
+    "huge": {"centroids": np.full((3, DIM), 3e38, np.float32)},
+    "means-are-none": {"means": np.full((2, DIM), np.nan, np.float32)},
+    "infinite-axes": {"means": np.zeros((2, DIM), np.float32), "axes": np.full((DIM, DIM), np.inf, np.float32)},
+    "infinite-origin": {"origin": np.full(DIM, np.inf, np.float32)},
+    "nested": {"about": np.frombuffer(b"[" * 100_000, np.uint8)},
+    "nested-options": {"about": about(options={"a": json.loads("[" * 200 + "]" * 200)})},
+    "nested-labels": {"labels": np.frombuffer(b"[" * 100_000, np.uint8)},
+    "identity-of-numbers": {"about": about(identity={"spec": 1, "digest": 2, "dim": DIM})},
     "words-too-few": {"words": np.array(["a", "b"])},
     "words-are-numbers": {"words": np.arange(3)},
     "thresholds-of-another-size": {"thresholds": np.zeros((2, 2, 2), np.float32)},
@@ -315,6 +326,26 @@ def test_load_damaged_file(tmp_path: Path) -> None:
         Codebook.load(tmp_path)
     with pytest.raises(BocError, match="no such file; make a codebook"):
         Codebook.load(tmp_path / "none.npz")
+
+
+def test_small_files_stay_small_in_memory(tmp_path: Path) -> None:
+    book, zeros = archive(tmp_path / "book.npz"), io.BytesIO()
+    np.save(zeros, np.zeros((50_000_000, DIM), np.int8))
+    with zipfile.ZipFile(book, "a", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("another.npy", zeros.getvalue())
+    packed = tmp_path / "packed.npz"
+    with zipfile.ZipFile(book) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, zeros.getvalue() if name == "centroids.npy" else old.read(name))
+    del zeros
+    tracemalloc.start()
+    try:
+        assert len(Codebook.load(book)) == 3
+        with pytest.raises(BocError, match="not a codebook of boc"):
+            Codebook.load(packed)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_load_other_formats(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Values from bytes that others may have made: nothing is reserved or followed that the bytes do not hold."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+DEEPEST = 32  # lists and objects in each other
+LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python gives up on it later."""
+    value = orjson.loads(text)
+    level = [value]
+    for _ in range(DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        if not inner:
+            return value
+        level = [each for some in inner for each in some]
+    raise ValueError(f"lists and objects are nested more than {DEEPEST} deep")
+
+
+def read_npy(data: bytes) -> NDArray[Any]:
+    """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits them exactly."""
+    file = io.BytesIO(data)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in header:
+        raise ValueError(f"an array of format {version}")
+    shape, by_columns, dtype = header[version](file)
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
+    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
+    return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+def are_moderate(array: NDArray[Any]) -> bool:
+    """Return whether the numbers of an array are finite and not too large to be multiplied."""
+    return array.dtype.kind in "bSU" or float(np.abs(array).max(initial=0)) <= LARGEST
