@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from boc.errors import BocError, advice
@@ -31,18 +31,16 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     check_writable(path)
     try:
-        temporary.unlink(missing_ok=True)
-        temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)
-        yield temporary
-        temporary.chmod(mode)  # some libraries make files that only their owner may read
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
+        with locked(temporary, f"{path} is"):
+            temporary.open("w").close()  # what a kill has left
+            mode = stat.S_IMODE(temporary.stat().st_mode)
+            yield temporary
+            temporary.chmod(mode)  # some libraries make files that only their owner may read
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
     except OSError as error:
         raise BocError(f"{path}: cannot be written ({error.strerror or error}); {advice(error)}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -64,21 +62,47 @@ def check_writable(path: Path) -> None:
 
 
 @contextmanager
+def locked(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
+    """Lock the file ``path``, which is made for it, and removed at the end unless it is to ``keep``.
+
+    The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another process has it.
+    """
+    while True:
+        with path.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BocError(f"{what} being written by another process; wait for it or stop it") from None
+            if not _is(path, handle.fileno()):
+                continue  # another process has removed the file that was opened here
+            try:
+                yield
+            finally:
+                if not keep and _is(path, handle.fileno()):
+                    path.unlink()
+            return
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Return whether the file at ``path`` is the one that is open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` against other writing processes; the lock ends with the process, however it ends."""
+    """Lock ``folder`` against other writing processes, as ``locked`` does."""
     new = not folder.exists()
     check_writable(folder / ".lock")
-    try:
-        handle = (folder / ".lock").open("w")
-    except OSError:
-        if new:
-            folder.rmdir()
-        raise
-    with handle:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BocError(f"{folder} is being written by another process; wait for it or stop it") from None
+            held.enter_context(locked(folder / ".lock", f"{folder} is", keep=True))
+        except OSError:
+            if new:
+                folder.rmdir()
+            raise
         yield
 
 

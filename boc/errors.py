@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import warnings
 
 ADVICE = {
     errno.EMFILE: "this process may open no more files; raise its limit: ulimit -n 4096",
@@ -30,6 +31,11 @@ class BocError(Exception):
 class BocWarning(UserWarning):
     """Something was done differently than requested; the message says how to avoid it. The command line prints a
     note."""
+
+
+def note(message: str, level: int = 2) -> None:
+    """Warn of ``message``, as of the code ``level`` calls above the caller."""
+    warnings.warn(BocWarning(message), stacklevel=level + 1)
 
 
 class ImageError(BocError):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 DEEPEST = 32  # lists and objects in each other
@@ -16,7 +19,10 @@ LARGEST = 1e15  # magnitude of a learned number: its products stay finite
 
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python gives up on it later."""
-    value = orjson.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("lists and objects are nested too deeply") from None
     level = [value]
     for _ in range(DEEPEST):
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
@@ -38,6 +44,19 @@ def read_npy(data: bytes) -> NDArray[Any]:
         raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
     flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
     return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+def read_archive(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an archive that claims
+    more bytes than its file has: packed zeros would fill the memory. For damage also what ``zipfile`` raises."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        known = {member.filename.removesuffix(".npy"): member for member in members}
+        if len(known) < len(members) or not known.keys() <= set(names):
+            raise ValueError("arrays of other names")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("larger than its file")
+        return {name: read_npy(archive.read(member)) for name, member in known.items()}
 
 
 def are_moderate(array: NDArray[Any]) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # items of a block
-FOR_PROGRAMS = frozenset({"modified_ns", "content_hash"})
+FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "content_hash"})
 """Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"
@@ -265,6 +265,10 @@ class Identity:
     spec: str
     digest: str
     dim: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int and self.dim > 0):
+            raise ValueError(f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}")
 
 
 @dataclass(frozen=True)

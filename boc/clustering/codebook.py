@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from boc import __version__
 from boc.atomic_files import replacing
 from boc.errors import BocError, ManifestError, check_system
-from boc.foreign import are_moderate, parse_json, read_npy
+from boc.foreign import are_moderate, parse_json, read_archive
 from boc.labels import unpack_labels
 from boc.types import Identity
 
@@ -87,8 +87,7 @@ class Codebook:
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
-            with zipfile.ZipFile(path) as archive:
-                arrays = {name: read_npy(data) for name in ("about", *ARRAYS) if (data := _member(archive, name))}
+            arrays = read_archive(Path(path), ("about", *ARRAYS))
             about = parse_json(arrays["about"].tobytes())
             if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
                 raise ValueError("of another kind")
@@ -123,15 +122,6 @@ def weights(identity: Identity) -> str:
 def variant(identity: Identity) -> str:
     """Return the variant of an encoder, "" for the encoder itself."""
     return identity.digest.rpartition(":")[0]
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> bytes | None:
-    """Return the bytes of an array in an archive, or None; ValueError if they are packed, as boc packs none: a small
-    file could become any size."""
-    info = archive.NameToInfo.get(f"{name}.npy")
-    if info is not None and (info.compress_type, info.compress_size) != (zipfile.ZIP_STORED, info.file_size):
-        raise ValueError(f"{name} is compressed")
-    return None if info is None else archive.read(info)
 
 
 def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:

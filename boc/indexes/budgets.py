@@ -11,7 +11,6 @@ from. Then it drifts: the budgets are chosen again, and learning it again is adv
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.codecs.dictionary import nearest_cosines
-from boc.errors import BocError, BocWarning
+from boc.errors import BocError, note
 from boc.indexes.learn import held_out
 from boc.indexes.load import BATCH, Vectors
 from boc.indexes.stored import StoredIndex
@@ -127,7 +126,7 @@ def renew_budgets(name: str, at: str) -> None:
         return
     drifted = has_drifted(stored.index)
     if drifted:
-        warnings.warn(BocWarning(f"{name} {DRIFT}: boc copy {name} --code dictionary --replace"), stacklevel=2)
+        note(f"{name} {DRIFT}: boc copy {name} --code dictionary --replace")
     if has_grown(recall, items) or (drifted and items >= (1 + SOME) * recall.get("items", 0)):
         choose_budgets(name, at, stored)
 

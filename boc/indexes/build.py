@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from functools import partial
@@ -16,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from boc import models, plugins
-from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
+from boc.indexes.encode import encoded
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
 from boc.indexes.shared_terms import warn_of_few
 from boc.indexes.stored import stored_manifest
-from boc.inputs.extraction import Extraction
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
-from boc.inputs.file_facts import State, state_of
+from boc.inputs.file_facts import State, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.names import ConceptDtype, Metric, VectorDtype
@@ -36,7 +34,7 @@ from boc.plugins import check_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.plugins import Backend, Encoder, Index
+    from boc.plugins import Backend, Index
     from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
@@ -147,8 +145,7 @@ def build_index(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
             "make it again with --replace"
         )
-    paths, made, states = _feature_files(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr)
-    with FeatureFiles(paths) as file:
+    with _embeddings(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr) as (file, states):
         copied = file.index_file if (code, vectors, concepts) == (None, None, None) else None
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         if copied is not None:
@@ -168,7 +165,7 @@ def build_index(
                 concepts=concepts,
                 metadata=table,
             )
-            unreadable = {key: list(states[key]) for key, _ in file.failures if states.get(key)}
+            unreadable = {key: list(states[key]) for key, _ in file.failures if states and states.get(key)}
             promised = promise(recall, code_of, rm, codec) if manifest.rerank == "dot" else {}
             manifest, learned = replace_in(manifest, unreadable=unreadable, recall=promised), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
@@ -189,14 +186,9 @@ def build_index(
         if published:
             loaded = backend.open(name).manifest
             if loaded.recall and "items" not in loaded.recall:
-                encoding = None if made is None or encoder is None else partial(plugins.encoder, encoder, device)
+                encoding = None if states is None or encoder is None else partial(plugins.encoder, encoder, device)
                 choose_budgets(name, at, file, encoding)
-        report = LoadReport(
-            file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published
-        )
-    if made is not None:
-        made.unlink()
-    return report
+        return LoadReport(file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published)
 
 
 def add_items(
@@ -226,8 +218,8 @@ def add_items(
         return codec.reads_concepts or manifest.concept_dtype is not None
 
     spec = encoder or manifest.identity.spec
-    paths, made, _ = _feature_files(name, paths_of(source), images, at, spec, device, keeps_concepts, progress, ocr=ocr)
-    with FeatureFiles(paths) as file:
+    sources = paths_of(source)
+    with _embeddings(name, sources, images, at, spec, device, keeps_concepts, progress, ocr=ocr) as (file, _):
         total = file.count("image") + file.count("text")
         if not total:
             raise SourceError(f"{file.path}: holds no items; there is nothing to add")
@@ -236,8 +228,6 @@ def add_items(
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
     renew_budgets(name, at)
-    if made is not None:
-        made.unlink()
     return report
 
 
@@ -306,7 +296,8 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
     return make
 
 
-def _feature_files(
+@contextmanager
+def _embeddings(
     name: str,
     sources: Sequence[Path],
     images: Path | None,
@@ -317,13 +308,15 @@ def _feature_files(
     progress: Progress,
     *,
     ocr: bool,
-) -> tuple[list[Path], Path | None, dict[str, State]]:
-    """Return the embeddings files of the sources, the temporary one that was made here, and the states of its pictures'
-    files before they were read."""
+) -> Iterator[tuple[FeatureFiles, dict[str, State] | None]]:
+    """Yield the embeddings of the sources; and, if they are made here, the states of the pictures' files before they
+    were read."""
     if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
-        return list(sources), None, {}
+        with FeatureFiles(sources) as file:
+            yield file, None
+        return
     items = open_sources(sources, images)
     assert items is not None  # several files would all be of vectors
     if encoder is None:
@@ -331,8 +324,18 @@ def _feature_files(
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
     states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
-    path = encoded_file(name, at, items, network, progress, concepts=concepts, ocr=ocr)
-    return [path], path, states
+    with (
+        encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path,
+        FeatureFiles([path]) as file,
+    ):
+        yield file, states
+
+
+def _state(item: Item) -> State:
+    try:
+        return settled_state(item.content)
+    except OSError:  # the reader of the picture reports the error
+        return ()
 
 
 def _shared_code(
@@ -351,28 +354,6 @@ def _shared_code(
     parts = [steps, file.contents(sets=codec.reads_concepts)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=text_of).encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learn_once(name, key, learn))
-
-
-def _state(item: Item) -> State:
-    try:
-        return state_of(item.content)
-    except SourceError:  # the reader of the picture reports the error
-        return ()
-
-
-def encoded_file(
-    name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
-) -> Path:
-    """Encode a source on its way to the index ``name``; return the feature file, which the caller removes.
-
-    After a kill the same call continues it.
-    """
-    path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)])
-    extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
-    if not path.exists():
-        for done in extraction.run():
-            progress("encoding", done, extraction.total)
-    return path
 
 
 def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
@@ -399,22 +380,3 @@ def _no_encoder(source: Path) -> str:
         f"{source} holds no vectors yet, and there is no encoder to make them; get one: boc model get clip, then "
         "repeat the command with --encoder clip (or with your own: --encoder KIND:FOLDER)"
     )
-
-
-def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
-    """Return the path of vectors that wait for their index: a name that nobody else chooses, and another one for other
-    ``contents``.
-
-    What an earlier call for the same index has left there for other contents is removed, and so are the parts of a file
-    that is complete.
-    """
-    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
-    path = place / f".{name}.{digest}.features.h5"
-    for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
-        if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
-            with suppress(BocError), sole_writer(left):  # else another process is at it
-                shutil.rmtree(left)
-        elif left != path and left.suffix == ".h5":
-            left.unlink()
-    return path

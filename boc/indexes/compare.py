@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
-from boc.inputs.file_facts import State, content_hash, state_of
+from boc.inputs.file_facts import State, content_hash, is_unchanged, settled_state, state_of
 from boc.types import Item
 
 NEAR = 64  # missing items of equal content that are looked at for one of the same file name
@@ -21,13 +21,15 @@ Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 class Reuse:
     """An ``item`` of the source whose vector the index holds, as that of ``donor``.
 
-    ``digest`` is the ``content_hash`` of its file if size and time did not tell that already.
+    ``state`` is that of its file, read before its content; empty for a sentence, and for a file that cannot be looked
+    at now. ``digest`` is the ``content_hash`` of the file if the state did not tell that already.
     """
 
     item: Item
     donor: Item
     change: Change
     digest: str | None = None
+    state: State = ()
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Differences:
     """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
     ``unreadable`` (their files are as they were when they could not be read).
 
+    ``kept`` are the ids of pictures of the index whose files cannot be looked at or read now; they stay as they are.
     ``missing`` are the ids of the index without an item in the source, but for ``vacated``, from which items moved.
     ``states`` are those of the files of new pictures.
     """
@@ -43,9 +46,15 @@ class Differences:
     new: list[Item] = field(default_factory=list)
     lost: list[Item] = field(default_factory=list)
     unreadable: list[Item] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
+
+    def keep(self, item: Item) -> None:
+        """Leave a stored item as it is."""
+        self.kept.append(item.id)
+        self.reuses.append(Reuse(item, item, "same"))
 
 
 def compare_pictures(
@@ -53,28 +62,46 @@ def compare_pictures(
 ) -> Differences:
     """Compare the pictures of a source with the ``stored`` ones, and with the states of ``unreadable`` files.
 
-    The content of a file is read only if size or time have changed, or if it is new and as large as a stored one.
+    The content of a file is read only if size or times have changed, or if it is new and as large as a stored one.
     """
     differences = Differences()
-    states = {item.id: state_of(item.content) for item in items}
+    states = {item.id: _look(item) for item in items}
     donors = _Donors(
-        stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if not states.get(key)]
+        stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if states.get(key, ()) == ()]
     )
     sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
         state, old = states[item.id], stored.get(item.id)
-        if not state:
+        if state is None and old is not None:
+            differences.keep(old)
+        elif not state:
             differences.lost.append(item)
         elif old is None and state == tuple(unreadable.get(item.id, ())):
             differences.unreadable.append(item)
-        elif old is not None and state[:2] == (old.fields.get("size"), old.fields.get("modified_ns")):
-            differences.reuses.append(Reuse(item, old, "same" if item.content == old.content else "moved"))
+        elif old is not None and is_unchanged(state, old.fields):
+            change: Change = "same" if item.content == old.content else "moved"
+            differences.reuses.append(Reuse(item, old, change, state=state))
         else:
-            digest = _digest(item) if old is not None or state[0] in sizes else None
-            if not donors.take(digest, item, differences):
+            try:
+                state = settled_state(item.content)
+                digest = content_hash(Path(item.content)) if old is not None or {*state[:1]} & sizes else None
+            except OSError:
+                if old is not None:
+                    differences.keep(old)
+                    continue
+                digest = None  # the reader of the picture reports the error
+            if not donors.take(digest, item, differences, state):
                 differences.states[item.id] = state
     differences.missing = donors.ids()
     return differences
+
+
+def _look(item: Item) -> State | None:
+    """Return the state of a picture's file; None if it cannot be looked at."""
+    try:
+        return state_of(item.content)
+    except OSError:
+        return None
 
 
 def text_fact(item: Item, name: str) -> str | None:
@@ -112,7 +139,7 @@ class _Donors:
             if key is not None:
                 (self._missing if item.id in self._missing_ids else self._by_content)[key][item.id] = item
 
-    def take(self, content: str | None, item: Item, differences: Differences) -> bool:
+    def take(self, content: str | None, item: Item, differences: Differences, state: State = ()) -> bool:
         """Add ``item`` to ``differences``; return False if no stored item has its content, so that it is new.
 
         The donor is the stored item of its own id if that has its content, else one that moved, else any.
@@ -120,16 +147,16 @@ class _Donors:
         there = self._by_content.get(content, {}) if content is not None else {}
         missing = self._missing.get(content) if content is not None else None
         if item.id in there:
-            differences.reuses.append(Reuse(item, there[item.id], "same", content))
+            differences.reuses.append(Reuse(item, there[item.id], "same", content, state))
         elif missing:
             donor = self._nearest(missing, item)
             del missing[donor.id], self._missing_ids[donor.id]
             self._by_content[str(content)][donor.id] = donor
             differences.vacated.append(donor.id)
-            differences.reuses.append(Reuse(item, donor, "moved", content))
+            differences.reuses.append(Reuse(item, donor, "moved", content, state))
         elif there:
             change: Change = "changed" if item.id in self._stored else "added"
-            differences.reuses.append(Reuse(item, next(iter(there.values())), change, content))
+            differences.reuses.append(Reuse(item, next(iter(there.values())), change, content, state))
         else:
             differences.new.append(item)
             return False
@@ -144,10 +171,3 @@ class _Donors:
     def ids(self) -> list[str]:
         """Return the missing ids from which no item moved."""
         return list(self._missing_ids)
-
-
-def _digest(item: Item) -> str | None:
-    try:
-        return content_hash(Path(item.content))
-    except OSError:  # the reader of the picture reports the error
-        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
-from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
+from boc.errors import BocError, EncoderError, FeatureFileError, note
 from boc.inputs.features import FeatureFile, FeatureFiles, Header, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
@@ -345,7 +344,4 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
     if len(strange) == len(metadata.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {file.path}")
     if strange:
-        warnings.warn(
-            BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
-            stacklevel=2,
-        )
+        note(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})")

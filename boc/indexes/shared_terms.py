@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
-from boc.errors import BocWarning
+from boc.errors import note
 from boc.plugins import Index
 from boc.types import MODALITIES
 
@@ -33,4 +31,4 @@ def warn_of_few(name: str, index: Index) -> None:
             f"only {share:.0%} of the items of {name} have a term that the other modality has: this code does not "
             "bring sentences and pictures together; take another code, or a codebook made without --kind"
         )
-        warnings.warn(BocWarning(text), stacklevel=2)
+        note(text)

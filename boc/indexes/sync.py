@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boc import plugins
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import renew_budgets
-from boc.indexes.build import PLACE, Progress, encoded_file, open_sources, paths_of
+from boc.indexes.build import PLACE, Progress, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
+from boc.indexes.encode import encoded
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
@@ -175,6 +176,8 @@ class _Sync:
         self._lost = [item.id for item in pictures.lost]
         self._unreadable = {item.id: manifest.unreadable[item.id] for item in pictures.unreadable}
         self._vacated = pictures.vacated + sentences.vacated
+        if kept := pictures.kept:
+            note(f"{len(kept)} pictures cannot be read now (such as {kept[0]}); what {name} has of them is kept", 4)
         missing = pictures.missing + sentences.missing
         # What lies in folders that cannot be listed now may still be there.
         self._gone = [key for key in missing if not key.startswith(source.closed)]
@@ -201,11 +204,10 @@ class _Sync:
         failed: list[tuple[str, str]] = []
         chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
         for number, chunk in enumerate(chunks or [[]]):
-            path = self._encode(chunk, number * self._chunk, progress)
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
-            if path is None and not (self._rewritten or leaving or self._is_outdated()):
+            if not (chunk or self._rewritten or leaving or self._is_outdated()):
                 break
-            with self._editor() as editor:
+            with self._encode(chunk, number * self._chunk, progress) as path, self._editor() as editor:
                 done = [reuse.item.id for reuse in self._rewritten]
                 self._rewrite(editor, progress)
                 if path is not None:
@@ -221,8 +223,6 @@ class _Sync:
                     editor.delete(leaving[start : start + DELETED])
                 self._commit(editor, [done, leaving])
                 self._rewritten = []
-            if path is not None:
-                path.unlink()
         self._read(progress)
         return self._report(failed)
 
@@ -251,26 +251,29 @@ class _Sync:
                     self._commit(editor, [[item.id for item in batch]])
                 progress("reading words", start + len(batch), len(items))
 
-    def _encode(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
-        """Encode new items to a feature file; None if there are none."""
+    @contextmanager
+    def _encode(self, chunk: Sequence[Item], before: int, progress: Progress) -> Iterator[Path | None]:
+        """Encode new items to a feature file, which goes when the block succeeds; None if there are none."""
         if not chunk:
-            return None
+            yield None
+            return
         concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
 
         def show(label: str, done: int, total: int) -> None:
             progress(label, before + done, len(self._new))
 
         network = self._searcher.encoder
-        path = encoded_file(self._name, self._at, Source(list(chunk)), network, show, concepts=concepts, ocr=self._ocr)
-        with FeatureFile(path) as file:
-            contents = {item.id: item.content for item in chunk}
-            in_file = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
-            in_file |= {key: contents.get(key, "") for key, _ in file.failures}
-            if file.header.digest != network.identity.digest or in_file != contents:
-                raise BocError(
-                    f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"
-                )
-        return path
+        source = Source(list(chunk))
+        with encoded(self._name, self._at, source, network, show, concepts=concepts, ocr=self._ocr) as path:
+            with FeatureFile(path) as file:
+                contents = {item.id: item.content for item in chunk}
+                in_file = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
+                in_file |= {key: contents.get(key, "") for key, _ in file.failures}
+                if file.header.digest != network.identity.digest or in_file != contents:
+                    raise BocError(
+                        f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"
+                    )
+            yield path
 
     def _rewrite(self, editor: IndexEditor, progress: Progress) -> None:
         """Put items whose vectors are in the index, with their new ids, paths and metadata.
@@ -316,7 +319,9 @@ class _Sync:
         item, facts = reuse.item, {}
         if item.modality == "image":
             digest = reuse.digest or text_fact(reuse.donor, "content_hash")
-            of_file = facts_of(ImageRef(item.id, Path(item.content)), digest) or reuse.donor.fields
+            of_file: Mapping[str, Any] = reuse.donor.fields
+            if reuse.state and digest is not None:
+                of_file = facts_of(ImageRef(item.id, Path(item.content)), reuse.state, digest)
             inside = {name: reuse.donor.fields[name] for name in words.FIELDS if name in reuse.donor.fields}
             facts = {fact: value for fact, value in {**of_file, **inside}.items() if fact in self._types}
         return replace(item, fields={**facts, **self._table.of(item)})

@@ -15,7 +15,7 @@ from boc.errors import EncoderError, FeatureFileError, ImageError, SourceError
 from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.inputs.file_facts import FACTS, facts_of
+from boc.inputs.file_facts import FACTS, content_hash, facts_of, settled_state
 from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items per part of a feature file, the most that a kill can lose
+ATTEMPTS = 3  # to read a picture while something changes its file
 
 
 @dataclass
@@ -175,14 +176,24 @@ class Extraction:
 
 @dataclass(frozen=True)
 class _WithFacts:
-    """Prepares a picture after reading its facts; returns both. The words inside it are read if it can be used."""
+    """Prepares a picture after reading the facts of its file; returns both. If the file changes meanwhile, all is read
+    again, so that the facts are those of the bytes. The words inside it are read if it can be used."""
 
     prepare: Callable[[ImageRef], Any]
     ocr: bool
 
     def __call__(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
-        facts, prepared = facts_of(image), self.prepare(image)
-        return facts | (words.words_inside(image) if self.ocr else {}), prepared
+        for _ in range(ATTEMPTS):
+            try:
+                state = settled_state(str(image.path))
+                facts = facts_of(image, state, content_hash(image.path)) if state else {}
+            except OSError:  # the reader of the picture reports the error
+                state, facts = (), {}
+            prepared = self.prepare(image)
+            facts |= words.words_inside(image) if self.ocr else {}
+            if state and state == settled_state(str(image.path)):
+                return facts, prepared
+        raise ImageError(f"{image.path}: changes while it is read; repeat the command when nothing writes it")
 
 
 class _StoredRegions:

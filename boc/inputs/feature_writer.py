@@ -102,7 +102,7 @@ class FeatureWriter:
         entries = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
         mine = json.dumps(entries, indent=1)
         if note.exists() and (text := self._read_note(note)) != mine:
-            theirs = OPTIONAL | json.loads(text)
+            theirs = OPTIONAL | parse_json(text)
             all_of_mine = OPTIONAL | entries
             differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(

@@ -3,16 +3,17 @@ that its camera wrote into it, and the words inside it."""
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from boc.atomic_files import sha256
-from boc.errors import SourceError
 from boc.inputs import camera, ocr
-from boc.types import FieldType, ImageRef
+from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
 State: TypeAlias = tuple[int, ...]
@@ -22,10 +23,12 @@ FIELDS: dict[str, FieldType] = {
     "size": "integer",
     "modified": "date",
     "modified_ns": "integer",
+    "changed_ns": "integer",
     "content_hash": "keyword",
 }
 """Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since 1970, to the last
-digit, and ``content_hash`` the begin of the SHA-256 of the file: these tell a changed file from an unchanged one."""
+digit, ``changed_ns`` the time at which the system last changed the file or its entry, which no program can set, and
+``content_hash`` the begin of the SHA-256 of the file: these tell a changed file from an unchanged one."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
@@ -33,46 +36,63 @@ STATE = ("size", "modified_ns", "content_hash")
 FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **ocr.FIELDS}
 """Types of all facts of ``facts_of``, and of the words inside a picture, which are read on request only."""
 
-HIDDEN = frozenset({"modified_ns", "content_hash"})
-"""Facts for programs, which pages leave out."""
-
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # hexadecimal digits
+GRAIN, COARSE = 20 * 10**6, 2 * 10**9  # ns in which a file can change twice at one time: on most disks, and on FAT
+LEAST, MOST = -(2**63), 2**63 - 1  # of times: a damaged file system may tell those of another millennium
 
 
-def facts_of(image: ImageRef, known_hash: str | None = None) -> dict[str, Any]:
-    """Return all facts of a picture and its file, to be read before the picture is; see ``file_facts`` for
-    ``known_hash``."""
-    return {**file_facts(image.path, known_hash), **camera.camera_facts(image)}
+def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:
+    """Return all facts of a picture and its file, of which ``state`` and ``digest`` are known."""
+    return {**file_facts(state, digest), **camera.camera_facts(image)}
 
 
-def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
-    """Return the facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
-
-    To be read before the picture is: if the file changes between the two, the next comparison sees it. ``known_hash``
-    is its ``content_hash`` if that is known, which saves reading the file.
-    """
-    try:
-        status = path.stat()
-        digest = content_hash(path) if known_hash is None else known_hash
-    except OSError:  # the reader of the picture reports the error
-        return {}
+def file_facts(state: State, digest: str) -> dict[str, Any]:
+    """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order of ``FIELDS``."""
+    size, modified, changed = state
     return {
-        "size": status.st_size,
-        **_date(status),
-        "modified_ns": status.st_mtime_ns,
+        "size": size,
+        **_date(modified),
+        "modified_ns": modified,
+        "changed_ns": changed,
         "content_hash": digest,
     }
 
 
+def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
+    """Return whether a file has the ``state`` that the ``fields`` of an item tell; older indexes know no change
+    time."""
+    size, modified, changed = state
+    told = fields.get("size"), fields.get("modified_ns"), fields.get("changed_ns", changed)
+    return (size, modified, changed) == told
+
+
 def state_of(path: str) -> State:
-    """Return the state of a file. SourceError if it cannot be read, for example from a failing disk."""
+    """Return the state of a file. OSError if it cannot be looked at, for example on a failing disk."""
     try:
         status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except ValueError:
         return ()
     except OSError as error:
-        raise SourceError(f"{path}: cannot be looked at ({error.strerror}); check disk and permissions") from error
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        if error.errno in GONE:
+            return ()
+        raise
+    return status.st_size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))
+
+
+def settled_state(path: str) -> State:
+    """Return the state of a file that whatever changes it from now on will change, too; raises as ``state_of``.
+
+    Times of files come from a coarse clock. So a file that has just changed is looked at again after a moment.
+    """
+    state = state_of(path)
+    if state:
+        grain = GRAIN if state[2] % 10**9 else COARSE
+        young = state[2] + grain - time.time_ns()
+        if 0 < young <= grain:
+            time.sleep(young / 10**9)
+            state = state_of(path)
+    return state
 
 
 def content_hash(path: Path) -> str:
@@ -82,12 +102,12 @@ def content_hash(path: Path) -> str:
 
 def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:
     """Return the ``fields`` that a page shows."""
-    return {name: value for name, value in fields.items() if name not in HIDDEN}
+    return {name: value for name, value in fields.items() if name not in FOR_PROGRAMS}
 
 
-def _date(status: os.stat_result) -> dict[str, str]:
+def _date(modified: int) -> dict[str, str]:
     try:
-        moment = datetime.fromtimestamp(status.st_mtime_ns // 10**9, timezone.utc)
+        moment = datetime.fromtimestamp(modified // 10**9, timezone.utc)
     except (OverflowError, ValueError, OSError):  # beyond the years 1 to 9999
         return {}
     return {"modified": moment.replace(tzinfo=None).isoformat()}

@@ -7,13 +7,12 @@ wheel brings them, and they are named to it by their files: nothing is downloade
 from __future__ import annotations
 
 import os
-import warnings
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boc.errors import BocError, BocWarning, ImageError
+from boc.errors import BocError, ImageError, note
 from boc.inputs.images import decoding, read_image
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def words_inside(image: ImageRef) -> dict[str, str]:
         with decoding(str(image.path)):
             lines = _engine()(_pixels(image.path)).txts or ()
     except ImageError as error:
-        warnings.warn(BocWarning(f"its words are not read: {error}"), stacklevel=2)
+        note(f"its words are not read: {error}")
         lines = ()
     text = "".join(char if char.isprintable() else " " for char in " ".join(lines))
     return {"ocr": " ".join(text.split())}

@@ -7,13 +7,12 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from boc.errors import BocWarning, SourceError, check_system
+from boc.errors import SourceError, check_system, note
 from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
@@ -165,7 +164,7 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
     if len(gone) == len(folders):
         raise gone[0]
     for missing in gone:
-        warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
+        note(f"{missing}; what the index has of it is kept")
     items = [item for one in parts for item in one.items]
     return Source(items, closed=tuple(c for one in parts for c in one.closed))
 
@@ -273,15 +272,15 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
     for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
         counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
         if counts:
-            warnings.warn(BocWarning(f"{folder}: left out {counts}; {step}"), stacklevel=2)
+            note(f"{folder}: left out {counts}; {step}")
     if inside.links:
         message = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
-        warnings.warn(BocWarning(f"{message}; give the folder a link leads to as a source of its own"), stacklevel=2)
+        note(f"{message}; give the folder a link leads to as a source of its own")
     if inside.closed:
         message = (
             f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
         )
-        warnings.warn(BocWarning(f"{message}; check their permissions"), stacklevel=2)
+        note(f"{message}; check their permissions")
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:

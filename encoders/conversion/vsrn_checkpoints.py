@@ -23,7 +23,6 @@ TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
 # Errors of the readers for damaged or foreign files.
 DAMAGE = (
     UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
-    RecursionError,
 )  # fmt: skip
 
 

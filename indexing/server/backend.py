@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import BocWarning
+from boc.errors import note
 from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
@@ -49,11 +48,7 @@ class ServerBackend:
     def open(self, name: str) -> ServerIndex:
         generation = live_generation(self.transport, name)
         if generation.state.state == "editing":
-            warnings.warn(
-                f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit",
-                BocWarning,
-                stacklevel=2,
-            )
+            note(f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit")
         if generation.state.attached:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
             generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))

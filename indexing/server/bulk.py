@@ -10,13 +10,12 @@ import sqlite3
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import orjson
 
-from boc.errors import BackendError, BocWarning
+from boc.errors import BackendError, note
 
 from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
@@ -72,7 +71,7 @@ class Shards:
             if now - begun >= patience:
                 raise UnfinishedError(f"{trouble}; bring the node back, and repeat the command to go on")
             if now - noted >= self._notice:
-                warnings.warn(f"the load goes on when it can: {trouble}", BocWarning, stacklevel=2)
+                note(f"the load goes on when it can: {trouble}")
                 noted = now
             time.sleep(self._pause)
 
@@ -196,7 +195,7 @@ class Bulk:
                 self._deleted += future.result()
                 del self._sent[future]
             if not done and self._trouble:
-                warnings.warn(f"no row is taken at present, trying again: {self._trouble}", BocWarning, stacklevel=2)
+                note(f"no row is taken at present, trying again: {self._trouble}")
 
     def _run(self, future: Future[int], rows: dict[str, bytes]) -> None:
         try:

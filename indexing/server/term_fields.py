@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -11,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import BocWarning
+from boc.errors import note
 from boc.types import TermMatrix
 
 from .transport import Json
@@ -229,12 +228,11 @@ class Budget:
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)
-        warnings.warn(
+        note(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._label} "
             "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
             "indices.query.bool.max_clause_count where the server has it",
-            BocWarning,
-            stacklevel=4,
+            4,
         )
         return strongest(features, limit)
 

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from boc.errors import FeatureFileError
-from boc.indexes.build import _intermediate as intermediate
 from boc.indexes.build import build_index
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
@@ -151,16 +150,3 @@ def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:
             assert one.contents(sets=True) != other.contents(sets=True)
             assert ("ragged" not in name) <= (one.contents(sets=False) != other.contents(sets=False))
         shutil.copy(library / "photos.h5", tmp_path / "f.h5")
-
-
-def test_parts_of_a_complete_file_are_removed(tmp_path: Path) -> None:
-    at = f"file:{tmp_path}"
-    path = intermediate("x", at, ["source"])
-    parts = path.with_name(f"{path.name}.parts")
-    parts.mkdir()
-    assert intermediate("x", at, ["source"]) == path
-    assert parts.is_dir()
-    path.touch()
-    assert intermediate("x", at, ["source"]) == path
-    assert path.exists()
-    assert not parts.exists()

@@ -21,7 +21,7 @@ from boc.clustering.codebook import Codebook
 from boc.codecs import parse_code
 from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Ragged
-from tests.fuzz.mutations import FORGED, verdict
+from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_exports import NUMBERS, REALS
 from tests.fuzz.test_fuzz_indexes import ODD
 
@@ -104,6 +104,8 @@ def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
             arrays = dict(stored)
         told = forge(arrays, rng)
         save(tmp_path / "book.npz", arrays, rng)
+        if rng.random() < 0.1:
+            (tmp_path / "book.npz").write_bytes(damaged((tmp_path / "book.npz").read_bytes(), rng))
         verdicts[f"{number}: {code}, {told}"] = verdict(partial(use, tmp_path / "book.npz", code), "made")
     wrong = {what: became for what, became in verdicts.items() if became not in ("refused", "made")}
     assert not wrong, "\n".join(map(str, wrong.items()))

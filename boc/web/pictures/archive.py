@@ -15,7 +15,6 @@ from boc.web.pictures.content import open_content
 
 PICTURES = 500  # pictures of a ZIP at most
 BYTES = 1_000_000_000  # of their files at most
-CHUNK = 1 << 18  # bytes read at a time
 
 
 def named(items: Sequence[Item]) -> list[tuple[Item, str]]:
@@ -38,7 +37,7 @@ def named(items: Sequence[Item]) -> list[tuple[Item, str]]:
 
 
 def stream(chosen: Sequence[tuple[Item, str]]) -> Iterator[bytes]:
-    """Yield the bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``.
+    """Yield the bytes of a ZIP, uncompressed since pictures are, in small chunks.
 
     A picture that was replaced meanwhile by what is refused is left out.
     """
@@ -46,11 +45,10 @@ def stream(chosen: Sequence[tuple[Item, str]]) -> Iterator[bytes]:
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
         for item, name in chosen:
             with suppress(ImageError), open_content(item) as content:
-                content.file.seek(0)
-                entry, size = zipfile.ZipInfo.from_file(content.path, name), content.status.st_size
+                entry = zipfile.ZipInfo.from_file(content.path, name, strict_timestamps=False)
                 with archive.open(entry, "w") as target:
-                    for position in range(0, size, CHUNK):
-                        target.write(content.file.read(min(CHUNK, size - position)))
+                    for chunk in content.read():
+                        target.write(chunk)
                         yield sink.take()
     yield sink.take()
 

@@ -16,6 +16,7 @@ from boc.types import Item
 from boc.web.http.logs import FAULTS
 
 LARGEST = 1_000_000_000  # bytes of a file
+CHUNK = 1 << 18  # bytes read at a time
 FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
 _log = logging.getLogger(FAULTS)
@@ -23,11 +24,19 @@ _log = logging.getLogger(FAULTS)
 
 @dataclass(frozen=True)
 class Content:
-    """An open picture. ``path`` leads to this very file, wherever its name leads meanwhile."""
+    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file, wherever its name
+    leads meanwhile."""
 
     file: BinaryIO
     name: str
     status: os.stat_result
+    kind: str
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, as many as it had when it was opened."""
+        self.file.seek(0)
+        for position in range(0, self.status.st_size, CHUNK):
+            yield self.file.read(min(CHUNK, self.status.st_size - position))
 
     @property
     def path(self) -> Path:
@@ -42,7 +51,7 @@ def open_content(item: Item) -> Iterator[Content]:
     which names no folder, for a file that is missing, no regular file, no picture of a known format, or too large, and
     for a link that leads out of the folder that was indexed. What is refused is logged, without its name.
     """
-    name = Path(item.content).name
+    name = Path(item.content).name.encode(errors="replace").decode()
     with ExitStack() as stack:
         try:
             with decoding(name):
@@ -50,11 +59,12 @@ def open_content(item: Item) -> Iterator[Content]:
                 status = check_file(file, name, LARGEST)
                 with open_image(file, name) as image:
                     check_pixels(image, name)
+                    kind = str(image.format)
         except ImageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 _log.warning("a picture was refused%s", str(error).removeprefix(name))
             raise
-        yield Content(file, name, status)
+        yield Content(file, name, status, kind)
 
 
 def _open(item: Item) -> int:

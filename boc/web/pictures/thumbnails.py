@@ -16,7 +16,7 @@ from boc.inputs.images import read_image
 from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import Budget
 
-SIDES = (240, 480, 960)
+SIDES = (240, 480, 960, 1920)
 QUALITY = 82
 
 

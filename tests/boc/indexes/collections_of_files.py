@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,10 @@ CODE = "scalar(plain=true)"
 
 def prepare(image: ImageRef) -> bytes:
     """The bytes of a file; ImageError if they begin with "bad"."""
-    content = image.path.read_bytes()
+    try:
+        content = image.path.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{image.id}: {error.strerror}") from error
     if content.startswith(b"bad"):
         raise ImageError(f"{image.id}: not a picture")
     return content
@@ -32,13 +36,25 @@ def prepare(image: ImageRef) -> bytes:
 
 @dataclass
 class Counting:
-    """An encoder of any bytes as vectors, equal ones for equal bytes only. It breaks before picture ``breaks_at``."""
+    """An encoder of any bytes as vectors, equal ones for equal bytes only. It breaks before picture ``breaks_at``, and
+    calls one of ``meanwhile`` before and after it reads a file."""
 
     seen: list[bytes] = field(default_factory=list)
     breaks_at: int | None = None
+    meanwhile: list[Callable[[], None]] = field(default_factory=list)
     identity: ClassVar[Identity] = Identity("test:counting", "ab" * 32, 16)
-    preparer = staticmethod(prepare)
-    prepare = staticmethod(prepare)
+
+    def prepare(self, image: ImageRef) -> bytes:
+        """As ``prepare``, while something changes files."""
+        for _ in self.meanwhile[:1]:
+            self.meanwhile.pop()()
+        try:
+            return prepare(image)
+        finally:
+            for _ in self.meanwhile[:1]:
+                self.meanwhile.pop()()
+
+    preparer = property(lambda self: self.prepare)
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Counting:
@@ -124,6 +140,13 @@ class Files:
             path.unlink()
         elif kind == "touch":
             self._stamp(path)
+        elif kind == "edit":  # with the time that it had
+            before = path.stat()
+            path.write_text(names[1])
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        elif kind == "copy":
+            (self.folder / names[1]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, self.folder / names[1])
         elif kind == "rename":
             (self.folder / names[1]).parent.mkdir(parents=True, exist_ok=True)
             path.replace(self.folder / names[1])
@@ -144,8 +167,8 @@ class Files:
 
 _NAME = st.sampled_from(NAMES)
 OPERATIONS = st.one_of(
-    st.tuples(st.just("write"), _NAME, st.sampled_from(CONTENTS)),
-    st.tuples(st.sampled_from(["rename", "swap"]), _NAME, _NAME).filter(lambda each: each[1] != each[2]),
+    st.tuples(st.sampled_from(["write", "edit"]), _NAME, st.sampled_from(CONTENTS)),
+    st.tuples(st.sampled_from(["rename", "swap", "copy"]), _NAME, _NAME).filter(lambda each: each[1] != each[2]),
     st.tuples(st.sampled_from(["delete", "touch"]), _NAME),
 )
 

@@ -428,7 +428,7 @@ def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
 
-    from boc.inputs.file_facts import FACTS, facts_of
+    from boc.inputs.file_facts import FACTS, content_hash, facts_of, state_of
     from boc.types import ImageRef
 
     encoder = plugins.encoder(f"tern:{library / 'model'}")
@@ -437,5 +437,6 @@ def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.header.types == FACTS
         for item in file.items("image"):
-            assert item.fields == facts_of(ImageRef(item.id, Path(item.content)))
+            path = Path(item.content)
+            assert item.fields == facts_of(ImageRef(item.id, path), state_of(item.content), content_hash(path))
         assert all(item.fields == {} for item in file.items("text"))

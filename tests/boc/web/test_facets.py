@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -12,14 +13,13 @@ import pytest
 from PIL import Image
 
 from boc.search.searcher import Searcher
-from boc.types import Item
+from boc.types import FOR_PROGRAMS, Item
 from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 from fastapi.testclient import TestClient
 
-from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
 from boc.web.http.responses import ProblemError
@@ -47,7 +47,9 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     held = {name for item in searcher.index.items() for name in item.fields}
     types = searcher.index.manifest.fields
     assert {"lens", "gps_latitude"} <= types.keys() - held
-    assert answer.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
+    assert answer.fields == {
+        name: kind for name, kind in types.items() if kind == "text" or name in held - FOR_PROGRAMS
+    }
     assert {"camera", "year", "taken"} <= set(answer.facets) <= set(answer.fields) - {"bytes", "name", "ocr"}
     counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
     assert {facet["field"] for facet in counted} == set(answer.facets)
@@ -119,6 +121,9 @@ def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher:
 def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.jpg"
     Image.new("L", (9, 9)).save(path)
+    os.utime(path, (-1, -1))  # before the first date of a ZIP
+    sent = b"".join(archive.stream([(Item("a", "image", str(path), "a"), "a.jpg")]))
+    assert zipfile.ZipFile(io.BytesIO(sent)).namelist() == ["a.jpg"]
     ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]
     found = archive.named([Item(id, "image", str(path), id) for id in ids])
     names = [name for _, name in found]

@@ -1,0 +1,47 @@
+"""Encode a source on its way to an index, by a feature file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boc.atomic_files import check_writable, locked
+from boc.indexes.learn import Progress
+from boc.inputs.extraction import Extraction
+from boc.inputs.sources import Source
+
+if TYPE_CHECKING:
+    from boc.plugins import Encoder
+
+
+@contextmanager
+def encoded(
+    name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
+) -> Iterator[Path]:
+    """Encode a source on its way to the index ``name``; yield the feature file, which goes when the block succeeds.
+
+    After a kill, or an error, the same call continues it; a call for other contents removes it. BocError if another
+    process encodes for this index.
+    """
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
+    contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
+    path = place / f".{name}.{digest}.features.h5"
+    check_writable(path)
+    with locked(place / f".{name}.lock", f"{name} is"):
+        for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
+            if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
+                shutil.rmtree(left)
+            elif left != path and left.suffix == ".h5":
+                left.unlink()
+        extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
+        if not path.exists():
+            for done in extraction.run():
+                progress("encoding", done, extraction.total)
+        yield path
+        path.unlink()
