@@ -44,7 +44,7 @@ const search = new Search(ui.results, {
   results,
   meter,
   notices,
-  onWelcome: showWelcome,
+  onWelcome: () => results.replace(page.info ? welcome(page.info) : ""),
   onShown() {
     dialog.show();
     facets.refresh();
@@ -123,11 +123,6 @@ function showAskedBy() {
     (item) => item.modality === "text" && (name.textContent = `like “${item.content}”`),
     () => {},
   );
-}
-
-function showWelcome() {
-  const address = (query) => write({ ...page.state, q: query });
-  results.replace(welcome(page.info, { address, onPick: (query) => stepFromBox({ q: query }) }));
 }
 
 function askToken() {
