@@ -213,6 +213,30 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
         Searcher.open(name, place.at)
 
 
+def test_a_filtered_alias_shows_what_it_shows(
+    place: Place, files: list[Path], queries: NDArray[np.float32], tmp_path: Path
+) -> None:
+    name, alias = place.name, f"{place.name}-public"
+    rows = [f"{modality}/{i},t{i % 3}" for modality in ("image", "text") for i in range(N)]
+    (tmp_path / "tags.csv").write_text("\n".join(["id,tag", *rows]))
+    build_index(name, files[0], at=place.at, metadata=tmp_path / "tags.csv")
+    shown = {f"{modality}/{i}" for modality in ("image", "text") for i in range(1, N, 3)}
+    add = {"index": place.physical(name), "alias": alias, "filter": {"term": {"meta.tag": "t1"}}}
+    place.ask("POST", "_aliases", {"actions": [{"add": add}]})
+    searcher = Searcher.open(alias, place.at)
+    assert sum(searcher.index.manifest.items.values()) == len(shown)
+    assert {item.id for item in searcher.index.items()} == shown
+    assert set(searcher.index.sample(50, "image")) <= shown
+    with pytest.raises(KeyError):
+        searcher.index.find(["image/0"])
+    everything = searcher.search_vectors(Embeddings("text", queries), k=N)
+    assert [{hit.id for hit in hits} for hits in everything] == [{i for i in shown if i.startswith("image")}] * 6
+    assert {hit.id for hits in searcher.search_words(["image"], k=N, find="image") for hit in hits} <= shown
+    copy_index(alias, at=place.at, to=f"file:{tmp_path}")
+    assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
+    refuses_changes(place, alias, files[1])
+
+
 def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
