@@ -103,14 +103,6 @@ class Step:
         """Fit to ``X`` (n, d) and transform it."""
         return self.fit(X, y).transform(X)
 
-    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Return the names of the output columns: the name of the step in lower case, and a number."""
-        from sklearn.utils.validation import check_is_fitted
-
-        check_is_fitted(self)
-        name = type(self).__name__.lower()
-        return np.array([f"{name}{i}" for i in range(self._n_features_out)], dtype=object)
-
     def sample_rows(self, n_items: int) -> int:
         """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
         return 0

@@ -137,11 +137,10 @@ class _Generation(nn.Module):
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(used)}  # 0, the padding, stays 0
-        self._longest = config.generation_length
         self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden, cell=config.generation_cell)
 
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
-        targets = caption_targets(rows, self._longest).to(regions.device)
+        targets = caption_targets(rows).to(regions.device)
         loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
         return loss

@@ -74,7 +74,7 @@ def test_encode_documents_is_transform(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", EXAMPLES)
-def test_results_are_finite_with_named_columns(step: Step) -> None:
+def test_results_are_finite(step: Step) -> None:
     fitted = clone(step).fit(gaussian(2))
     result = fitted.transform(gaussian(2))
     if np.issubdtype(result.dtype, np.integer):
@@ -82,8 +82,7 @@ def test_results_are_finite_with_named_columns(step: Step) -> None:
     else:
         assert result.dtype == np.float32
         assert np.isfinite(dense(result)).all()
-    names = fitted.get_feature_names_out().tolist()
-    assert len(set(names)) == len(names) == result.shape[1]
+    assert result.shape[1] == fitted._n_features_out
 
 
 @pytest.mark.parametrize("step", EXAMPLES)
