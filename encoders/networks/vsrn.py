@@ -70,9 +70,9 @@ class Residual(nn.Sequential):
     The normalisation starts at zero, so reasoning starts as the identity.
     """
 
-    def __init__(self, inputs: int, width: int, batch_norm: bool = True) -> None:
-        super().__init__(nn.Linear(inputs, width), nn.BatchNorm1d(width) if batch_norm else nn.Identity())
-        for parameter in self[1 if batch_norm else 0].parameters():
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__(nn.Linear(inputs, width), nn.BatchNorm1d(width))
+        for parameter in self[1].parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
@@ -93,11 +93,11 @@ class Reasoning(nn.Module):
     ``row_wise``, R is "row-wise normalised" as in the papers: each row by the sum of its magnitudes.
     """
 
-    def __init__(self, width: int, batch_norm: bool = True, row_wise: bool = False) -> None:
+    def __init__(self, width: int, row_wise: bool = False) -> None:
         super().__init__()
         self.row_wise = row_wise
         self.g, self.theta, self.phi = (nn.Linear(width, width) for _ in range(3))
-        self.W = Residual(width, width, batch_norm)
+        self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
         """rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
@@ -116,7 +116,7 @@ class Reasoning(nn.Module):
 class _ImageTower(nn.Module):
     """Maps regions to the state of the picture and the relationship-enhanced regions V*.
 
-    ``location``, if not None, is a module of (rows, reasoned rows, boxes, real) whose result is combined into V*.
+    ``location``, if not None, is a module of (rows, boxes, real) whose result is combined into V*.
     """
 
     def __init__(self, config: VsrnConfig) -> None:
@@ -142,7 +142,7 @@ class _ImageTower(nn.Module):
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
-            reasoned = reasoned + self.location(rows, reasoned, boxes, real)
+            reasoned = reasoned + self.location(rows, boxes, real)
         regions = self._unit(reasoned, real)
         if self.img_rnn is None:
             return self.bn(mean_of(regions, real)), regions

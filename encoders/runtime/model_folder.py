@@ -33,11 +33,17 @@ NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", 
 """The contents of a model folder, also while it is trained."""
 
 PARTS = {"network", "text", "regions"}
+RETIRED = {
+    "covariance": "diagonal", "points": "centre", "units": "picture", "neighbours": "all", "normalised_kernels": True,
+    "location_input": "features", "batch_norm": True, "special_words": True,
+}  # fmt: skip
+"""Settings of VSRN++ that older folders have besides, and the one value of each that is still read."""
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
     """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
     network = NETWORKS[kind]
+    config = {name: value for name, value in config.items() if (name, value) not in RETIRED.items()}
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
         raise EncoderError(f"{kind} has no setting {unknown[0]!r}; this boc may be too old for it")

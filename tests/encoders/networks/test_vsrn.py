@@ -7,7 +7,7 @@ import json
 import math
 import os
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
 from encoders.networks.word_tokenizer import SPECIALS
+from encoders.runtime.model_folder import RETIRED, make
 from tests.helpers import Bomb
 
 UNIT, RAW = 1e-6, 1e-5
@@ -139,10 +140,7 @@ CONFIGS = {
     "f30k": VsrnConfig(**SIZES, variant="f30k"),
     "row": VsrnConfig(**SIZES, norm_axis="row", region_power=0.5, affinity="row"),
     "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
-    "others": VsrnPlusPlusConfig(**SIZES, kernels=2, neighbours="others", location_input="reasoned", batch_norm=False),
-    "unlike": VsrnPlusPlusConfig(
-        **SIZES, kernels=2, norm_axis="regions", normalised_kernels=False, units="region", special_words=False
-    ),
+    "unlike": VsrnPlusPlusConfig(**SIZES, kernels=2, norm_axis="regions"),
     "means": VsrnConfig(**SIZES, image_pooling="mean", text_pooling="mean"),
     "wordless": VsrnPlusPlusConfig(**SIZES, kernels=2, word_reasoning=False, region_order="size"),
     "reversed": VsrnConfig(**SIZES, region_order="reversed"),
@@ -313,10 +311,9 @@ def test_batch_normalisation() -> None:
 def test_reasoning_starts_as_the_identity() -> None:
     features, _, counts = pictures([4, 2])
     real = torch.arange(4) < counts[:, None]
-    for batch_norm in (True, False):
-        for mode in (True, False):
-            reasoning = Reasoning(6, batch_norm).double().train(mode)
-            assert torch.equal(reasoning(features, real), features)
+    for mode in (True, False):
+        reasoning = Reasoning(6).double().train(mode)
+        assert torch.equal(reasoning(features, real), features)
 
 
 def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -325,8 +322,6 @@ def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64]:
-    if isinstance(layer, nn.Identity):
-        return row
     mean, var, weight, bias = (
         t.detach().numpy() for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
     )
@@ -334,10 +329,9 @@ def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize("row_wise", [True, False])
-@pytest.mark.parametrize("batch_norm", [True, False])
-def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool, row_wise: bool) -> None:
+def test_reasoning_is_the_sum_over_all_pairs(row_wise: bool) -> None:
     rows, _, counts = pictures([4, 2])
-    reasoning = perturb(Reasoning(6, batch_norm, row_wise)).double().eval()
+    reasoning = perturb(Reasoning(6, row_wise)).double().eval()
     found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
@@ -351,27 +345,12 @@ def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool, row_wise: bool) -
             assert np.allclose(found[picture, i], expected)
 
 
-OPTIONS = [
-    {},
-    {"covariance": "full"},
-    {"points": "corner"},
-    {"units": "region"},
-    {"neighbours": "others"},
-    {"normalised_kernels": False},
-    {"location_input": "reasoned"},
-    {"covariance": "full", "neighbours": "others", "normalised_kernels": False, "batch_norm": False},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_location_reasoning(options: dict[str, Any]) -> None:
-    config = VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3, **options)
+def test_location_reasoning() -> None:
     rows, boxes, counts = pictures([4, 1, 3])
-    reasoned = rows.flip(2)
-    module = perturb(LocationReasoning(config)).double().eval()
-    found = module(rows, reasoned, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
+    module = perturb(LocationReasoning(VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3))).double().eval()
+    found = module(rows, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
-        v = (reasoned if config.location_input == "reasoned" else rows)[picture, :n].numpy()
+        v = rows[picture, :n].numpy()
         weights = slow_weights(module.kernels, boxes[picture, :n].numpy())
         for i in range(n):
             parts = []
@@ -382,35 +361,24 @@ def test_location_reasoning(options: dict[str, Any]) -> None:
 
 
 def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    config, n = kernels.config, len(boxes)
+    n = len(boxes)
     means, deviations = kernels.means.detach().numpy(), kernels.log_deviations.exp().detach().numpy()
     weights = np.zeros((len(means), n, n))
     for m, i, j in np.ndindex(weights.shape):
-        if i == j and config.neighbours == "others":
-            continue
         x0, y0, x1, y1 = boxes[i]
         u0, w0, u1, w1 = boxes[j]
         dx, dy = (u0 + u1) / 2 - (x0 + x1) / 2, (w0 + w1) / 2 - (y0 + y1) / 2
-        if config.points == "corner":
-            dx, dy = u0 - x0, w0 - y0
-        if config.units == "region":
-            dx, dy = dx / max(x1 - x0, 1e-3), dy / max(y1 - y0, 1e-3)
         distance = math.hypot(dx, dy) - means[m, 0]
         angle = math.atan2(dy, dx) - means[m, 1]
         angle = min((angle + turn * 2 * math.pi for turn in (-2, -1, 0, 1, 2)), key=abs)
         z = np.array([distance / deviations[m, 0], angle / deviations[m, 1]])
-        if kernels.tilts is not None:
-            z[1] += float(kernels.tilts.detach()[m]) * z[0]
         weights[m, i, j] = math.exp(-(z @ z) / 2)
-    if config.normalised_kernels:
-        total = weights.sum(axis=2, keepdims=True)
-        weights = np.divide(weights, total, out=weights, where=total > 0)
-    return weights
+    return weights / weights.sum(axis=2, keepdims=True)
 
 
 def test_angles_have_no_seam() -> None:
     """A region barely above, and one barely below, to the left: as good as the same place."""
-    kernels = perturb(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
+    kernels = perturb(Kernels(4)).double()
     boxes = torch.tensor([[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)])
     above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)
@@ -427,12 +395,10 @@ def test_location_moves_the_picture() -> None:
 
 
 def test_unknown_choices_are_refused() -> None:
-    for name in ("variant", "norm_axis"):
-        with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
-            VsrnConfig(**{name: "both"})
-    for name in ("variant", "norm_axis", "covariance", "points", "units", "neighbours", "location_input"):
-        with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
-            replace(VsrnPlusPlusConfig(), **{name: "both"})
+    for config in (VsrnConfig(), VsrnPlusPlusConfig()):
+        for name in ("variant", "norm_axis"):
+            with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
+                replace(config, **{name: "both"})
 
 
 # Sinkhorn
@@ -483,3 +449,10 @@ def test_sinkhorn_scaled_entries() -> None:
 def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
     with pytest.raises(EncoderError, match="sinkhorn"):
         sinkhorn(torch.zeros(2, 2), iterations, temperature)
+
+
+def test_settings_of_older_folders() -> None:
+    config = asdict(CONFIGS["plusplus"])
+    assert make("vsrnpp", config | RETIRED, TEXT).config == CONFIGS["plusplus"]
+    with pytest.raises(EncoderError, match="vsrnpp has no setting 'units'"):
+        make("vsrnpp", config | RETIRED | {"units": "region"}, TEXT)
