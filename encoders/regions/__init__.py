@@ -10,7 +10,7 @@ from boc.plugins import RegionSource
 KINDS = {
     "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0&nms=0.3", "detectors"),
     "detector": ("detector", "load", "FOLDER?top=36&threshold=0.2", "detectors"),
-    "efficientnet": ("efficientnet", "load", "NAME?side=0&maps=last&cells=0&crops=0&whole=0&colours=0", "eyes"),
+    "efficientnet": ("efficientnet", "load", "NAME?cells=0&crops=0", "eyes"),
     "files": ("precomputed", "load_files", "DIR", "encoders"),
     "grid": ("grid", "load", "", "encoders"),
     "patches": ("patches", "load", "FOLDER", "encoders"),

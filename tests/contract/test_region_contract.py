@@ -89,7 +89,7 @@ SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
     "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
     "efficientnet": lambda folder, request: eyes("lite0"),
-    "efficientnet-all": lambda folder, request: eyes("lite0?side=96&maps=both&cells=4&crops=2&whole=1&colours=1"),
+    "efficientnet-all": lambda folder, request: eyes("lite0?cells=4&crops=2"),
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
     "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",

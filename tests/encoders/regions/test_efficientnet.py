@@ -1,4 +1,4 @@
-"""Regions from EfficientNet-Lite: its weights, its padding, the options of the source, and colours of cells."""
+"""Regions from EfficientNet-Lite: its weights, its padding, the options of the source."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_classifier_labels(name: str, photos: Path) -> None:
         with Image.open(photos / "images" / file) as opened:
             side = efficientnet.SIDES[name]
             pixels = np.asarray(opened.convert("RGB").resize((side, side), Image.Resampling.BILINEAR), np.float32)
-        maps = one(torch.from_numpy(pixels).permute(2, 0, 1)[None])
-        best = one.classifier(maps["last"].mean(dim=(2, 3)))[0].topk(3).indices
+        last = one(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+        best = one.classifier(last.mean(dim=(2, 3)))[0].topk(3).indices
         found[file] = [labels[int(i)] for i in best]
     right = [any(SEEN[file] in label for label in told) for file, told in found.items()]
     assert sum(right) >= len(right) - 1, found
@@ -97,30 +97,14 @@ def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int
 
 @pytest.mark.slow
 def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
-    plain, rich = source("lite0"), source("lite0?whole=1&crops=3&colours=1&maps=both&cells=5")
+    plain, rich = source("lite0"), source("lite0?crops=3&cells=5")
     assert plain(picture).features.shape == (49, 1280)
     assert plain.identity.dim == 1280
-    found = rich(picture)
-    assert found.features.shape == (1 + 25 + 9, 1280 + 112 + efficientnet.COLOURS)
-    assert found.boxes[0].tolist() == [0, 0, 1, 1]
-    assert np.allclose(found.features[0], found.features[1:26].mean(axis=0), atol=1e-5)
-    assert np.allclose(found.boxes[1], [0, 0, 0.2, 0.2])
-    assert np.allclose(found.boxes[26:], efficientnet.crop_boxes(3))
-
-
-@pytest.mark.slow
-def test_maps_side_by_side_are_the_maps(picture: ImageRef) -> None:
-    both, last, middle = (source(f"lite0?maps={maps}&cells=7")(picture).features for maps in ("both", "last", "middle"))
-    assert np.array_equal(both, np.concatenate([last, middle], axis=1))
-    assert (last >= 0).all()
-    assert (last <= 6).all()
-    assert (middle < 0).any()
-    slim, narrow = (source(f"lite0?maps={maps}&cells=7")(picture).features for maps in ("slim", "narrow"))
-    assert narrow.shape == (49, 320)
-    assert np.array_equal(slim, np.concatenate([narrow, middle], axis=1))
-    finer = source("lite0?maps=middle")(picture)
-    assert finer.features.shape == (14 * 14, 112)
-    assert source("lite0?maps=middle&side=96")(picture).features.shape == (36, 112)
+    regions = rich(picture)
+    assert regions.features.shape == (25 + 9, 1280)
+    assert 0 <= regions.features.min() < regions.features.max() <= 6
+    assert np.allclose(regions.boxes[0], [0, 0, 0.2, 0.2])
+    assert np.allclose(regions.boxes[25:], efficientnet.crop_boxes(3))
 
 
 def test_crops(picture: ImageRef, tmp_path: Path) -> None:
@@ -145,7 +129,7 @@ def test_crop_boxes(side: int) -> None:
 
 @pytest.mark.slow
 def test_each_option_is_another_source() -> None:
-    arguments = ["side=96", "maps=middle", "cells=3", "crops=2", "whole=1", "colours=1"]
+    arguments = ["cells=3", "crops=2"]
     digests = {source(f"lite0?{argument}").identity.digest for argument in arguments}
     assert len(digests | {source("lite0").identity.digest, source("lite2").identity.digest}) == len(arguments) + 2
 
@@ -155,10 +139,8 @@ def test_each_option_is_another_source() -> None:
     [
         ("lite9", "known: lite0, lite1, lite2"),
         ("", "known: lite0"),
-        ("lite0?maps=first", "maps must be one of last, narrow, middle, both, slim"),
-        ("lite0?side=5", "between 32 and 1024"),
-        ("lite0?whole=2", "whole must be between 0 and 1"),
-        ("lite0?cell=2", "unknown parameter 'cell=2'; known: side=0"),
+        ("lite0?crops=9", "crops must be between 0 and 8"),
+        ("lite0?cell=2", "unknown parameter 'cell=2'; known: cells=0"),
     ],
 )
 def test_mistakes_are_told_with_what_would_do(argument: str, words: str) -> None:
@@ -183,43 +165,3 @@ def test_damaged_or_foreign_weights_are_refused(tmp_path: Path) -> None:
             efficientnet.read_network("lite0", tmp_path / name)
     with pytest.raises(EncoderError, match="not the weights"):
         efficientnet.read_network("lite2", efficientnet._weights("lite0"))
-
-
-HUE = 9  # first column of hues
-GREY = HUE + efficientnet.HUES
-
-
-@pytest.mark.parametrize(("colour", "hue"), [((255, 0, 0), 0), ((255, 255, 0), 2), ((0, 255, 0), 4), ((0, 0, 255), 8)])
-def test_plain_colour(colour: tuple[int, int, int], hue: int) -> None:
-    colours = efficientnet.describe_colours(Image.new("RGB", (50, 30), colour), 2)
-    assert colours.shape == (4, efficientnet.COLOURS)
-    assert np.allclose(colours[:, :3], np.array(colour) / 255)
-    assert np.allclose(colours[:, 3:6], 0)
-    assert np.allclose(colours[:, 6:9], np.array(colour) / 255)
-    assert np.allclose(colours[:, HUE:GREY], np.eye(efficientnet.HUES)[hue], atol=0.05)  # Pillow has 256 hues
-    assert np.allclose(colours[:, GREY:], 0)
-
-
-@pytest.mark.parametrize(("light", "place"), [(0, 0), (255, 2)])
-def test_greys_have_no_hue(light: int, place: int) -> None:
-    colours = efficientnet.describe_colours(Image.new("RGB", (8, 8), (light,) * 3), 1)
-    assert np.allclose(colours[0, HUE:GREY], 0)
-    assert np.allclose(colours[0, GREY:], np.eye(efficientnet.GREYS)[place])
-
-
-def test_vivid_cell() -> None:
-    picture = Image.new("RGB", (64, 64), (120, 120, 120))
-    picture.paste((255, 0, 0), (40, 8, 52, 20))
-    colours = efficientnet.describe_colours(picture, 2)
-    assert np.allclose(colours[1, 6:9], [1, 0, 0])
-    assert np.allclose(colours[[0, 2, 3], 6:9], 120 / 255, atol=0.01)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
-def test_shares_and_greys_make_one_whole(seed: int, side: int) -> None:
-    pixels = np.random.default_rng(seed).integers(0, 256, (23, 31, 3), dtype=np.uint8)
-    colours = efficientnet.describe_colours(Image.fromarray(pixels), side)
-    assert np.allclose(colours[:, HUE:].sum(axis=1), 1, atol=1e-5)
-    assert (colours >= 0).all()
-    assert (colours <= 1.0001).all()
