@@ -11,7 +11,7 @@ from .runtime.set_encoder import load_encoder
 def load(argument: str, runtime: Runtime) -> Encoder:
     """Return the encoder in the folder ``argument``, as ``boc train`` and ``boc convert`` write it.
 
-    ``FOLDER?alone`` encodes regions and words without context, ``FOLDER?special`` keeps the special positions in the
-    sets; both have the same global vectors, but different digests. Raises EncoderError if the folder holds no TERN.
+    ``FOLDER?alone`` encodes regions and words without context; it has the same global vectors, and another digest.
+    Raises EncoderError if the folder holds no TERN.
     """
     return load_encoder("tern", argument, runtime)

@@ -21,16 +21,9 @@ from ..networks.base import Encodings, Network, pad_regions
 from . import device
 from .batching import in_batches, to_device
 
-VARIANTS = ("alone", "special")
-WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of a special row: the whole picture
-
 
 class SetEncoder:
-    """A trained network as an Encoder.
-
-    The concept sets are the regions and words without special rows. If ``special`` is set they include these, with the
-    box of the whole picture and the strings of the tokens.
-    """
+    """A trained network as an Encoder. The concept sets are the regions and words without special rows."""
 
     def __init__(
         self,
@@ -39,14 +32,12 @@ class SetEncoder:
         regions: RegionSource,
         identity: Identity,
         runtime: Runtime,
-        special: bool = False,
     ) -> None:
         self.device = device.pick(runtime.device)
         self.network = network.eval().to(self.device)
         self.tokens = tokens
         self.regions = regions
         self.identity = identity
-        self.special = special
         self._precision = runtime.precision
         self._in_batches = partial(in_batches, self.device, runtime.precision, identity.dim, size=runtime.batch)
         self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
@@ -60,19 +51,14 @@ class SetEncoder:
         return self.regions(image)
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
-        before, behind = self.network.region_margins
-        first, extra = (0, before + behind) if self.special else (before, 0)
+        before, _ = self.network.region_margins
 
         def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
             features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
-            return self._rows(
-                self._images(features, boxes, lengths), [range(first, first + len(r) + extra) for r in batch]
-            )
+            return self._rows(self._images(features, boxes, lengths), [range(before, before + len(r)) for r in batch])
 
-        around = (before, behind) if self.special else (0, 0)
-        boxes = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
         vectors, sets = self._in_batches(prepared, [len(r) for r in prepared], encode)
-        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(boxes, 4))
+        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets([r.boxes for r in prepared], 4))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         ids = self.tokens.ids(texts)
@@ -93,9 +79,9 @@ class SetEncoder:
         return self._in_batches(inputs, [len(row) for row in ids], encode)
 
     def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
-        """Return the positions of the words among the ids of each text; all positions if ``special`` is set."""
-        if self.special or not ids:
-            return [range(len(row)) for row in ids]
+        """Return the positions of the words among the ids of each text."""
+        if not ids:
+            return []
         masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
@@ -148,24 +134,20 @@ class AloneEncoder:
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
-    """Return the encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
+    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``.
 
     Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """
     from .model_folder import load_folder
 
     folder, mark, variant = argument.partition("?")
-    if mark and variant not in VARIANTS:
-        raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER, FOLDER?alone or FOLDER?special")
+    if mark and variant != "alone":
+        raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER or FOLDER?alone")
     encoder = SetEncoder(*load_folder(Path(folder), kind), runtime)
     if not mark:
         return encoder
     base = encoder.identity
-    identity = Identity(f"{base.spec}?{variant}", f"{variant}:{base.digest}", base.dim)
-    if variant == "alone":
-        return AloneEncoder(encoder, identity)
-    encoder.special, encoder.identity = True, identity
-    return encoder
+    return AloneEncoder(encoder, Identity(f"{base.spec}?alone", f"alone:{base.digest}", base.dim))
 
 
 def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:

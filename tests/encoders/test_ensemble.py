@@ -35,7 +35,7 @@ def test_its_scores_are_the_mean_of_its_members(library: Path) -> None:
 
 def test_a_shared_region_source_is_asked_once(library: Path) -> None:
     spec = f"tern:{library / 'model'}"
-    encoder = plugins.encoder(f"ensemble:{spec},{spec}?special", "cpu")
+    encoder = plugins.encoder(f"ensemble:{spec},{spec}?alone", "cpu")
     assert len(encoder.preparer.distinct) == 1
     path = next((library / "images").iterdir())
     one, other = encoder.prepare(ImageRef(path.name, path))

@@ -1,4 +1,4 @@
-"""Variants of an encoder: concepts without context, and the special positions."""
+"""The variant of an encoder whose concepts have no context."""
 
 from __future__ import annotations
 
@@ -55,27 +55,8 @@ def test_alone_words(folder: str) -> None:
     np.testing.assert_allclose(place["red"], single[0][0], atol=1e-5)
 
 
-def test_special_positions(folder: str, pictures: list[Regions]) -> None:
-    plain, special = plugins.encoder(folder, "cpu"), plugins.encoder(f"{folder}?special", "cpu")
-    for whole, found, ends in (
-        (plain.encode_images(pictures), special.encode_images(pictures), 0),
-        (plain.encode_texts(TEXTS), special.encode_texts(TEXTS), 1),
-    ):
-        assert np.array_equal(found.vectors, whole.vectors)
-        for i in range(len(whole)):
-            inner = found.concepts[i][1 : len(found.concepts[i]) - ends]
-            assert np.array_equal(inner, whole.concepts[i])
-            first = found.concepts[i][0]
-            np.testing.assert_allclose(first / np.linalg.norm(first), whole.vectors[i], atol=1e-5)
-            if found.words is not None and whole.words is not None:
-                assert found.words[i] == ["[CLS]", *whole.words[i], "[SEP]"]
-            if found.boxes is not None and whole.boxes is not None:
-                assert found.boxes[i].tolist() == [[0, 0, 1, 1], *whole.boxes[i].tolist()]
-
-
-@pytest.mark.parametrize("variant", ["alone", "special"])
-def test_no_input_is_no_output(folder: str, variant: str) -> None:
-    encoder = plugins.encoder(f"{folder}?{variant}", "cpu")
+def test_no_input_is_no_output(folder: str) -> None:
+    encoder = plugins.encoder(f"{folder}?alone", "cpu")
     for found in (encoder.encode_images([]), encoder.encode_texts([])):
         assert found.vectors.shape == (0, encoder.identity.dim)
         assert len(found.concepts) == 0
@@ -83,8 +64,7 @@ def test_no_input_is_no_output(folder: str, variant: str) -> None:
 
 def test_identity_of_variants(folder: str) -> None:
     plain = plugins.encoder(folder, "cpu").identity
-    for variant in ("alone", "special"):
-        identity = plugins.encoder(f"{folder}?{variant}", "cpu").identity
-        assert identity == Identity(f"{plain.spec}?{variant}", f"{variant}:{plain.digest}", plain.dim)
-    with pytest.raises(EncoderError, match=r"'other'.*FOLDER\?alone or FOLDER\?special"):
+    identity = plugins.encoder(f"{folder}?alone", "cpu").identity
+    assert identity == Identity(f"{plain.spec}?alone", f"alone:{plain.digest}", plain.dim)
+    with pytest.raises(EncoderError, match=r"'other'.*FOLDER or FOLDER\?alone"):
         plugins.encoder(f"{folder}?other", "cpu")
