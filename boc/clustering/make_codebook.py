@@ -61,8 +61,6 @@ def cluster(
     clusters: int = 1000,
     *,
     space: str = "plain",
-    sample: int = SAMPLE,
-    seed: int = 0,
     drop_stopwords: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
@@ -81,17 +79,17 @@ def cluster(
     identity, moved = check_files(files), space != "plain"
     tell("reading concepts")
     means = mean_concepts(files, drop_stopwords=drop_stopwords) if moved else None
-    points = sample_concepts(files, sample, seed=seed, drop_stopwords=drop_stopwords, balanced=moved, means=means)
+    points = sample_concepts(files, SAMPLE, drop_stopwords=drop_stopwords, balanced=moved, means=means)
     axes = rescaling(points) if space == "rescaled" else None
     points = points if axes is None else points @ axes
     tell(f"clustering {len(points)} concepts")
-    centroids = kmeans(points, clusters, seed=seed, spherical=moved)
+    centroids = kmeans(points, clusters, spherical=moved)
     options = {
         "mode": "kmeans",
         "space": space,
         "clusters": clusters,
-        "sample": sample,
-        "seed": seed,
+        "sample": SAMPLE,
+        "seed": 0,
         "drop_stopwords": drop_stopwords,
         "spherical": moved,
     }

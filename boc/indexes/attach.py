@@ -52,7 +52,6 @@ def attach(
     at: str,
     key: str | None = None,
     code: str | Code | SurrogateCodec = "dictionary",
-    rm: float = RM,
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: Progress = lambda label, done, total: None,
 ) -> AttachReport | None:
@@ -75,8 +74,6 @@ def attach(
     code : str, Code or SurrogateCodec, default="dictionary"
         How vectors become term frequencies, for the first attachment. The default reads few postings per query, where
         each term of "scalar" is in a large part of all documents.
-    rm : float, default=30
-        Candidates per hit that a search re-ranks.
     confirm : callable, optional
         Called with the addition to the mapping, before anything is changed; if it returns False, nothing is changed.
     progress : callable, optional
@@ -97,7 +94,7 @@ def attach(
                     "the code words writes a text for each picture, and other programs' documents have no field for "
                     "it; take another code, or make an index with boc index"
                 )
-            manifest = new_manifest(file, codec, rm)
+            manifest = new_manifest(file, codec, RM)
         change = place.change(manifest)
         if change and not confirm(change):
             return None

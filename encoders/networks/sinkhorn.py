@@ -8,17 +8,18 @@ from torch import Tensor
 from boc.errors import EncoderError
 
 
-def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0, scaled: bool = True) -> Tensor:
-    """Return the doubly stochastic form of exp(scores / temperature), rows and columns normalised in turn (eq. 10-11).
+def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0) -> Tensor:
+    """Return the doubly stochastic form of exp(scores / temperature), rows and columns normalised in turn (eq. 10-11),
+    times the number of pictures.
 
     ``scores`` (pictures, sentences) may have any sign; hence the exponential, which the paper does not print. All sums
-    are computed with logarithms, in float32 at least. Columns sum to one: each sentence is distributed over the
-    pictures. Rows tend to sentences / pictures, which is one for a square matrix.
+    are computed with logarithms, in float32 at least. Before the factor, columns sum to one: each sentence is
+    distributed over the pictures. Rows tend to sentences / pictures, which is one for a square matrix.
 
-    With ``scaled`` the result is multiplied by the number of pictures, so that the mean entry is one. To first order,
-    an entry is then one plus the score minus the means of its row and column, divided by the temperature, and a margin
-    means the same as without Sinkhorn. Without it, as printed, entries are about 1 / pictures, far below the margin.
-    Lower temperatures sharpen. EncoderError if ``iterations`` is below 1 or the temperature is not positive.
+    The factor makes the mean entry one. To first order, an entry is then one plus the score minus the means of its row
+    and column, divided by the temperature, and a margin means the same as without Sinkhorn. As printed, entries are
+    about 1 / pictures, far below the margin. Lower temperatures sharpen. EncoderError if ``iterations`` is below 1 or
+    the temperature is not positive.
     """
     if iterations < 1 or not temperature > 0:
         raise EncoderError(
@@ -28,4 +29,4 @@ def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0, sca
     for _ in range(iterations):
         logarithms = logarithms - logarithms.logsumexp(dim=1, keepdim=True)
         logarithms = logarithms - logarithms.logsumexp(dim=0, keepdim=True)
-    return logarithms.exp() * (len(scores) if scaled else 1)
+    return logarithms.exp() * len(scores)

@@ -38,6 +38,7 @@ BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
 # postings as a dictionary reads; the others are usual values, hardly compared.
 Z, QUERY_Z = 8, 16
+SEED = 0
 EPOCHS = 6
 PICTURES = 64  # per batch
 PER_PICTURE = 2  # captions
@@ -87,20 +88,17 @@ def learned_terms(
     files: Sequence[FeatureFile],
     terms: int = 2048,
     *,
-    seed: int = 0,
-    z: int = Z,
-    query_z: int = QUERY_Z,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``z`` terms per picture and
-    ``query_z`` per caption. FeatureFileError for files of several encoders, or with fewer than two pictures with
+    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per picture and
+    ``QUERY_Z`` per caption. FeatureFileError for files of several encoders, or with fewer than two pictures with
     captions."""
     identity = check_files(files, concepts=False)
     tell("reading pictures and captions")
     pairs = read_pairs(files)
     tell(f"clustering {terms} directions")
-    head = first_head(pairs, terms, seed)
-    for epoch, loss in enumerate(train(head, pairs, z=z, query_z=query_z, seed=seed), 1):
+    head = first_head(pairs, terms)
+    for epoch, loss in enumerate(train(head, pairs), 1):
         tell(f"epoch {epoch} of {EPOCHS}: loss {loss:.3f}")
     tell("labelling")
     directions, thresholds = (each.detach().numpy() for each in (head.directions, head.thresholds))
@@ -109,7 +107,7 @@ def learned_terms(
         directions,
         identity,
         sources_of(files),
-        {"mode": "learned", "clusters": terms, "seed": seed, "z": z, "query_z": query_z},
+        {"mode": "learned", "clusters": terms, "seed": SEED, "z": Z, "query_z": QUERY_Z},
         sum(len(rows.values) for rows in pairs.rows.values()),
         thresholds=thresholds,
         labels=pack_labels(list(_labels(directions, text, pairs.rows["text"], files))),
@@ -140,9 +138,9 @@ def read_pairs(files: Sequence[FeatureFile]) -> Pairs:
     return Pairs(rows, {picture: np.array(places) for picture, places in captions.items()})
 
 
-def first_head(pairs: Pairs, terms: int, seed: int) -> Head:
+def first_head(pairs: Pairs, terms: int) -> Head:
     """Begin with centroids of the centred rows of both modalities, and thresholds that one item in twenty exceeds."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     drawn, means = [], np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32)
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
@@ -154,7 +152,7 @@ def first_head(pairs: Pairs, terms: int, seed: int) -> Head:
         drawn.append(rows.values[chosen] - means[number, kinds[chosen]])
     points = unit_rows(np.concatenate(drawn))
     enough = len(points) > terms
-    directions = lloyd(points, terms, seed=seed, rounds=ROUNDS, spherical=True) if enough else points
+    directions = lloyd(points, terms, seed=SEED, rounds=ROUNDS, spherical=True) if enough else points
     thresholds = means @ directions.T
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
@@ -171,10 +169,9 @@ def train(
     query_z: int = QUERY_Z,
     epochs: int = EPOCHS,
     rate: float = RATE,
-    seed: int = 0,
 ) -> Iterator[float]:
     """Change the head in place, and yield the mean loss of each epoch."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     pictures = np.array(sorted(pairs.captions))
     per_batch = min(PICTURES, len(pictures))
     steps = epochs * (len(pictures) // per_batch)

@@ -63,7 +63,7 @@ def first_share(head: Head, pairs: Pairs) -> float:
 @pytest.mark.slow
 def test_training_improves_recall_in_shared_terms() -> None:
     pairs = pairs_of(64, 0)
-    head, again = (first_head(pairs, 24, 0) for _ in range(2))
+    head, again = (first_head(pairs, 24) for _ in range(2))
     before = first_share(head, pairs)
     losses, repeated = (list(train(each, pairs, z=4, query_z=4, epochs=30, rate=0.02)) for each in (head, again))
     assert losses[-1] < losses[0] - 0.5
