@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import ManifestError
+from boc.foreign import parse_json
 from boc.plugins import Index
 from boc.types import Item, Modality, SearchRequest
 
@@ -178,7 +179,7 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
     if not packed.size:
         return []
     try:
-        rows = json.loads(packed.tobytes().decode("utf-8"))
+        rows = parse_json(packed.tobytes().decode("utf-8"))
         return [
             Label(
                 tuple(row["words"]),

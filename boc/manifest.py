@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
+from boc.foreign import parse_json
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, FieldType, Identity
 
@@ -186,8 +187,8 @@ class Manifest:
     def from_json(cls, text: str, *, where: str) -> Manifest:
         """Parse JSON and call ``from_dict``; ManifestError for invalid JSON."""
         try:
-            raw = json.loads(text)
-        except json.JSONDecodeError as error:
+            raw = parse_json(text)
+        except ValueError as error:
             raise ManifestError(f"{where}: damaged manifest ({error}); make the index again") from error
         return cls.from_dict(raw, where=where)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.errors import BocError
 from boc.names import MODALITIES as MODALITIES
 from boc.names import Metric
 from boc.names import Modality as Modality
@@ -167,8 +168,10 @@ class Embeddings:
     words: list[list[str]] | None = None
 
     def __post_init__(self) -> None:
-        if self.vectors.ndim != 2:
-            raise ValueError(f"vectors must be (n, d), got shape {self.vectors.shape}")
+        if self.modality not in MODALITIES:
+            raise BocError(f"a modality is {' or '.join(MODALITIES)}, got {self.modality!r}")
+        if not isinstance(self.vectors, np.ndarray) or self.vectors.ndim != 2:
+            raise BocError(f"vectors must be an array (n, d), got {getattr(self.vectors, 'shape', self.vectors)!r}")
         if self.concepts is not None and len(self.concepts) != len(self.vectors):
             raise ValueError(f"{len(self.vectors)} vectors but {len(self.concepts)} concept sets")
 
@@ -268,6 +271,10 @@ class Identity:
     spec: str
     digest: str
     dim: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int and self.dim > 0):
+            raise ValueError(f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}")
 
 
 @dataclass(frozen=True)

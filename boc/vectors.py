@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.errors import BocError
+
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -16,15 +18,35 @@ def are_plain(rows: Any, width: int) -> bool:
 
     Nearly all queries pass this test; for one query the full validation takes longer than its encoding.
     """
-    return (
-        type(rows) is np.ndarray
-        and rows.dtype == FLOAT32
-        and rows.flags.c_contiguous
-        and rows.ndim == 2
-        and rows.shape[0] > 0
-        and rows.shape[1] == width
-        and isfinite((values := rows.ravel()).dot(values))
-    )
+    if type(rows) is not np.ndarray or rows.dtype != FLOAT32 or not rows.flags.c_contiguous:
+        return False
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
+        return False
+    values = rows.ravel()
+    with np.errstate(over="ignore"):
+        return isfinite(values.dot(values))
+
+
+def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
+    """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is 0.
+
+    ``width`` is what d must be, None for any. BocError with the row for NaN, infinity, and squares beyond float32.
+    """
+    if width is not None and are_plain(rows, width):
+        return rows  # type: ignore[no-any-return]
+    values = np.asarray(rows)
+    if values.dtype.kind not in "fiub":
+        raise BocError(f"{what} of type {values.dtype}; give real numbers, best as float32")
+    if values.ndim != 2 or (width is not None and values.shape[1] != width):
+        raise BocError(f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, {width or 'd'})")
+    with np.errstate(over="ignore"):
+        plain = np.ascontiguousarray(values, np.float32)
+        odd = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", plain, plain)))
+    if len(odd):
+        raise BocError(
+            f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; mend that row"
+        )
+    return plain
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError
-from boc.inputs.metadata import undeclared_field
+from boc.inputs.metadata import check_filter, undeclared_field
 from boc.manifest import Manifest
 from boc.rerank import check_metric
-from boc.types import Item, Modality, Rescore, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, Filter, Item, Modality, Rescore, SearchRequest, StoredConcepts, TermMatrix
+from boc.vectors import plain_rows
 
 
 def check_rows(
@@ -49,10 +50,30 @@ def check_rows(
         raise BackendError(f"concepts of {width} components after some of {concept_dim}")
 
 
-def check_rescore(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
-    """BocError unless index ``shown`` can re-rank hits of ``modality`` so."""
-    if rescore.metric == "dot":
-        return
+def check_request(request: SearchRequest, manifest: Manifest, shown: str) -> None:
+    """BocError unless index ``shown`` can answer the request: what holds for all back ends, and is asked of none."""
+    check_conditions(request.k, request.modality, request.filters, manifest)
+    n_terms, rescore = manifest.codec["n_terms"], request.rescore
+    n_asked = request.queries.shape[1] if request.code is None else len(request.code.centroids[-1])
+    if n_asked != n_terms:
+        raise BackendError(f"queries have {n_asked} terms, the index has {n_terms}")
+    if rescore is not None:
+        plain_rows(rescore.queries.vectors, manifest.identity.dim, "queries")
+        if rescore.metric != "dot":
+            _check_alignment(rescore, request.modality, manifest, shown)
+
+
+def check_conditions(k: int, modality: Modality | None, filters: Sequence[Filter], manifest: Manifest) -> None:
+    """BocError unless an index can have hits of ``modality`` under these conditions."""
+    if k < 1:
+        raise BackendError(f"k must be at least 1, got {k}")
+    if modality is not None and modality not in MODALITIES:
+        raise BackendError(f"no modality {modality!r}; known: {', '.join(MODALITIES)}")
+    for condition in filters:
+        check_filter(condition, manifest.fields)
+
+
+def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
     check_metric(rescore.metric)
     if manifest.concept_dtype is None:
         raise no_concepts(shown)

@@ -35,7 +35,6 @@ from boc.cli.commands import (
     serve,
     sync,
     train,
-    tune,
     verify,
 )
 from boc.cli.options import is_verbose, plain
@@ -43,7 +42,7 @@ from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
-    "Make an index": (build_codebook, index, add, sync, attach, tune),
+    "Make an index": (build_codebook, index, add, sync, attach),
     "Search": (search, serve, explain),
     "Look after indexes": (info, verify, copy, duplicates, compact, delete),
     "Look after boc": (doctor,),

@@ -14,7 +14,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
-from boc.errors import BocError
+from boc.errors import BocError, leave_out
+from boc.inputs.text_lines import text_lines
 from boc.paths import escaped_bytes
 
 if TYPE_CHECKING:
@@ -57,6 +58,19 @@ def plain(text: object) -> str:
     return "".join(
         char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
     )
+
+
+def read_lines(path: str, shown: str, what: str) -> list[str]:
+    """Return the lines of a file, of the standard input for -, without spaces around. BocError if it holds none."""
+    if path == "-" and sys.stdin is None:
+        raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
+    with click.open_file(path, "rb") as file:
+        faults: list[str] = []
+        lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
+    if not lines:
+        raise BocError(f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one per line")
+    leave_out(shown, faults)
+    return lines
 
 
 PAGE = (b"<!doctype html>", b" - boc</title>")
@@ -261,10 +275,3 @@ def report(failed: list[tuple[str, str]], left: int) -> None:
         click.echo(f"{len(failed)} items could not be used{more}; {left} are done.", err=True)
     if failed and not left:
         raise SystemExit(1)
-
-
-def standard_input() -> bytes:
-    """Return what is to be read from the standard input; BocError if it is closed."""
-    if sys.stdin is None:
-        raise BocError("the standard input is closed; give the lines by < FILE")
-    return sys.stdin.buffer.read()

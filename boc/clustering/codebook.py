@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from boc import __version__
 from boc.atomic_files import replacing
 from boc.errors import BocError, check_system
+from boc.foreign import parse_json, read_arrays
 from boc.labels import unpack_labels
 from boc.types import Identity
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
+LARGEST = 1e15  # of a value
 SPREAD = "spread"  # an entry of format 1 that nothing reads
 
 
@@ -86,10 +88,8 @@ class Codebook:
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
-            # Opened here, since np.load leaves a file open if it is no archive.
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            about = json.loads(arrays["about"].tobytes())
+            arrays = read_arrays(Path(path), ("about", *ARRAYS))
+            about = parse_json(arrays["about"].tobytes())
             if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
                 raise ValueError("of another kind")
         except FileNotFoundError:
@@ -154,7 +154,6 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
         and centroids.dtype == np.float32
         and rows > 0
         and centroids.shape == (rows, dim)
-        and bool(np.isfinite(centroids).all())
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
         and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
@@ -162,6 +161,11 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
         and (axes is None or (means is not None and axes.dtype == np.float32 and axes.shape == (dim, dim)))
         and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
-    if not sound:
+    if not sound or not all(map(_in_range, (centroids, origin, thresholds, means, axes))):
         raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")
     return codebook
+
+
+def _in_range(values: NDArray[np.float32] | None) -> bool:
+    """Return whether all values are numbers whose squares float32 can add up."""
+    return values is None or bool((np.abs(values) < LARGEST).all())

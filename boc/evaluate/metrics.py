@@ -204,24 +204,6 @@ def ndcg_of_hits(
     return values
 
 
-def exact_top_k(
-    queries: NDArray[np.float32], items: NDArray[np.float32], k: int, *, block: int = ITEMS
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return rows (n_queries, k) of the k items of largest dot product and their scores, best first, ties to the lower
-    row.
-
-    1,024 queries and ``block`` items are scored at a time. BocError unless k is between 1 and the number of items.
-    """
-    if not 1 <= k <= len(items):
-        raise BocError(f"k must be between 1 and the number of items, {len(items)}; got {k}")
-    rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
-    for start in range(0, len(queries), BLOCK):
-        part = slice(start, start + BLOCK)
-        products = (queries[part] @ items[i : i + block].T for i in range(0, len(items), block))
-        rows[part], scores[part] = topk_of_blocks(products, k)
-    return rows, scores
-
-
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 

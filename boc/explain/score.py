@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
+from boc.search.options import check_sentence
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import unit_rows
 
@@ -167,8 +168,8 @@ def explain_item(
 def _query(text: str | None, image: Path | str | None) -> Item:
     if (text is None) == (image is None):
         raise BocError("give either a sentence or a picture that the item is to be explained for")
-    if text is not None and not text.strip():
-        raise BocError("the sentence is empty; write what the picture shows")
+    if text is not None:
+        check_sentence(text)
     return Item("query", "text", text) if text is not None else Item("query", "image", str(image))
 
 

@@ -115,8 +115,8 @@ def build_index(
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     exclude : sequence of str, optional
-        Names of files and folders that folders of pictures are read without, such as "raw" or "copy-?.jpg", also by later
-        syncs; besides those that begin with a dot, and thumbnails and trash.
+        Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without, also by later syncs;
+        besides those that begin with a dot, and thumbnails and trash.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False

@@ -58,6 +58,7 @@ def copy_index(
     to: str | Path | None = None,
     code: str | Code | None = None,
     rm: float | None = None,
+    recall: float | None = None,
     rerank: Metric | None = None,
     replace: bool = False,
     progress: Progress = lambda label, done, total: None,
@@ -79,6 +80,8 @@ def copy_index(
         Another code over vectors, such as "dictionary:2/64".
     rm : float, optional
         Candidates per hit that a search of the copy re-ranks; default: as the source.
+    recall : float, optional
+        As in ``build_index``, of a dictionary.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the source.
     replace : bool, default=False
@@ -99,8 +102,10 @@ def copy_index(
     source = StoredIndex(plugins.backend(at), name)
     codec = _codec(source, parse_code(code) if isinstance(code, str) else code, progress)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
+    if recall is not None and code is None:
+        raise BocError("a recall is reached by the budgets of a new dictionary; add --code dictionary")
     if code is not None and codec is not None and manifest.rerank == "dot":
-        promised = promise(None, parse_code(code) if isinstance(code, str) else code, rm, codec)
+        promised = promise(recall, parse_code(code) if isinstance(code, str) else code, rm, codec)
         manifest = replace_in(manifest, recall=promised)
     total = sum(source.manifest.items.values())
 

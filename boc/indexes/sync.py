@@ -194,7 +194,7 @@ class _Sync:
             note(f"{len(kept)} pictures cannot be read now (such as {kept[0]}); what {name} has of them is kept", 4)
         missing = pictures.missing + sentences.missing
         # What lies in folders that cannot be listed now may still be there.
-        self._gone = [key for key in missing if not self._stored[key].content.startswith(source.closed)]
+        self._gone = [key for key in missing if not key.startswith(source.closed)]
         self._n_missing = len(missing) - len(self._gone)
         self._table = table or self._index_metadata()
         self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=table is not None)]

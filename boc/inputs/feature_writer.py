@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import check_writable, replacing, sole_writer, sync
 from boc.errors import FeatureFileError
+from boc.foreign import parse_json
 from boc.inputs import stored_terms
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
 from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
@@ -90,9 +91,9 @@ class FeatureWriter:
         """Return the JSON object that an earlier run wrote to ``note``."""
         try:
             text = note.read_text(encoding="utf-8")
-            if isinstance(json.loads(text), dict):
+            if isinstance(parse_json(text), dict):
                 return text
-        except (ValueError, RecursionError):
+        except ValueError:
             pass
         raise FeatureFileError(f"{note} is damaged; delete {self.folder} to start again")
 
@@ -101,7 +102,7 @@ class FeatureWriter:
         entries = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
         mine = json.dumps(entries, indent=1)
         if note.exists() and (text := self._read_note(note)) != mine:
-            theirs = OPTIONAL | json.loads(text)
+            theirs = OPTIONAL | parse_json(text)
             all_of_mine = OPTIONAL | entries
             differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(

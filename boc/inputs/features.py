@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
+from boc.foreign import parse_json
 from boc.inputs import stored_terms
 from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
 from boc.inputs.metadata import are_types, well_typed
@@ -95,7 +96,7 @@ class Header:
     @property
     def types(self) -> dict[str, FieldType]:
         """The metadata fields of the items, with their types."""
-        return json.loads(self.fields) if self.fields else {}
+        return parse_json(self.fields) if self.fields else {}
 
     @property
     def identity(self) -> Identity:
@@ -181,7 +182,7 @@ class FeatureFile:
         with _damage(self.path):
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
             texts = group["fields"].asstr()[start:stop] if self.header.fields else []
-            known = [json.loads(text) for text in texts]
+            known = [parse_json(text) for text in texts]
         if not all(well_typed(each, self.header.types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
         fields = known if self.header.fields else [{} for _ in ids]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import errno
 import io
+import os
+import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,7 +68,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     from PIL.Image import Transpose
 
     with open_image(path) as image:
-        _check_size(image, path, max_pixels)
+        check_pixels(image, path, max_pixels)
         if least is not None:
             image.draft(None, (least, least))
         image.load()
@@ -94,12 +96,31 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 
-    with decoding(name or str(source)), warnings.catch_warnings():
-        if isinstance(source, Path) and source.stat().st_size == 0:
-            raise ImageError(f"{source}: empty file (0 bytes); delete it or fetch it again")
+    name = name or str(source)
+    with decoding(name), warnings.catch_warnings(), ExitStack() as stack:
+        if isinstance(source, Path):
+            source = stack.enter_context(open(source, "rb", opener=_at_once))
+            check_file(source, name)
         warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
-        with Image.open(source, formats=formats()) as image:
-            yield image
+        yield stack.enter_context(Image.open(source, formats=formats()))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, and a pipe without waiting for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
+    """Return the status of an open file. ImageError unless it is a regular one, not empty, of ``largest`` bytes at
+    most."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{name}: no regular file; put the picture itself there")
+    if status.st_size == 0:
+        raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
+    if largest is not None and status.st_size > largest:
+        raise ImageError(f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture")
+    return status
 
 
 @contextmanager
@@ -145,10 +166,11 @@ def orientation(image: Image) -> int:
     return 1
 
 
-def _check_size(image: Image, path: Path, max_pixels: int) -> None:
+def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> None:
+    """ImageError for a picture of more than ``max_pixels``."""
     width, height = image.size
     if width * height > max_pixels:
-        raise ImageError(f"{path}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")
+        raise ImageError(f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")
 
 
 def _to_rgb(image: Image) -> Image:

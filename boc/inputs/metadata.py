@@ -12,6 +12,7 @@ import json
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, leave_out
+from boc.foreign import parse_json
 from boc.inputs.text_lines import table_rows
 from boc.types import FieldType, Filter, Hit, Item
 
@@ -119,27 +121,36 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
     kind = _filterable(name, types)
     try:
-        if kind == "date":
-            first, last = _period(value)
-            condition = Filter(name, op, last if op in ("<=", ">") else first)
-            return replace(condition, last=last) if op in ("=", "!=") and first != last else condition
-        return check_filter(Filter(name, op, _parse_value(value, kind)), types)
+        return check_filter(Filter(name, op, value if kind == "date" else _parse_value(value, kind)), types)
     except ValueError:
-        rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
-        raise BocError(f"--filter {text}: {value!r} is not {rule}, as {name} is of type {kind}") from None
+        raise _no_value(name, kind, value) from None
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """Return ``condition`` if it is valid for fields of ``types``. BocError names the known fields, or the rule."""
-    kind = _filterable(condition.field, types)
-    classes = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
-    if not isinstance(condition.value, classes) or (kind != "boolean" and isinstance(condition.value, bool)):
-        raise BocError(f"{condition.field} is of type {kind}, {condition.value!r} is not; give {_RULES[kind]}")
-    if condition.op not in ("=", "!=") and (kind == "boolean" or condition.op not in _COMPARE):
-        raise BocError(f"{condition.field} of type {kind} does not compare by {condition.op!r}; take = or !=")
-    if condition.last is not None and (kind != "date" or condition.op not in ("=", "!=")):
-        raise BocError(f"{condition.field} of type {kind} by {condition.op!r} has no last value; leave it out")
+    """Return ``condition`` with a date as a moment, if it is valid for fields of ``types``. BocError names the known
+    fields, or the rule."""
+    name, op, value = condition.field, condition.op, condition.value
+    kind = _filterable(name, types)
+    if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
+        raise BocError(f"{name} of type {kind} does not compare by {op!r}; take = or !=")
+    if condition.last is not None and (kind != "date" or op not in ("=", "!=")):
+        raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
+    if kind == "date" and condition.last is None:
+        try:
+            first, last = _period(cast(str, value))
+        except (ValueError, TypeError):
+            raise _no_value(name, kind, value) from None
+        condition = replace(condition, value=last if op in ("<=", ">") else first)
+        return replace(condition, last=last) if op in ("=", "!=") and first != last else condition
+    for each in [value] if condition.last is None else [value, condition.last]:
+        if not _is(each, kind):
+            raise _no_value(name, kind, each)
     return condition
+
+
+def _no_value(name: str, kind: FieldType, value: object) -> BocError:
+    rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
+    return BocError(f"{name} is of type {kind}, {value!r} is not; give {rule}")
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
@@ -187,7 +198,7 @@ def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
 def are_types(text: str) -> bool:
     """Return whether ``text`` is JSON of fields with their types."""
     try:
-        types = json.loads(text)
+        types = parse_json(text)
     except ValueError:
         return False
     return isinstance(types, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in types.items())
@@ -214,7 +225,7 @@ def _is(value: Any, kind: FieldType) -> bool:
         return isinstance(value, bool) and kind == "boolean"
     if kind == "integer":
         return isinstance(value, int) and -(2**63) <= value < 2**63
-    return kind == "float" and isinstance(value, (int, float)) and math.isfinite(value)
+    return kind == "float" and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
@@ -223,7 +234,7 @@ def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> s
 
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
-    if name not in types:
+    if not isinstance(name, str) or name not in types:
         there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
         raise BocError(f"the index has no metadata field {name!r} ({there})")
     if types[name] == "text":

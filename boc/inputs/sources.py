@@ -38,7 +38,7 @@ class Source:
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain text; ``fields`` is
     that of its header. ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed`` are
-    folders that could not be listed, with a / at the end.
+    the beginnings of the ids of pictures in folders that could not be listed.
     """
 
     items: list[Item]
@@ -167,7 +167,7 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
             if not detachable:
                 raise
             gone.append(error)
-            one = Source([], closed=(f"{path_text(str(folder.resolve())).rstrip('/')}/",))
+            one = Source([], closed=(begin,))
         parts.append(one)
     if len(gone) == len(folders):
         raise gone[0]
@@ -194,11 +194,12 @@ class Listing:
     """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
     cannot be listed.
 
-    Files are in the order of their paths part by part.
+    Files are in the order of their paths part by part; those ``linked`` are links.
     """
 
     files: list[str] = field(default_factory=list)
     unwanted: list[str] = field(default_factory=list)
+    linked: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
@@ -223,6 +224,8 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
                         result.links.append(name)
                     else:
                         result.files.append(name)
+                        if entry.is_symlink():
+                            result.linked.add(name)
         except OSError as error:
             if not below:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
@@ -264,10 +267,14 @@ def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Sourc
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
     names = [name for name in inside.files if _suffix(name) in read]
-    root = path_text(str(folder.resolve())).rstrip("/")
-    texts = [path_text(name) for name in names]
-    items = [Item(begin + text, "image", f"{root}/{text}", begin + text) for text in texts]
-    return Source(items, closed=tuple(f"{root}/{path_text(name)}" for name in inside.closed))
+    root = path_text(os.path.realpath(folder)).rstrip("/")
+    items = []
+    for name in names:
+        text = path_text(name)
+        # A link may be led elsewhere later.
+        path = path_text(os.path.realpath(folder / name)) if name in inside.linked else f"{root}/{text}"
+        items.append(Item(begin + text, "image", path, begin + text))
+    return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))
 
 
 def _suffix(name: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from boc.atomic_files import feed, sha256, write_text
 from boc.errors import BocError
+from boc.foreign import parse_json
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def weights(folder: Path) -> list[str]:
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None or not first.endswith(".index.json"):
         return [] if first is None else [first]
-    index = json.loads((folder / first).read_text(encoding="utf-8"))
+    index = parse_json((folder / first).read_text(encoding="utf-8"))
     return [first, *sorted(set(index["weight_map"].values()))]
 
 
@@ -164,7 +165,7 @@ def read(folder: Path) -> Model | None:
     """Return the model in ``folder``, None without a record. BocError for a damaged record or one of another format."""
     path = folder / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
         if record.pop("format") != FORMAT:
             raise ValueError("another format")
         return Model(**record, folder=folder)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Filters: TypeAlias = str | Filter | Sequence[str | Filter]
 """Conditions on metadata fields: texts such as "width>10", values, or several of them."""
 
+MOST = 2**31  # hits of a query
+
 _WHOLE, _NUMBER, _TEXT = (int, Integral), (float, Real), (str, str)
 _KINDS: dict[str, tuple[tuple[type, type], str]] = {
     "k": (_WHOLE, "a whole number, such as 10"),
@@ -115,8 +117,9 @@ class SearchOptions:
                 raise BocError(f"{name} must be {rule}, got {value!r}")
         if self.find is not None and self.find not in MODALITIES:
             raise BocError(f"find must be image or text, got {self.find!r}")
-        if self.k < 1:
-            raise BocError(f"k must be at least 1, got {self.k}; ask for one hit or more")
+        if not 1 <= self.k < MOST:
+            rule = "at least 1" if self.k < 1 else f"below {MOST:,}"
+            raise BocError(f"k must be {rule}, got {self.k}; ask for one hit or more")
         if self.rm is not None and not 1 <= self.rm < math.inf:
             raise BocError(f"rm must be at least 1 (candidates per hit), got {self.rm:g}; leave it out for the index's")
         if self.query_z is not None and self.query_z < 1:
@@ -193,5 +196,12 @@ def check_texts(texts: Sequence[str], method: str) -> None:
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise BocError(f"{method} takes a list of sentences, got {texts!r}; write [{texts!r}]")
     for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            raise BocError(f"a sentence must be words, got {text!r}; write what the picture shows")
+        check_sentence(text)
+
+
+def check_sentence(text: object) -> None:
+    """Raise BocError unless ``text`` is a sentence, in characters that can be written as UTF-8."""
+    if not isinstance(text, str) or text.encode(errors="ignore").decode() != text:
+        raise BocError(f"a sentence must be words, got {text!r}; write what the picture shows")
+    if not text.strip():
+        raise BocError("the sentence is empty; write what the picture shows")

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.search.options import check_sentence
 from boc.types import Embeddings, Ragged
 from boc.vectors import unit_rows
 
@@ -49,10 +51,12 @@ class Part:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.weight) or self.weight == 0:
-            raise BocError(f"a weight of {self.weight:g}: give one above 0, or below 0 for what is unwanted")
-        if self.kind == "text" and not str(self.value).strip():
-            raise BocError("the sentence is empty; write what the picture shows")
+        if self.kind not in ("text", "image", "item") or not isinstance(self.value, (str, Path)):
+            raise BocError(f"no part of a query: {self.kind!r} {self.value!r}; give text, image or item, and its value")
+        if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
+            raise BocError(f"a weight of {self.weight!r}: give one above 0, or below 0 for what is unwanted")
+        if self.kind == "text":
+            check_sentence(self.value)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Query:
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parts, Sequence) or not all(isinstance(part, Part) for part in self.parts):
+            raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
         if not self.positive:
             raise BocError("there is nothing to look for; add a sentence, a picture or an item that is wanted")
 
@@ -94,8 +100,9 @@ class Query:
         unlike_weight : float, default=.5
             Weight of all that is unwanted together.
         """
-        if not (weight > 0 and unlike_weight > 0):
-            raise BocError(f"weights must be above 0, got {weight:g} and {unlike_weight:g}; leave out what has none")
+        if not all(isinstance(each, Real) and each > 0 for each in (weight, unlike_weight)):
+            raise BocError(f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out what has none")
+        minus, images, like, unlike = map(_different, (minus, images, like, unlike))
         examples, unwanted = len(images) + len(like), len(minus) + len(unlike)
         plus, less = weight / max(1, examples), -unlike_weight / max(1, unwanted)
         return cls((
@@ -131,6 +138,13 @@ class Query:
         if not by_example or options.rerank is not None or options.hybrid == "sum":
             return options
         return replace(options, rerank="dot")
+
+
+def _different(values: Sequence[Path | str]) -> list[str]:
+    """Return the values of a list, each once: what is said twice counts once."""
+    if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
+        raise BocError(f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]")
+    return list(dict.fromkeys(map(str, values)))
 
 
 def parse_text(typed: str) -> tuple[str | None, list[str]]:

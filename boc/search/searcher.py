@@ -30,7 +30,7 @@ from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.search.variety import select_varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
-from boc.vectors import are_plain
+from boc.vectors import plain_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -179,9 +179,7 @@ class Searcher:
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
         are encoded already. BocError for an unknown id, and as ``search``.
         """
-        if not isinstance(query, Query):
-            raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
-        options, begun = query.with_metric(self._options(options, **keywords)), perf_counter()
+        options, begun = self._options_of(query, options, **keywords), perf_counter()
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
@@ -235,8 +233,12 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        options = self._options(options, **keywords)
-        answers = self._hits(_Queries(_embeddings(queries), texts), options, stages)
+        options, queries = self._options(options, **keywords), self._plain(queries)
+        if texts is not None:
+            check_texts(texts, "search_vectors")
+            if len(texts) != len(queries):
+                raise BocError(f"{len(texts)} texts for {len(queries)} queries; give the sentence of each query")
+        answers = self._hits(_Queries(queries, texts), options, stages)
         return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
@@ -253,11 +255,12 @@ class Searcher:
         than others, None and -inf follow. ``threads`` share the queries. BocError for an option that works on hits:
         hybrid, sort, min_confidence, mmr and collapse.
         """
-        options, n = self._options(options, **keywords), len(_embeddings(queries))
+        options, queries = self._options(options, **keywords), self._plain(queries)
         if named := options.on_hits:
             raise BocError(f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
-        if threads < 1:
-            raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
+        if type(threads) is not int or threads < 1:
+            raise BocError(f"threads must be at least 1, got {threads!r}; 1 answers in this thread")
+        n = len(queries)
         size = max(1, min(BLOCK, -(-n // threads)))
 
         def rank(first: int) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -283,7 +286,7 @@ class Searcher:
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
         """
-        options = query.with_metric(self._options(options, **keywords))
+        options = self._options_of(query, options, **keywords)
         own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
@@ -309,11 +312,18 @@ class Searcher:
     def _options(self, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
         """Return the options with keywords replaced, whose filters are values; BocError for a field that is none."""
         options = SearchOptions.of(options, **keywords)
-        if options.filters:
+        if options.filters != ():
             options = replace(options, filters=parse_filters(options.filters, self.index.manifest.fields))
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         return options
+
+    def _options_of(
+        self, query: Query, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]
+    ) -> SearchOptions:
+        if not isinstance(query, Query):
+            raise BocError(f"search_query takes a Query, got {type(query).__name__}; search takes a sentence")
+        return query.with_metric(self._options(options, **keywords))
 
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
@@ -333,10 +343,26 @@ class Searcher:
         content = self.index.find([str(part.value)])[0].content
         return replace(self._encode(Part(stored.modality, content)), vectors=stored.vectors)
 
+    def _plain(self, queries: Embeddings) -> Embeddings:
+        """Return queries whose vectors and concepts are plain float32; BocError for values that are no numbers."""
+        if not isinstance(queries, Embeddings):
+            raise BocError(
+                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
+            )
+        vectors, concepts = plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries"), queries.concepts
+        if concepts is not None:
+            concepts = replace(concepts, values=plain_rows(concepts.values, None, "concepts of the queries"))
+        if vectors is queries.vectors and concepts is None:
+            return queries
+        return replace(queries, vectors=vectors, concepts=concepts)
+
     def _compose(
         self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
         """Return the one query that the parts make, and the weighted parts that an alignment sums over."""
+        encoded = [self._plain(each) for each in encoded]
+        if [len(each) for each in encoded] != [1] * len(query.parts):
+            raise BocError(f"encoded must be Embeddings of one row for each of {len(query.parts)} parts of the query")
         if len(encoded) == 1:
             return encoded[0], []
         background = self.background(self.target(options.find))
@@ -357,7 +383,7 @@ class Searcher:
         rows, only, code = queries.rows, self.target(options.find), None
         filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
         alone = stages is None and metric == "dot" and options.query_z is None and options.hybrid is None
-        if alone and are_plain(rows.vectors, self.index.manifest.identity.dim):
+        if alone and len(rows):
             code = self._code(rows.modality, self.codec.query_budget)
         terms: TermMatrix | Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
         if code is None:
@@ -439,12 +465,6 @@ def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -
 
 def _sort_hits(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     return hits if options.sort is None else by_field(hits, options.sort)
-
-
-def _embeddings(queries: Embeddings) -> Embeddings:
-    if not isinstance(queries, Embeddings):
-        raise BocError(f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)")
-    return queries
 
 
 def _took(stages: Stages | None, name: str, begun: float) -> float:

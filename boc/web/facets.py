@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from boc.inputs.metadata import values_of
-from boc.search.options import SearchOptions
+from boc.search.options import SearchOptions, parse_filters
 from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
 from boc.web.live_index import Snapshot
@@ -17,15 +17,21 @@ DEPTH = 500  # hits that are counted at most
 LINE = 0.5  # confidence from which a hit is probably right
 LEAST = 100  # hits that are counted, however few are probably right
 VALUES, MANY = 12, 30  # values shown per field; a number with more values is a measure, without facet
+TECHNICAL = {"width", "height", "orientation", "size"}  # facts of files by which nobody looks for a picture
 KINDS = ("keyword", "boolean", "integer", "date")
 
 
 def facet_fields(snapshot: Snapshot) -> list[str]:
-    """Return the fields that have facets: those with values, but for numbers of too many values among the first
-    items."""
+    """Return the fields that have facets: those that divide the first items of the index."""
     return [
-        name for name, kind in snapshot.fields.items() if kind in KINDS and not _is_measure(name, kind, snapshot.begin)
+        name
+        for name, kind in _offered(snapshot)
+        if _divides(kind, {value for item in snapshot.begin for value in _values(item.fields, name, kind)})
     ]
+
+
+def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
+    return [(name, kind) for name, kind in snapshot.fields.items() if kind in KINDS and name not in TECHNICAL]
 
 
 def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], options: SearchOptions) -> dict[str, Any]:
@@ -37,14 +43,17 @@ def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], opti
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
     types = snapshot.fields
     sample = snapshot.sample(snapshot.searcher.target(options.find)) if "date" in types.values() else []
-    counts = [_facet(name, kind, items, sample) for name, kind in types.items() if kind in KINDS]
+    chosen = {each.field for each in parse_filters(options.filters, types)}
+    counts = [_facet(name, kind, items, sample, chosen=name in chosen) for name, kind in _offered(snapshot)]
     return {"hits": len(items), "facets": [each for each in counts if each is not None]}
 
 
-def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item]) -> dict[str, Any] | None:
-    """Return the facet of a field; None if no item has it, or numbers too many to choose from."""
+def _facet(
+    name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item], *, chosen: bool
+) -> dict[str, Any] | None:
+    """Return the facet of a field; None if it does not divide the items, unless one of its values was ``chosen``."""
     counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
-    if not counts or _is_measure(name, kind, items):
+    if not (_divides(kind, counts) or (chosen and counts)):
         return None
     best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
     if kind in ("date", "integer"):
@@ -55,16 +64,9 @@ def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[I
     return {"field": name, "values": values, **ends}
 
 
-def _is_measure(name: str, kind: FieldType, items: Iterable[Item]) -> bool:
-    """Return whether a field of numbers has too many values to choose from, as a measure has."""
-    if kind != "integer":
-        return False
-    seen: set[int] = set()
-    for item in items:
-        seen.update(values_of(item.fields, name))
-        if len(seen) > MANY:
-            return True
-    return False
+def _divides(kind: FieldType, values: Collection[Any]) -> bool:
+    """Return whether a field has values to choose from: two at least, and numbers not as many as a measure has."""
+    return len(values) > 1 and (kind != "integer" or len(values) <= MANY)
 
 
 def _values(fields: Mapping[str, Any], name: str, kind: FieldType) -> Iterator[Any]:

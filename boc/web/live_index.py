@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
+from boc.inputs.metadata import holds, values_of
 from boc.names import Modality
 from boc.plugins import Encoder
+from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
+from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
@@ -37,6 +40,7 @@ SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
 EXAMPLES = 6
+BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
 SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
@@ -83,6 +87,7 @@ class Snapshot:
     searcher: Searcher
     frequencies: NDArray[np.int64]
     labels: TermLabels
+    _by_date: dict[tuple[str, ...], list[str]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, searcher: Searcher) -> Snapshot:
@@ -106,6 +111,21 @@ class Snapshot:
         short = [item.content for item in self.begin if item.modality == "text" and len(item.content) <= SHORT]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
+    def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
+        """Return the ids of the pictures that pass, the newest first, by the date taken, else that of the file; of a
+        library of more than ``BROWSED`` items those among the first of these."""
+        if filters not in self._by_date:
+            index = self.searcher.index
+            conditions = parse_filters(filters, index.manifest.fields)
+            pictures = (item for item in islice(index.items(), BROWSED) if item.modality == "image")
+            chosen = [item for item in pictures if all(holds(each, item.fields) for each in conditions)]
+            dates = [str(next(iter(_dates(item.fields)), "")) for item in chosen]
+            order = sorted(range(len(chosen)), key=dates.__getitem__, reverse=True)
+            if len(self._by_date) >= ORDERS:
+                self._by_date.clear()
+            self._by_date[filters] = [chosen[i].id for i in order]
+        return self._by_date[filters]
+
     def sample(self, modality: Modality) -> list[Item]:
         """Return items of a modality drawn at random, the same each time."""
         return self.searcher.background(modality).items
@@ -113,6 +133,10 @@ class Snapshot:
     def postings(self, terms: TermMatrix) -> int:
         """Return the total length of the posting lists of ``terms``."""
         return int(self.frequencies[terms.indices].sum())
+
+
+def _dates(fields: Mapping[str, Any]) -> Iterator[Any]:
+    return (value for name in ("taken", "modified") for value in values_of(fields, name))
 
 
 class Library:
@@ -165,8 +189,7 @@ class Library:
 
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
-        if not text.strip():
-            raise BocError("the sentence is empty; write what the picture shows")
+        check_sentence(text)
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
@@ -214,8 +237,9 @@ class Library:
         """Return an item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
-        path = item.path
-        return self.picture(snapshot, path, item.group or path.name, (item.content, *_stamp(path)))
+        with open_content(item) as content:
+            key = item.content, content.status.st_size, content.status.st_mtime_ns
+            return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
         """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
@@ -279,12 +303,3 @@ class Library:
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
             self._snapshot = Snapshot.of(searcher)
         self._away = None
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return values that change when a file does; empty for a missing file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
@@ -25,6 +26,7 @@ from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, Snapshot
 from boc.web.pictures import archive, uploads
+from boc.web.pictures.content import Content, open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Id, Question, Search
@@ -145,6 +147,26 @@ async def request_body(request: Request, service: Served, question: Parameters, 
     return await service.with_upload(request, image, work)
 
 
+@api.get("/library", response_model=schemas.LibraryAnswer)
+async def library(
+    service: Served,
+    filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
+    skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
+    k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
+) -> Response:
+    """The pictures of the index by date, the newest first: without a search."""
+
+    def work(snapshot: Snapshot) -> serialize.Json:
+        ids = snapshot.by_date(tuple(filters))
+        try:
+            items = snapshot.searcher.index.find(ids[skip : skip + k])
+        except KeyError as error:  # deleted a moment ago
+            raise unknown(error.args[0]) from None
+        return {"pictures": len(ids), "hits": [serialize.item(item) for item in items]}
+
+    return await service.answer(work)
+
+
 @api.get("/facets", response_model=schemas.FacetsAnswer)
 @api.post("/facets", response_model=schemas.FacetsAnswer)
 async def facets(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
@@ -171,7 +193,7 @@ async def as_zip(service: Served, selection: Selection) -> StreamingResponse:
         pictures = {item.id if item.modality == "image" else item.group for item in items}
         return [_item(snapshot, id) for id in sorted(pictures)]
 
-    files = await run_in_threadpool(lambda: archive.files(service.library.do(work)))
+    files = await run_in_threadpool(lambda: archive.named(service.library.do(work)))
     headers = {
         "Content-Disposition": f'attachment; filename="{service.settings.name}.zip"',
         "Cache-Control": "no-store",
@@ -235,6 +257,31 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
     return await run_in_threadpool(_thumbnail, service, id, side, known)
 
 
+@api.get("/picture/{id:path}", response_class=StreamingResponse, responses={200: {"content": {"image/*": {}}}})
+async def original(service: Served, id: str) -> StreamingResponse:
+    """The file of a picture as it is, to be saved."""
+
+    def look() -> tuple[Item, Content]:
+        entry = service.library.do(lambda snapshot: _item(snapshot, id))
+        try:
+            with open_content(entry) as content:
+                return entry, content
+        except ImageError as error:
+            raise ProblemError(404, str(error)) from error
+
+    def read(entry: Item) -> Iterator[bytes]:
+        with open_content(entry) as content:  # checked again: it may have been replaced meanwhile
+            yield from content.read()
+
+    entry, content = await run_in_threadpool(look)
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(content.name, safe='')}",
+        "Content-Length": str(content.status.st_size),
+        "Cache-Control": CACHE_CONTROL,
+    }
+    return StreamingResponse(read(entry), 200, headers, f"image/{content.kind.lower()}")
+
+
 def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
     """Return the thumbnail as JPEG, or 304 if its tag is among those ``known``."""
 
@@ -242,13 +289,14 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
         entry = _item(snapshot, id)
         return entry if entry.modality == "image" else _item(snapshot, entry.group)
 
-    path = service.library.do(picture).path
+    entry = service.library.do(picture)
     try:
-        tag = f'"{service.thumbnails.tag(path, side)}"'
-        headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}
-        if tag in known:
-            return Response(None, 304, headers)
-        return Response(service.thumbnails.get(path, side).data, 200, headers, "image/jpeg")
+        with open_content(entry) as content:
+            name = service.thumbnails.name(entry.content, content.status, side)
+            headers = {"ETag": f'"{name}"', "Cache-Control": CACHE_CONTROL}
+            if headers["ETag"] in known:
+                return Response(None, 304, headers)
+            return Response(service.thumbnails.get(content, name, side), 200, headers, "image/jpeg")
     except ImageError as error:
         raise ProblemError(404, str(error)) from error
 

@@ -84,6 +84,13 @@ class HitAnswer(ItemAnswer):
     duplicates: list[str] = []
 
 
+class LibraryAnswer(BaseModel):
+    """Some pictures of the index by date; ``pictures`` is the number of all of them that pass."""
+
+    pictures: int
+    hits: list[ItemAnswer]
+
+
 class WordAnswer(BaseModel):
     """A word that a picture is written in, and its frequency."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -13,6 +12,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
+from boc.foreign import parse_json
 from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
@@ -127,12 +127,12 @@ def _read_pieces(path: Path) -> dict[str, int]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            vocabulary = json.loads(text)["model"]["vocab"]
+            vocabulary = parse_json(text)["model"]["vocab"]
         else:
             vocabulary = {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise EncoderError(f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({error})") from error
     missing = [piece for piece in NEEDED if piece not in vocabulary]
     if missing:

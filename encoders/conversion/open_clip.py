@@ -6,7 +6,6 @@ have other names, the three projections of an attention are one matrix, and the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor
+
+from boc.foreign import parse_json
 
 CONFIG = "open_clip_config.json"
 KNOWN = {
@@ -50,7 +51,7 @@ UNUSED = {"attn_mask"}  # made again by either library
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     """Return the network, the tokenizer and the image processor. ValueError for another architecture."""
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
     network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -13,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from boc.errors import EncoderError
+from boc.foreign import parse_json
 
 from ..networks.base import Network
 from ..networks.vsrn import Vsrn, VsrnConfig
@@ -23,7 +23,6 @@ TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
 # Errors of the readers for damaged or foreign files.
 DAMAGE = (
     UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
-    RecursionError,
 )  # fmt: skip
 
 
@@ -74,7 +73,7 @@ def read_vocabulary(path: Path) -> list[str]:
     except OSError as error:
         raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
+        content = parse_json(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
         if isinstance(content, Mapping):
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from boc.errors import EncoderError
+from boc.foreign import parse_json
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 START, END, UNKNOWN = 1, 2, 3
@@ -76,7 +77,7 @@ class Vocabulary:
     def load(cls, text: str) -> Vocabulary:
         """Restore a vocabulary from ``dump``. EncoderError for anything else."""
         try:
-            words = json.loads(text)
+            words = parse_json(text)
         except ValueError as error:
             raise EncoderError(f"damaged vocabulary ({error}); train the model again") from error
         if not isinstance(words, dict) or words.get("kind") != "words" or not is_words(words.get("words")):

@@ -4,7 +4,6 @@ beside the weights is executed, and no weight keeps its random value."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import nn
 
 from boc.atomic_files import sha256
 from boc.errors import EncoderError, ImageError
+from boc.foreign import parse_json
 
 from ..runtime.device import pick
 
@@ -115,7 +115,7 @@ def _files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _config(folder: Path) -> Any:
     """Return the configuration, without pretrained parts that would be downloaded separately."""
-    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    stored = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
         raise ValueError(f"its backbone {backbone!r} is described elsewhere; save the model with a newer transformers")

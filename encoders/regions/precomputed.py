@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 import re
 import zipfile
 import zlib
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
 from boc.errors import BocError, EncoderError, ImageError, SourceError
+from boc.foreign import parse_json
 from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
@@ -56,9 +56,9 @@ def karpathy_places(path: Path) -> dict[str, str]:
     ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it. EncoderError if it is no
     such file."""
     try:
-        images = json.loads(path.read_text(encoding="utf-8"))["images"]
+        images = parse_json(path.read_text(encoding="utf-8"))["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise EncoderError(
             f"{path}: no list of images with their filename ({reason}); give Karpathy's dataset_flickr30k.json"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from boc.atomic_files import check_writable, replacing, sha256, write_text
 from boc.errors import EncoderError, check_system
+from boc.foreign import parse_json
 from boc.outputs import check_folder
 from boc.plugins import RegionSource
 from boc.types import Identity
@@ -121,7 +122,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "or say where it is now: --encoder KIND:FOLDER"
         )
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error

@@ -15,6 +15,7 @@ import torch
 from boc.atomic_files import write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
+from boc.foreign import parse_json
 from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
@@ -135,7 +136,7 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     note = folder / "training.json"
     if not note.exists():
         return False
-    theirs, mine = json.loads(note.read_text(encoding="utf-8")), json.loads(json.dumps(run))
+    theirs, mine = parse_json(note.read_text(encoding="utf-8")), json.loads(json.dumps(run))
     differing = sorted(key for key in mine if theirs.get(key) != mine[key])
     if differing:
         raise EncoderError(
@@ -147,7 +148,7 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
 
 def best(folder: Path) -> Recalls:
     """Return the recalls, on the held-out pictures, of the weights that a finished run kept."""
-    state = RunState(**json.loads((folder / "history.json").read_text(encoding="utf-8")))
+    state = RunState(**parse_json((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(Recall(**entry["text_to_image"]), Recall(**entry["image_to_text"]))
 

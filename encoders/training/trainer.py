@@ -27,6 +27,7 @@ from boc.atomic_files import replacing
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
+from boc.foreign import parse_json
 
 from ..networks.base import Network, signed_power
 from ..networks.layers import recompute
@@ -387,6 +388,6 @@ def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: 
                 moments.setdefault(int(number), {})[moment] = file.get_tensor(key)
             else:
                 tensors[kind][name].copy_(file.get_tensor(key))
-        state = RunState(**json.loads(file.metadata()["state"]))
+        state = RunState(**parse_json(file.metadata()["state"]))
     optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     return state

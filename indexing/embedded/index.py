@@ -24,7 +24,7 @@ from boc.manifest import Manifest
 from boc.rerank.storage import restore_rows
 from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
 
-from .._validate import check_rescore, no_concepts
+from .._validate import check_conditions, check_request, no_concepts
 from . import bm25, commits
 from .kernel import TopRows
 from .live_segments import Part, locate, masks_of, open_current, owner, read
@@ -109,14 +109,7 @@ class EmbeddedIndex:
         return ids, ranked.scores
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
-        if request.k < 1:
-            raise BackendError(f"k must be at least 1, got {request.k}")
-        n_terms = self.manifest.codec["n_terms"]
-        asked = len(request.code.centroids[-1]) if request.code is not None else request.queries.shape[1]
-        if asked != n_terms:
-            raise BackendError(f"queries have {asked} terms, the index has {n_terms}")
-        if request.rescore is not None and request.rescore.metric != "dot":
-            check_rescore(request.rescore, request.modality, self.manifest, f"the index in {self._home}")
+        check_request(request, self.manifest, f"the index in {self._home}")
         return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
 
     @_refusing
@@ -130,8 +123,7 @@ class EmbeddedIndex:
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
-        if k < 1:
-            raise BackendError(f"k must be at least 1, got {k}")
+        check_conditions(k, modality, filters, self.manifest)
         masks, answers = self._ranking(modality, tuple(filters)).masks, []
         for text in texts:
             pairs = zip(self._matching(text), masks, strict=True)
@@ -244,8 +236,7 @@ def _ranking_of(
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> Ranking:
-    masks = masks_of(parts, manifest.fields, modality, filters)
-    return Ranking(parts, masks, manifest.identity.dim, shortlist)
+    return Ranking(parts, masks_of(parts, modality, filters), manifest.identity.dim, shortlist)
 
 
 def _apply_mask(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import ManifestError
-from boc.inputs.metadata import check_filter
 from boc.manifest import Manifest
-from boc.types import MODALITIES, FieldType, Filter, Item, Modality
+from boc.types import MODALITIES, Filter, Item, Modality
 
 from . import commits
 from .commits import Commit, Entry
@@ -107,14 +106,9 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
 
 
 def masks_of(
-    parts: Sequence[Part],
-    fields: Mapping[str, FieldType],
-    modality: Modality | None,
-    filters: tuple[Filter, ...],
+    parts: Sequence[Part], modality: Modality | None, filters: Sequence[Filter]
 ) -> list[NDArray[np.uint8] | None]:
     """Return the mask of rows of each part that are live, of this modality, and pass all filters; None if all do."""
-    for condition in filters:
-        check_filter(condition, fields)
     return [_mask(part, modality, filters) for part in parts]
 
 

@@ -17,7 +17,7 @@ from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
-from .._validate import check_rescore
+from .._validate import check_conditions, check_request
 from . import requests
 from .aliases import Generation
 from .contents import BATCH, Contents
@@ -51,14 +51,11 @@ class ServerIndex(Contents):
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         modality, rescore = request.modality, request.rescore
         stages = Stages() if stages is None else stages
-        if request.k < 1:
-            raise BackendError(f"k must be at least 1, got {request.k}")
+        check_request(request, self.manifest, f"the index {self.generation.name}")
         if request.words is not None:
             self._check_words()
-        if rescore is not None:
-            check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
-            if rescore.metric != "dot":
-                return self._align(request, rescore, stages)
+        if rescore is not None and rescore.metric != "dot":
+            return self._align(request, rescore, stages)
         if modality is not None and not self.manifest.items[modality]:
             return [[] for _ in range(len(request))]
         reranked = self._reranked(request)
@@ -159,8 +156,6 @@ class ServerIndex(Contents):
         self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
     ) -> list[tuple[list[Hit], int]]:
         """Return the hits of the queries of these ``numbers``, each with the number of items that matched."""
-        if plan != "scan" and request.queries.shape[1] != self._n_terms:
-            raise BackendError(f"queries have {request.queries.shape[1]} terms, the index has {self._n_terms}")
         rescore, depth, reranked = request.rescore, self._depth(request, plan), self._reranked(request)
         fields, size, most = self._layout.hits, BATCH, request.most if reranked else depth
         only = self._only(request.modality) if plan == "terms" else request.modality
@@ -225,6 +220,7 @@ class ServerIndex(Contents):
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
         rescore = search.rescore
+        check_request(search, self.manifest, f"the index {self.generation.name}")
         if search.most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for fewer")
         if rescore is not None and rescore.metric != "dot":
@@ -245,8 +241,7 @@ class ServerIndex(Contents):
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
-        if k < 1:
-            raise BackendError(f"k must be at least 1, got {k}")
+        check_conditions(k, modality, filters, self.manifest)
         self._check_words()
         if not texts or (modality is not None and not self.manifest.items[modality]):
             return [[] for _ in texts]

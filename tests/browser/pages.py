@@ -109,8 +109,17 @@ def ids(page: Any) -> list[str]:
 def settle(page: Any) -> list[str]:
     """Wait until the page shows the answer to what was asked last; the ids it shows."""
     page.wait_for_function("() => !document.querySelector('#results').hasAttribute('aria-busy')")
-    page.wait_for_selector("#results li a.open")
+    page.wait_for_selector("#results[data-shows=hits] li a.open")
     return ids(page)
+
+
+def unfold(page: Any) -> None:
+    """Have the dialog say why an item was found."""
+    reason = page.locator("dialog details.reason")
+    reason.wait_for()
+    if reason.get_attribute("open") is None:
+        reason.locator("summary").first.click()
+    page.wait_for_selector("dialog .terms li")
 
 
 def settle_after(page: Any, address: str, act: Callable[[], Any]) -> list[str]:

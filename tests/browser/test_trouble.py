@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import SECRET, TAG, ids, serving, settle
+from tests.browser.pages import SECRET, TAG, ids, serving, settle, unfold
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -41,10 +41,11 @@ def test_a_server_that_dies_under_an_explanation(visit: Callable[..., Any], serv
     settle(page)
     page.route("**/api/explain/**", lambda route: route.abort())
     page.locator("a.open").first.click()
+    page.get_by_text("Why was it found?").click()
     page.wait_for_selector("dialog >> text=The server does not answer")
     page.unroute("**/api/explain/**")
     page.get_by_role("button", name="Try again").click()
-    page.wait_for_selector("dialog .terms li")
+    unfold(page)
 
 
 def test_a_refusal_says_what_to_do(visit: Callable[..., Any], server: str) -> None:
@@ -97,7 +98,7 @@ def test_html_is_shown_as_text(visit: Callable[..., Any], odd_server: str) -> No
     settle(page)
     page.locator("a.open").nth(1).click()
     page.wait_for_selector("dialog .captions >> text=onerror")
-    assert "<b>bold" in page.locator("dialog .fields").inner_text()
+    assert "<b>bold" in page.locator("dialog h2").inner_text()
     page.get_by_role("link", name="More like this").click()
     page.wait_for_selector("#asked-by >> text=<b>bold")
     assert page.locator("#results b, #results i:not([data-stage]), dialog .fields img, .captions img").count() == 0

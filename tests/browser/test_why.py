@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import serving, settle, word
+from tests.browser.pages import serving, settle, unfold, word
 from tests.helpers import run
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def why(visit: Callable[..., Any], server: str) -> Any:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
     page.locator("a.open").first.click()
-    page.wait_for_selector("dialog .terms li")
+    unfold(page)
     return page
 
 
@@ -86,7 +86,7 @@ def test_back_closes_and_forward_opens(why: Any) -> None:
     why.go_back()
     why.wait_for_function("() => !document.querySelector('dialog').open")
     why.go_forward()
-    why.wait_for_selector("dialog[open] .terms li")
+    unfold(why)
 
 
 @pytest.mark.parametrize("find", ["image", "text"])
@@ -94,7 +94,7 @@ def test_an_item_is_explained_for_an_item(visit: Callable[..., Any], server: str
     page = visit(f"{server}?like=003.png&find={find}")
     settle(page)
     page.locator("a.open").first.click()
-    page.wait_for_selector("dialog .terms li")
+    unfold(page)
     assert page.locator("dialog .asked-picture").is_visible()
     if find == "text":
         assert page.locator("dialog .weighed").count() > 1
@@ -106,7 +106,7 @@ def test_a_picture_is_explained_for_a_picture(visit: Callable[..., Any], server:
     page.set_input_files("#file", library / "images" / "004.png")
     settle(page)
     page.locator("a.open").nth(1).click()
-    page.wait_for_selector("dialog .terms li")
+    unfold(page)
     assert page.get_by_alt_text("The picture you asked by").is_visible()
 
 

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     help="Encode the stored vectors with this code (scalar, bits, permutation, dictionary) [default: copy the terms].",
 )
 @click.option("--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: as NAME].")
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="With --code dictionary: share of the exact ten that it is to find [default: 0.98].",
+)
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name, or a feature file.")
 def command(
     name: str,
@@ -40,6 +45,7 @@ def command(
     to: str | None,
     code: Code | None,
     rm: float | None,
+    recall: float | None,
     replace: bool,
 ) -> None:
     """Copy the index NAME to another name (NEW), another backend or a file (--to), or another code (--code).
@@ -54,7 +60,7 @@ def command(
               boc copy photos --from elastic+https://search.example.org:9200 --to file:here
               boc copy photos --to photos.h5
               boc copy photos photos2 --code dictionary:2/64 --rm 30
-              boc copy photos --code dictionary:2/64 --rm 30 --replace
+              boc copy photos --code dictionary --recall 0.99 --replace
     """
     from boc.indexes.copy import copy_index
 
@@ -66,6 +72,7 @@ def command(
             to=to,
             code=code,
             rm=rm,
+            recall=recall,
             replace=replace,
             progress=progress,
         )

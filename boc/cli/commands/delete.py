@@ -33,7 +33,6 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         raise click.UsageError("give one of ID... or --all")
     from boc import plugins
     from boc.indexes.build import delete
-    from boc.inputs.text_lines import readable_lines
     from boc.plugins import check_name
 
     if everything:
@@ -44,7 +43,7 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         return
     keys = list(ids)
     if keys == ["-"]:
-        keys = readable_lines(options.standard_input(), "the standard input", "write one id per line")
+        keys = options.read_lines("-", "the standard input", "ids")
     count, unknown = delete(name, keys, at=at)
     click.echo(f"{name}: {count} items deleted")
     for key in unknown:

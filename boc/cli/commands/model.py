@@ -64,7 +64,7 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
     click.echo(plain(f"licence   {licence}"), err=True)
-    if not yes and not sys.stdin.isatty():
+    if not yes and not (sys.stdin and sys.stdin.isatty()):
         raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
     if not yes and not click.confirm("Download it?", err=True):
         raise BocError("nothing was downloaded")

@@ -197,7 +197,8 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        return _by_lines(searcher, _lines(path), search_options, words=words)
+        lines = options.read_lines(str(path), f"--queries {path}", "sentence")
+        return _by_lines(searcher, lines, search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")
     for items, queries in read_queries(path, searcher.index.manifest.identity, None):
@@ -205,16 +206,6 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
         hits = searcher.search_vectors(queries, search_options, texts=texts)
         answers += zip(texts or [item.id for item in items], hits, strict=True)
     return answers
-
-
-def _lines(path: Path) -> list[str]:
-    from boc.inputs.text_lines import readable_lines
-
-    data = options.standard_input() if str(path) == "-" else path.read_bytes()
-    lines = [line.strip() for line in readable_lines(data, f"--queries {path}", "write one sentence per line")]
-    if not any(lines):
-        raise click.UsageError(f"--queries {path} holds no sentence; write one per line")
-    return [line for line in lines if line]
 
 
 def _by_lines(searcher: Searcher, lines: list[str], search_options: SearchOptions, *, words: bool) -> Answers:

@@ -29,6 +29,9 @@ REQUEST: ContextVar[str] = ContextVar("request", default="")
 ACCESS = "boc.access"
 """The name of the logger of answered requests."""
 
+FAULTS = "boc.faults"
+"""The name of the logger of pictures that were refused."""
+
 _access = logging.getLogger(ACCESS)
 _SOUND = re.compile("[A-Za-z0-9._-]{1,64}")
 
@@ -103,13 +106,13 @@ def _time(record: logging.LogRecord) -> str:
 def configuration(form: Form | None) -> dict[str, Any]:
     """Return the ``log_config`` of uvicorn: faults of the server always, requests if a form is given."""
     formatter = _Json if form == "json" else _Text
-    loggers = {"uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False}}
-    if form is not None:
-        loggers[ACCESS] = {"handlers": ["stderr"], "level": "INFO", "propagate": False}
+    levels = {"uvicorn": "WARNING", FAULTS: "WARNING"} | ({} if form is None else {ACCESS: "INFO"})
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": formatter}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        "loggers": loggers,
+        "loggers": {
+            name: {"handlers": ["stderr"], "level": level, "propagate": False} for name, level in levels.items()
+        },
     }

@@ -5,45 +5,51 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from boc.errors import ImageError
 from boc.types import Item
 from boc.web.http.responses import ProblemError
+from boc.web.pictures.content import open_content
 
 PICTURES = 500  # pictures of a ZIP at most
 BYTES = 1_000_000_000  # of their files at most
-CHUNK = 1 << 18  # bytes read at a time
 
 
-def files(items: Sequence[Item]) -> list[tuple[Path, str]]:
-    """Return the files of pictures, and their names in the ZIP. ProblemError if one is missing, or they are too
-    large."""
+def named(items: Sequence[Item]) -> list[tuple[Item, str]]:
+    """Return pictures with their names in the ZIP. ProblemError if one cannot be read, or they are too large."""
     entries, names, total = [], set(), 0
     for item in items:
-        path = item.path
         try:
-            total += path.stat().st_size
-        except OSError as error:
-            raise ProblemError(404, f"{path.name}: cannot be read ({error.strerror}); leave it out") from error
+            with open_content(item) as content:
+                total += content.status.st_size
+        except ImageError as error:
+            raise ProblemError(404, f"{error}; or leave it out") from error
         name = _name(item)
         while name.lower() in names:
             name = f"{Path(name).parent / Path(name).stem}_{Path(name).suffix}"
         names.add(name.lower())
-        entries.append((path, name))
+        entries.append((item, name))
     if total > BYTES:
         raise ProblemError(413, f"the pictures have {total:,} bytes, the limit is {BYTES:,}; choose fewer")
     return entries
 
 
-def stream(chosen: Sequence[tuple[Path, str]]) -> Iterator[bytes]:
-    """Yield the bytes of a ZIP, uncompressed since pictures are, in chunks of at most about ``CHUNK``."""
+def stream(chosen: Sequence[tuple[Item, str]]) -> Iterator[bytes]:
+    """Yield the bytes of a ZIP, uncompressed since pictures are, in small chunks.
+
+    A picture that was replaced meanwhile by what is refused is left out.
+    """
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
-        for path, name in chosen:
-            with path.open("rb") as source, archive.open(zipfile.ZipInfo.from_file(path, name), "w") as target:
-                while chunk := source.read(CHUNK):
-                    target.write(chunk)
-                    yield sink.take()
+        for item, name in chosen:
+            with suppress(ImageError), open_content(item) as content:
+                entry = zipfile.ZipInfo.from_file(content.path, name, strict_timestamps=False)
+                with archive.open(entry, "w") as target:
+                    for chunk in content.read():
+                        target.write(chunk)
+                        yield sink.take()
     yield sink.take()
 
 

@@ -9,23 +9,15 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
 from boc.inputs.images import read_image
+from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import Budget
 
-SIDES = (240, 480, 960)
+SIDES = (240, 480, 960, 1920)
 QUALITY = 82
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A JPEG, and a tag that changes when the picture does."""
-
-    data: bytes
-    tag: str
 
 
 class Thumbnails:
@@ -45,38 +37,33 @@ class Thumbnails:
         self._total: int | None = None
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
-    def tag(self, path: Path, side: int) -> str:
-        """Return the name of the thumbnail of a picture. ImageError if the picture is missing."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index again") from error
+    def name(self, path: str, status: os.stat_result, side: int) -> str:
+        """Return the name of the thumbnail of a picture, which changes when the picture does."""
         facts = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def get(self, path: Path, side: int) -> Thumbnail:
-        """Return the thumbnail of a picture. ImageError if the picture cannot be read."""
-        tag = self.tag(path, side)
-        file = self._folder / tag[:2] / f"{tag}.jpg"
+    def get(self, picture: Content, name: str, side: int) -> bytes:
+        """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be decoded."""
+        file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
-            thumbnail = Thumbnail(file.read_bytes(), tag)
+            data = file.read_bytes()
             self._count(True)
-            return thumbnail
+            return data
         self._count(False)
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
-                return Thumbnail(file.read_bytes(), tag)
-            data = self._draw(path, side)
+                return file.read_bytes()
+            data = self._draw(picture, side)
         with suppress(OSError):
             self._keep(file, data)
-        return Thumbnail(data, tag)
+        return data
 
-    def _draw(self, path: Path, side: int) -> bytes:
+    def _draw(self, picture: Content, side: int) -> bytes:
         try:
-            with self._budget.of(path):
-                return _jpeg(path, side)
+            with self._budget.of(picture.path):
+                return _jpeg(picture.path, side)
         except ImageError as error:
-            raise ImageError(str(error).replace(str(path), path.name)) from error
+            raise ImageError(str(error).replace(str(picture.path), picture.name)) from error
 
     def _keep(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)

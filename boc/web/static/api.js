@@ -63,6 +63,14 @@ export function search(state, picture, k, signal) {
   return call("api/search", asked(query, state), { picture, signal });
 }
 
+/** `k` pictures by date after the first `skip`, those that pass the state's filters. */
+export async function library(state, skip, k, signal) {
+  const query = new URLSearchParams({ skip, k });
+  for (const filter of state.filters) query.append("filter", filter);
+  const { pictures, hits } = await call("api/library", query, { signal });
+  return { pictures, hits, find: "image", more: skip + hits.length < pictures };
+}
+
 /** `query` with the sentence and the items of a question. */
 function asked(query, state) {
   if (state.q.trim()) query.set("q", state.q);

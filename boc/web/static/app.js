@@ -44,7 +44,7 @@ const search = new Search(ui.results, {
   results,
   meter,
   notices,
-  onWelcome: showWelcome,
+  onWelcome: () => results.replace(page.info ? welcome(page.info) : ""),
   onShown() {
     dialog.show();
     facets.refresh();
@@ -111,7 +111,8 @@ function showAskedBy() {
   if (box.dataset.by === String(by)) return;
   box.dataset.by = by;
   box.hidden = !by;
-  ui.q.placeholder = by ? "or describe one" : "Describe a picture";
+  const such = page.info?.examples[0];
+  ui.q.placeholder = by ? "or describe one" : such ? `Describe a picture: ${such.replace(/[ .]+$/, "")}` : "Describe a picture";
   if (!by) return box.replaceChildren();
   const image = h("img", { src: picture ? picture.url : `${api.withId("api/thumb", state.like[0] ?? state.unlike[0])}?side=240`, alt: "" });
   image.addEventListener("error", () => image.remove());
@@ -122,12 +123,6 @@ function showAskedBy() {
     (item) => item.modality === "text" && (name.textContent = `like “${item.content}”`),
     () => {},
   );
-}
-
-function showWelcome() {
-  if (!page.info) return results.replace();
-  const address = (query) => write({ ...page.state, q: query });
-  results.replace(welcome(page.info, { address, onPick: (query) => stepFromBox({ q: query }) }));
 }
 
 function askToken() {
@@ -199,7 +194,7 @@ async function start() {
   search.recovered();
   search.reset();
   facets.describe(page.info);
-  controls = new Controls(ui.panel, page.info, (change, final) => {
+  controls = new Controls(ui.panel, ui.chips, page.info, (change, final) => {
     if (final) return step(change, "knob");
     page.state = { ...page.state, ...change };
     show(TYPING);

@@ -2,6 +2,7 @@
 
 import { count, h, icon, many } from "./dom.js";
 
+const KEYS = "Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
 const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
 const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
 const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
@@ -17,10 +18,11 @@ function spoken(filter) {
   return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
 }
 
-/** `onChange(change, final)` gets what is to change in the state; `final` is false while a slider is still held. */
+/** The active filters stand in `chips`. `onChange(change, final)` gets what is to change in the state; `final` is false while a slider is still held. */
 export class Controls {
-  constructor(root, info, onChange) {
+  constructor(root, chips, info, onChange) {
     this.root = root;
+    this.chips = chips;
     this.info = info;
     this.onChange = onChange;
     const counts = COUNTS.filter((k) => k <= info.limits.k);
@@ -75,7 +77,6 @@ export class Controls {
       (value) => onChange({ collapse: Boolean(value) }, true),
       "pictures that are nearly the same",
     );
-    this.chips = h("ul", { class: "chips", role: "list", "aria-label": "Filters" });
     this.reset = h(
       "button",
       {
@@ -95,8 +96,8 @@ export class Controls {
         h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element),
         h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
       ),
-      h("div", { class: "filters" }, h("h2", {}, "Filters"), this.chips, this.form()),
-      h("div", { class: "about" }, h("p", {}, facts(info)), this.reset),
+      h("div", { class: "filters" }, h("h2", {}, "Filters"), this.form()),
+      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset),
     );
   }
 
@@ -138,7 +139,7 @@ export class Controls {
 
   remove(i) {
     this.onChange({ filters: this.filters.filter((_, j) => j !== i) }, true);
-    (this.chips.querySelector("button") ?? this.root.querySelector(".filters select"))?.focus();
+    (this.chips.querySelector("button") ?? document.getElementById("q")).focus();
   }
 
   form() {
@@ -304,6 +305,9 @@ export function foldPanel(button, panel) {
   } catch {
     set(false);
   }
+  panel.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") (button.focus(), button.click());
+  });
   button.addEventListener("click", () => {
     set(panel.hidden);
     try {

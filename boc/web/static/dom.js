@@ -1,6 +1,7 @@
 /** Small helpers to make elements. Text is always set as text: nothing from the server is read as HTML. */
 
 const SVG = "http://www.w3.org/2000/svg";
+const SIDES = [240, 480, 960, 1920]; // of thumbnails that the server makes
 const GROUPED = new Intl.NumberFormat("en-GB");
 
 /**
@@ -52,7 +53,7 @@ export const score = (value) =>
 export function picture(thumb, name, side, props = {}) {
   const frame = h("span", { class: "picture" });
   const wanted = side * Math.min(window.devicePixelRatio || 1, 2);
-  const size = wanted <= 260 ? 240 : wanted <= 560 ? 480 : 960;
+  const size = SIDES.find((each) => wanted <= 1.15 * each) ?? SIDES.at(-1);
   const image = h("img", { alt: name, draggable: "false", decoding: "async", ...props });
   image.addEventListener("error", () => {
     image.hidden = true;

@@ -23,6 +23,7 @@ export class Facets {
 
   show(wanted) {
     this.root.hidden = !wanted || !this.fields.size;
+    if (this.root.hidden) for (const { element } of this.fields.values()) element.open = false;
   }
 
   /** Count again where a field is unfolded and the hits have changed. */

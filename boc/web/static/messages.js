@@ -2,59 +2,17 @@
 
 import { h, many } from "./dom.js";
 
-const COARSE = matchMedia("(pointer: coarse)").matches;
-const KEYS = [
-  ["/", "to the search box"],
-  ["← ↑ ↓ →", "between the results"],
-  ["Enter", "why it was found"],
-  ["m", "more like it"],
-  ["x", "select it"],
-  ["Esc", "close"],
-];
-
 /** A heading with paragraphs: strings become text, false parts are left out. */
 export function message(title, ...parts) {
   const body = parts.filter(Boolean).map((part) => (typeof part === "string" ? h("p", { text: part }) : part));
   return h("div", { class: "message" }, h("h1", {}, title), ...body);
 }
 
-/** The page before a search. `address(query)` and `onPick(query)` make the links of the examples. */
-export function welcome(info, { address, onPick }) {
-  const { image, text } = info.items;
-  if (!image && !text) {
-    const command = h("pre", {}, `boc index ${info.name} FOLDER-OF-PICTURES --replace`);
-    return message("This index is empty", "Put pictures into it, then reload this page:", command);
-  }
-  const counts = [image && many(image, "picture"), text && many(text, "sentence")].filter(Boolean).join(" and ");
-  const ways = COARSE ? "choose" : "drop, paste or choose";
-  const lead = `${counts}, searched while you type. Or ${ways} a picture to find others like it.`;
-  return h(
-    "div",
-    { class: "welcome" },
-    h("h1", {}, image ? "Describe a picture." : "Look for a sentence."),
-    h("p", { class: "lead" }, lead),
-    examples((info.examples ?? []).slice(0, 6), address, onPick),
-    h(
-      "dl",
-      { class: "keys" },
-      ...KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))),
-    ),
-  );
-}
-
-function examples(queries, address, onPick) {
-  if (!queries.length) {
-    const hint = "Try what a photograph might show: who does what, where, in which colours.";
-    return h("p", { class: "lead" }, hint);
-  }
-  const link = (query) => {
-    const onclick = (event) => {
-      event.preventDefault();
-      onPick(query);
-    };
-    return h("li", {}, h("a", { class: "example", href: address(query), onclick }, query));
-  };
-  return h("ul", { class: "examples", role: "list", "aria-label": "Examples" }, ...queries.map(link));
+/** The page before a search, where there are no pictures to show. */
+export function welcome({ name, items }) {
+  if (items.text) return message("Look for a sentence", `${many(items.text, "sentence")}, searched while you type.`);
+  const command = h("pre", {}, `boc index ${name} FOLDER-OF-PICTURES --replace`);
+  return message("This index is empty", "Put pictures into it, then reload this page:", command);
 }
 
 /** An answer without hits; `onRemove()` drops the filters, if there are any. */

@@ -25,12 +25,13 @@ export class Meter {
     this.clear();
   }
 
-  /** Show an answer that took `wall` ms, and its change from the last answer to the same `asked`. */
-  show(answer, wall, asked) {
+  /** Show an answer that took `wall` ms, and its change from the last answer to the same `asked`; `probable` of its
+   * hits are probably right. */
+  show(answer, wall, asked, probable) {
     const stages = { ...answer.stages };
     const known = STAGES.slice(0, -1).reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
     stages.network_ms = Math.max(0, wall - known);
-    const now = { ...answer, stages, wall, asked, at: performance.now(), ids: answer.hits.map((hit) => hit.id) };
+    const now = { ...answer, stages, wall, asked, probable, at: performance.now(), ids: answer.hits.map((hit) => hit.id) };
     const last = this.now;
     if (last.asked !== asked || last.find !== now.find) this.before = null;
     else if (now.at - last.at > SETTLED) this.before = last;
@@ -38,29 +39,29 @@ export class Meter {
     this.draw();
   }
 
-  clear() {
-    this.now = { hits: [], ids: [], stages: {}, wall: 0 };
+  /** Show a text in place of an answer. */
+  clear(text = "") {
+    this.now = { hits: [], ids: [], stages: {}, wall: 0, probable: 0 };
     this.before = null;
     this.draw();
-    this.root.classList.add("blank"); // keeps its room, so that the first answer moves nothing
+    this.shown.textContent = text;
+    this.root.classList.add("blank"); // the text keeps its room, so that the first answer moves nothing
   }
 
   draw() {
     const { now, before, root } = this;
     root.classList.remove("blank");
     this.shown = h("b");
-    this.first = h("span");
     this.summary.replaceChildren(
       this.shown,
       h(
         "span",
-        {},
-        this.first,
-        `${milliseconds(now.wall)} ms`,
+        { class: "time" },
+        `in ${milliseconds(now.wall)} ms`,
         before ? h("span", { class: "was", text: ` was ${milliseconds(before.wall)}` }) : "",
       ),
     );
-    this.count(now.hits.length);
+    this.count(now.hits.length, now.probable);
     const longest = Math.max(now.wall, before?.wall ?? 0);
     segments(this.bar, now.stages, longest);
     segments(this.was, before?.stages ?? {}, longest);
@@ -81,11 +82,11 @@ export class Meter {
     this.cells.replaceChildren(...cells);
   }
 
-  /** Say how many hits are on the page by now; the figures are those of the first. */
-  count(shown) {
-    const first = this.now.hits.length;
-    this.shown.textContent = many(shown, this.now.find === "text" ? "sentence" : "picture");
-    this.first.textContent = shown > first ? `first ${first} in ` : "in ";
+  /** Say how many hits are on the page by now, or probably right; the figures are those of the first answer. */
+  count(shown, probable) {
+    const noun = this.now.find === "text" ? "sentence" : "picture";
+    const certain = probable ? `${many(probable, noun)}, then less certain ones` : `${many(shown, noun)}, none certain`;
+    this.shown.textContent = probable < shown ? certain : many(shown, noun);
   }
 }
 

@@ -11,6 +11,9 @@ const LINE = 0.5; // confidence below which a hit is probably wrong
 const LINE_HEIGHT = 52; // pixels
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
+const MONTH = new Intl.DateTimeFormat("en", { month: "long", year: "numeric", timeZone: "UTC" });
+const FEW = 6; // pictures of a month below which a library is divided into years
+
 const improbable = ({ confidence }) => typeof confidence === "number" && confidence < LINE;
 
 /** The hits above the line before those below it, in their order otherwise. */
@@ -30,7 +33,7 @@ function justify(aspects, width, target, gap = GAP) {
     while (end < aspects.length && (end === start || height() > target)) sum += aspects[end++];
     let high = height();
     if (high > target)
-      high = Math.min(high, target * 1.25); // the last row is not full
+      high = target; // the last row is not full
     else if (end - start > 1) {
       const with_ = high;
       const last = aspects[--end];
@@ -78,7 +81,7 @@ export class Results {
   constructor(root, { selection, address, onOpen, onLike, onLeave, onEnd }) {
     this.root = root;
     this.selection = selection;
-    this.line = h("li", { class: "line" });
+    this.lines = [];
     this.address = address;
     this.onLeave = onLeave;
     this.onEnd = onEnd;
@@ -169,14 +172,15 @@ export class Results {
 
   refreshed(item, hit) {
     if (!item) return null;
-    item.querySelector(".score").textContent = score(hit.score);
+    if (Boolean(item.querySelector(".score")) !== (hit.score !== undefined)) return null;
+    if (hit.score !== undefined) item.querySelector(".score").textContent = score(hit.score);
     item.querySelector("a.open").href = this.address({ open: hit.id, word: "" });
     return item;
   }
 
   item(hit, i) {
     const link = { class: "open", href: this.address({ open: hit.id, word: "" }), tabindex: "-1", draggable: "false" };
-    const points = h("span", { class: "score", text: score(hit.score), title: "score" });
+    const points = hit.score === undefined ? null : h("span", { class: "score", text: score(hit.score), title: "score" });
     const like = h(
       "a",
       {
@@ -228,20 +232,33 @@ export class Results {
     });
   }
 
-  /** Put the line above the first hit that is probably wrong; the number of hits above it. */
-  drawLine() {
+  /** The hits that are probably right; all, where nothing tells. */
+  get probable() {
     const at = this.hits.findIndex(improbable);
-    if (at < 0) {
-      this.line.remove();
-      return this.hits.length;
+    return at < 0 ? this.hits.length : at;
+  }
+
+  /** Groups of hits, each {at: its first, title}: above and below the line, or the months of a library. */
+  groups() {
+    const at = this.probable;
+    if (this.hits.some((hit) => hit.score !== undefined)) {
+      const title = at ? "Less certain" : "Probably nothing here shows that; the nearest are";
+      return [...(at ? [{ at: 0, title: "" }] : []), ...(at < this.hits.length ? [{ at, title }] : [])];
     }
-    this.line.textContent = at ? "Below here probably not" : "Probably nothing here shows that; the nearest are";
-    this.items[at].before(this.line);
-    return at;
+    const dates = this.hits.map(({ fields }) => fields.taken ?? fields.modified ?? "");
+    const months = dates.map((date) => date.slice(0, 7));
+    const byYear = dates.length < FEW * new Set(months).size;
+    const named = (month) => (byYear ? month.slice(0, 4) : month && MONTH.format(new Date(`${month}-01T00:00:00Z`)));
+    return months
+      .map((month, i) => ({ at: i, title: named(month) }))
+      .filter(({ at: i, title }) => !i || title !== named(months[i - 1]));
   }
 
   place() {
-    const above = this.drawLine();
+    for (const line of this.lines) line.remove();
+    const groups = this.groups().map((group) => ({ ...group, line: h("li", { class: "line", text: group.title }) }));
+    this.lines = groups.filter(({ title }) => title).map(({ line }) => line);
+    for (const { at, title, line } of groups) if (title) this.items[at].before(line);
     const width = Math.floor(this.root.clientWidth - this.padding());
     this.width = width;
     if (!this.items.length || this.find === "text" || width <= 0) {
@@ -249,15 +266,19 @@ export class Results {
       return;
     }
     const aspects = this.hits.map(aspect);
-    const sure = justify(aspects.slice(0, above), width, rowHeight(width));
-    const rest = justify(aspects.slice(above), width, rowHeight(width));
-    const down = sure.height + (above < aspects.length ? LINE_HEIGHT : 0);
-    const rows = (sure.boxes.at(-1)?.row ?? -1) + 1;
-    const boxes = [...sure.boxes, ...rest.boxes.map((box) => ({ ...box, y: box.y + down, row: box.row + rows }))];
-    this.boxes = boxes;
-    this.line.style.top = `${sure.height}px`;
-    this.list.style.height = `${down + rest.height}px`;
-    boxes.forEach(({ x, y, width: wide, height: high }, i) => {
+    let down = 0;
+    let rows = 0;
+    this.boxes = groups.flatMap(({ at, title, line }, i) => {
+      const part = justify(aspects.slice(at, groups[i + 1]?.at), width, rowHeight(width));
+      line.style.top = `${down}px`;
+      const top = down + (title ? LINE_HEIGHT : 0);
+      down = top + part.height + GAP;
+      const above = rows;
+      rows += (part.boxes.at(-1)?.row ?? -1) + 1;
+      return part.boxes.map((box) => ({ ...box, y: box.y + top, row: box.row + above }));
+    });
+    this.list.style.height = `${down}px`;
+    this.boxes.forEach(({ x, y, width: wide, height: high }, i) => {
       const { style } = this.items[i];
       style.left = `${x}px`;
       style.top = `${y}px`;

@@ -39,7 +39,7 @@ export class Scene {
   constructor(thumb, name, boxes, size = null) {
     this.boxes = boxes ?? [];
     this.overlay = h("div", { class: "overlay", "aria-hidden": "true" });
-    const image = picture(thumb, name, 720);
+    const image = picture(thumb, name, 1440);
     this.element = h("div", { class: "scene" }, image, this.overlay);
     const shape = ({ width, height }) => width && height && style(this.element, { "--aspect": width / height });
     if (size?.width) shape(size);

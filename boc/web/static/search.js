@@ -43,13 +43,13 @@ export class Search {
   /** Ask for the hits of the state; a `restored` entry of the history says how far down the page was. */
   async ask(restored = history.state) {
     this.#wanted = request();
-    if (!hasQuery()) return this.#welcome();
+    if (!hasQuery() && !page.info?.items.image) return this.#welcome();
     const depth = restored?.depth && restored.y && !page.state.sort ? restored.depth : pageSize();
     const patience = setTimeout(() => this.#sayWaiting(), PATIENCE);
-    const answer = await this.#send(depth, () => this.ask(restored));
+    const answer = await this.#send(depth, 0, () => this.ask(restored));
     clearTimeout(patience);
     if (!answer) return;
-    if (this.results.find !== answer.find || this.#shown !== this.#wanted) scrollTo(0, 0);
+    if (!restored?.y && (this.results.find !== answer.find || this.#shown !== this.#wanted)) scrollTo(0, 0);
     this.#shown = this.#wanted;
     this.depth = depth;
     this.#more = answer.more && !page.state.sort; // further hits would not fit in their order
@@ -61,17 +61,18 @@ export class Search {
 
   /** Ask for twice as many hits and append the new ones. */
   async deeper() {
-    const most = page.info?.limits.k ?? MOST;
+    const there = hasQuery() ? 0 : this.results.hits.length; // of a library only further pictures are asked for
+    const most = hasQuery() ? (page.info?.limits.k ?? MOST) : Infinity;
     if (!this.#more || this.requests.busy || this.depth >= most || this.#shown !== request()) return;
-    const depth = Math.min(2 * this.depth, most);
-    const answer = await this.#send(depth, () => this.deeper());
+    const depth = hasQuery() ? Math.min(2 * this.depth, most) : there + pageSize();
+    const answer = await this.#send(depth, there, () => this.deeper());
     if (!answer) return;
     this.depth = depth;
     this.#more = answer.more && depth < most;
     const known = new Set(this.results.hits.map((hit) => hit.id));
     const unseen = answer.hits.filter((hit) => !known.has(hit.id));
     this.results.append(unseen);
-    this.meter.count(this.results.hits.length);
+    if (hasQuery()) this.meter.count(this.results.hits.length, this.results.probable);
     if (unseen.length) this.notices.tell(`${unseen.length} more`);
     if (this.results.endIsNear) this.deeper();
   }
@@ -94,13 +95,16 @@ export class Search {
     this.notices.hide();
   }
 
-  /** The answer with `k` hits; null if a newer request was made or this one failed. */
-  async #send(k, again) {
+  /** The answer with `k` hits, those of a library without the first `skip`; null if a newer request was made or this
+   * one failed. */
+  async #send(k, skip, again) {
     this.root.classList.toggle("stale", this.#shown !== request());
     this.root.setAttribute("aria-busy", "true");
     const { state, picture } = page;
     try {
-      const answer = await this.requests.send((signal) => api.search(state, picture?.file ?? null, k, signal));
+      const answer = await this.requests.send((signal) =>
+        hasQuery() ? api.search(state, picture?.file ?? null, k, signal) : api.library(state, skip, Math.min(k - skip, MOST), signal),
+      );
       if (answer) this.recovered();
       return answer;
     } catch (error) {
@@ -119,11 +123,17 @@ export class Search {
   }
 
   #show(answer) {
+    this.root.dataset.shows = hasQuery() ? "hits" : "library";
     const found = many(answer.hits.length, answer.find === "text" ? "sentence" : "picture");
     const hits = page.state.sort ? probableFirst(answer.hits) : answer.hits;
     if (hits.length) this.results.show(hits, answer.find, found);
     else this.results.replace(nothingFound(page.state.filters.length > 0, this.onRemove));
-    this.meter.show(answer, answer.wall, question());
+    if (!hasQuery()) {
+      const text = `${many(answer.pictures, "picture")}, newest first`;
+      this.meter.clear(text);
+      return this.notices.tell(text);
+    }
+    this.meter.show(answer, answer.wall, question(), this.results.probable);
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
   }
 

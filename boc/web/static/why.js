@@ -1,4 +1,4 @@
-/** The dialog that explains a score: shared terms and what they stand for, regions and words, the texts. */
+/** The dialog that shows an item: the photograph, what is known of it, and, unfolded, why it was found. */
 
 import { explain, item as itemOf, withId } from "./api.js";
 import { count, h, icon, score, style } from "./dom.js";
@@ -6,7 +6,14 @@ import { Scene, shades } from "./scene.js";
 import { indexTexts, termTable } from "./shared_terms.js";
 
 const WORDS = 20; // that a picture is written in
+const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
 const ALIKE = 0.05; // cosines that differ by less tell little
+
+/** A value for people: 22 December 2025 at 10:40. */
+function spoken(value) {
+  const date = /^\d{4}-\d\d-\d\dT[\d:.]+$/.test(value) ? new Date(`${value}Z`) : NaN;
+  return Number.isNaN(date.valueOf()) ? String(value) : DATE.format(date);
+}
 
 /** `onMove(-1 or 1)`, `onClose()`, `onLike(id)`, `onQuery(sentence)`, `onWord(word)` and `onFailed(error)` tell what is wanted. */
 export class Why {
@@ -30,10 +37,12 @@ export class Why {
       event.preventDefault();
       this.onLike(this.id);
     });
+    const label = { "aria-label": "Save the original", title: "Save the original" };
+    this.save = h("a", { class: "icon", href: "", download: "", ...label }, icon("save"));
     this.less = this.button("less", "Less like this", () => this.onUnlike(this.id));
     const shut = this.button("close", "Close (Esc)", () => this.onClose());
     dialog.replaceChildren(
-      h("header", {}, this.title, this.place, this.previous, this.next, this.like, this.less, shut),
+      h("header", {}, this.title, this.place, this.previous, this.next, this.save, this.like, this.less, shut),
       this.body,
     );
     dialog.addEventListener("cancel", (event) => (event.preventDefault(), this.onClose()));
@@ -66,28 +75,25 @@ export class Why {
     this.previous.disabled = at <= 0;
     this.next.disabled = at < 0 || at >= of - 1;
     this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
-    this.title.textContent = !asked
-      ? "This item"
-      : hit?.modality === "text"
-        ? "Why this sentence?"
-        : "Why this picture?";
+    this.title.textContent = hit?.modality === "image" ? hit.content : "";
+    this.save.href = withId("api/picture", id);
+    this.save.hidden = hit?.modality !== "image";
+    this.unfolded ||= Boolean(state.word);
     this.early(hit);
     if (!this.dialog.open) this.dialog.showModal();
     this.body.scrollTop = 0;
+    await this.attempt(this.told, async () => this.draw(await itemOf(id, signal), null), signal);
+  }
+
+  /** Do what asks the server; what goes wrong stands in `place`, and can be tried again. */
+  async attempt(place, work, signal) {
     try {
-      const [item, found] = await Promise.all([
-        itemOf(id, signal),
-        asked ? explain(id, state, picture?.file, signal) : null,
-      ]);
-      if (!signal.aborted) this.draw(item, found);
+      await work();
     } catch (error) {
       if (error.name === "AbortError" || signal.aborted) return;
-      const again = h(
-        "button",
-        { class: "button", type: "button", onclick: () => this.show(id, { hit, at, of, state, picture, asked }) },
-        "Try again",
-      );
-      this.told.replaceChildren(h("div", { class: "message", role: "alert" }, h("p", { text: error.message }), again));
+      const onclick = () => this.attempt(place, work, signal);
+      const again = h("button", { class: "button", type: "button", onclick }, "Try again");
+      place.replaceChildren(h("div", { class: "message", role: "alert" }, h("p", { text: error.message }), again));
       this.onFailed(error);
     }
   }
@@ -102,29 +108,46 @@ export class Why {
     this.seen = h("div", { class: "seen", role: "region", "aria-label": "The item", tabindex: "0" });
     this.told = h(
       "div",
-      { class: "told", role: "region", "aria-label": "Its score", tabindex: "0" },
-      h("p", { class: "loading", role: "status" }, "Taking the score apart …"),
+      { class: "told", role: "region", "aria-label": "About it", tabindex: "0" },
+      h("p", { class: "loading", role: "status" }, "Loading …"),
     );
     if (hit?.modality === "image") this.seen.append(new Scene(hit.thumb, hit.content, null, hit).element);
     else if (hit) this.seen.append(h("blockquote", { text: hit.content, dir: "auto" }));
     this.body.replaceChildren(this.seen, this.told);
   }
 
-  draw(item, found) {
-    this.title.textContent = !found
-      ? item.modality === "text"
-        ? "This sentence"
-        : "This picture"
-      : item.modality === "text"
-        ? "Why this sentence?"
-        : "Why this picture?";
+  /** Show an item, and its explanation below what is known of it, which is asked for where it is unfolded. */
+  draw(item) {
     this.item = item;
+    this.found = null;
+    this.title.textContent = item.modality === "image" ? item.content : "A sentence";
+    this.save.hidden = item.modality !== "image";
+    this.drawSeen();
+    this.told.replaceChildren(...[this.fields(), this.captions(), this.words(), this.fold()].filter(Boolean));
+    this.rest();
+  }
+
+  fold() {
+    if (!this.context.asked) return null;
+    const body = h("div", { class: "reasons" }, h("p", { class: "loading", role: "status" }, "Taking the score apart …"));
+    const details = h("details", { class: "reason" }, h("summary", {}, "Why was it found?"), body);
+    const { signal } = this.running;
+    const { state, picture } = this.context;
+    details.addEventListener("toggle", () => {
+      this.unfolded = details.open;
+      if (!details.open || this.found) return;
+      this.attempt(body, async () => this.explain(await explain(this.id, state, picture?.file, signal), body), signal);
+    });
+    details.open = this.unfolded;
+    return details;
+  }
+
+  explain(found, body) {
     this.found = found;
     this.drawSeen();
     const looks = (term) => this.looks(term);
     const back = () => this.word(this.chosen, true);
-    const parts = found ? [this.head(), termTable(found, looks, back), indexTexts(found)] : [];
-    this.told.replaceChildren(...parts.filter(Boolean));
+    body.replaceChildren(...[this.head(), termTable(found, looks, back), indexTexts(found)].filter(Boolean));
     this.word(this.chosen, true);
   }
 
@@ -159,7 +182,7 @@ export class Why {
     }
     if (this.choices) children.push(this.choices.element);
     this.note = h("p", { class: "hint" });
-    children.push(this.note, this.captions(), this.words(), this.fields());
+    children.push(this.note);
     this.seen.replaceChildren(...children.filter(Boolean));
   }
 
@@ -328,9 +351,12 @@ export class Why {
 
   fields() {
     const { item } = this;
-    const rows = [["id", item.id], ...Object.entries(item.fields ?? {})].map(([name, value]) =>
-      h("div", {}, h("dt", { text: name }), h("dd", { text: Array.isArray(value) ? value.join(", ") : String(value) })),
+    const { width, height, size, orientation, name: words, ...rest } = item.fields ?? {};
+    const sizes = [width && height && `${width} × ${height} pixels`, size && `${count(Math.ceil(size / 1000))} kB`].filter(Boolean);
+    const known = { ...(item.id === item.content ? {} : { id: item.id }), ...rest, ...(sizes.length && { size: sizes.join(", ") }) };
+    const rows = Object.entries(known).map(([name, value]) =>
+      h("div", {}, h("dt", { text: name }), h("dd", { text: [value].flat().map(spoken).join(", ") })),
     );
-    return h("section", {}, h("h3", {}, "About it"), h("dl", { class: "fields" }, ...rows));
+    return h("dl", { class: "fields" }, ...rows);
   }
 }

@@ -139,6 +139,13 @@ def test_queries_may_come_from_a_pipe(library: Path) -> None:
         assert [hit["score"] for hit in answer["hits"]] == pytest.approx(scores, abs=1e-5)
 
 
+@pytest.mark.parametrize("arguments", [["search", "photos", "--queries", "-"], ["delete", "photos", "-"]])
+def test_a_closed_standard_input_is_told(library: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setattr("boc.cli.options.sys.stdin", None)
+    with pytest.raises(click.ClickException, match="the standard input is closed; redirect a file to it"):
+        main.main([*arguments, at(library)], standalone_mode=False)
+
+
 def test_search_finds_pictures_by_default(library: Path) -> None:
     hits = answers("photos", "a red box", at(library))[0]["hits"]
     assert len(hits) == 10

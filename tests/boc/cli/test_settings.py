@@ -88,13 +88,12 @@ def test_file_and_environment_equal_the_flag(
 
 
 def test_what_is_done_once_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command, option in (("delete", "all"), ("index", "replace"), ("tune", "apply")):
+    for command, option in (("delete", "all"), ("index", "replace")):
         monkeypatch.setenv(settings.variable(command, option), "1")
         write(f"[{command}]\n{option} = true")
         assert f"unknown '{option}' in [{command}]" in boc("info").stderr
     write("")
     assert parameters("delete", "photos", "1.jpg")["everything"] is False
-    assert parameters("tune", "photos")["applied"] is False
 
 
 def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

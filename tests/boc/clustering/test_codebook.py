@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -285,6 +286,13 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "not-finite": {"centroids": np.full((3, DIM), np.nan, np.float32)},
     "words-too-few": {"words": np.array(["a", "b"])},
     "words-are-numbers": {"words": np.arange(3)},
+    "unknown-array": {"more": np.zeros(3)},
+    "nested": {"about": np.frombuffer(b"[" * 100_000, np.uint8)},
+    "beyond-squares": {"centroids": np.full((3, DIM), 3e38, np.float32)},
+    "infinite-thresholds": {"thresholds": np.full((2, 2, 3), -np.inf, np.float32)},
+    "infinite-means": {"means": np.full((2, DIM), np.nan, np.float32)},
+    "infinite-axes": {"means": np.zeros((2, DIM), np.float32), "axes": np.full((DIM, DIM), np.inf, np.float32)},
+    "infinite-origin": {"origin": np.full(DIM, np.inf, np.float32)},
     "thresholds-of-another-size": {"thresholds": np.zeros((2, 2, 2), np.float32)},
     "axes-of-another-size": {"means": np.zeros((2, DIM), np.float32), "axes": np.zeros((DIM, 1), np.float32)},
 }
@@ -295,6 +303,17 @@ def test_load_invalid_entries(tmp_path: Path, name: str) -> None:
     path = archive(tmp_path / "book.npz", **HOSTILE[name])
     with pytest.raises(BocError, match=r"book\.npz: .*boc build-codebook"):
         Codebook.load(path)
+
+
+@pytest.mark.parametrize("name", ["more", "centroids"])
+def test_load_claims_no_more_memory_than_its_bytes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "book.npz"
+    np.savez_compressed(path, about=about(), **{name: np.zeros((40_000_000, DIM), np.uint8)})  # type: ignore[arg-type]
+    tracemalloc.start()
+    with pytest.raises(BocError, match="not a codebook"):
+        Codebook.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 def test_load_damaged_file(tmp_path: Path) -> None:

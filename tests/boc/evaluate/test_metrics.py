@@ -22,7 +22,6 @@ from boc.evaluate.metrics import (
     evaluate,
     evaluate_ndcg,
     evaluate_recall,
-    exact_top_k,
     ndcg,
     owners_of,
     ranks,
@@ -214,26 +213,6 @@ def test_nan_relevance_counts_as_0() -> None:
     assert evaluate_ndcg(rows, np.arange(3), R, gain="linear").image_to_text == pytest.approx(2 / 3)  # over all
 
 
-@pytest.mark.slow
-@given(gallery=galleries(), k=st.integers(1, 6), block=st.integers(1, 4))
-def test_exact_top_k_equals_a_stable_sort(gallery: Gallery, k: int, block: int) -> None:
-    images, texts, _ = gallery
-    k = min(k, len(images))
-    rows, scores = exact_top_k(texts, images, k, block=block)
-    for row, score, full in zip(rows.tolist(), scores.tolist(), dots(texts, images), strict=True):
-        assert row == sorted(range(len(full)), key=lambda i: -full[i])[:k]
-        assert score == [full[i] for i in row]
-
-
-def test_exact_top_k_across_blocks() -> None:
-    rng = np.random.default_rng(0)
-    queries, items = (rng.standard_normal((n, 4)).astype(np.float32) for n in (BLOCK + 7, 500))
-    rows, scores = exact_top_k(queries, items, 10, block=64)
-    full = queries @ items.T
-    np.testing.assert_array_equal(rows, np.argsort(-full, axis=1, kind="stable")[:, :10])
-    np.testing.assert_allclose(scores, np.take_along_axis(full, rows, axis=1), rtol=1e-5, atol=1e-6)
-
-
 ROWS = np.eye(3, dtype=np.float32)
 
 
@@ -242,8 +221,6 @@ ROWS = np.eye(3, dtype=np.float32)
     [
         (lambda: evaluate(ROWS, ROWS, np.arange(3), 0), "fold must be between 1 and the number of pictures, 3; got 0"),
         (lambda: evaluate(ROWS, ROWS, np.arange(3), 4), "fold must be between 1 and the number of pictures, 3; got 4"),
-        (lambda: exact_top_k(ROWS, ROWS, 0), "k must be between 1 and the number of items, 3; got 0"),
-        (lambda: exact_top_k(ROWS, ROWS, 4), "k must be between 1 and the number of items, 3; got 4"),
         (lambda: ndcg(ROWS, ROWS, p=0), "p must be at least 1, got 0"),
         (lambda: evaluate_ndcg(ROWS, np.arange(3), ROWS[:, :2]), "for 3 captions and 2 pictures, there are 3 and 3"),
     ],

@@ -252,15 +252,3 @@ def test_copy_command_reports(at: str, tmp_path: Path) -> None:
     assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout
     assert "two: 40 pictures" in boc("copy", "photos", "two", "--at", at).stdout
     assert "copied onto itself" in boc("copy", "photos", "--at", at).stderr
-
-
-@pytest.mark.slow
-def test_tune_applies_its_choice_in_place(at: str) -> None:
-    tune = ("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5)
-    assert boc(*tune, "--target-recall", 0.6, "--apply").exit_code == 2
-    done = boc(*tune, "--apply")
-    assert done.exit_code == 0, done.output
-    code = done.stdout.partition('--code "')[2].partition('"')[0]
-    assert f'boc copy photos --code "{code}"' in done.stdout
-    assert code in boc("info", "photos", "--at", at).stdout
-    assert verify(plugins.backend(at).open("photos")).right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,7 @@ def test_parse_filter(text: str, expected: Filter) -> None:
     condition = parse_filter(text, TYPES)
     assert condition == expected
     assert type(condition.value) is type(expected.value)
-    assert check_filter(condition, TYPES) is condition
+    assert check_filter(condition, TYPES) == condition
 
 
 @pytest.mark.parametrize(
@@ -252,11 +253,28 @@ def test_bad_filter(text: str, words: list[str]) -> None:
         (Filter("x", "=", 1), "it has none"),
         (Filter("taken", "<", "2021-05-01T00:00:00", "2021-05-01T23:59:59"), "has no last value"),
         (Filter("tag", "=", "a", "b"), "of type keyword by '=' has no last value"),
+        (Filter("year", "=", 2**63), "a whole number of 64 bits"),
+        (Filter("sharpness", "<", math.inf), "a finite number"),
+        (Filter("sharpness", "<", math.nan), "a finite number"),
+        (Filter("sharpness", "<", 2**2000), "a finite number"),
+        (Filter("tag", "=", "a\0b"), "at most 32766 bytes"),
+        (Filter("tag", "=", "\ud800"), "at most 32766 bytes"),
+        (Filter("taken", ">", "zzz"), "ISO 8601"),
+        (Filter("taken", "=", ""), "ISO 8601"),
+        (Filter("taken", "=", "2020-01-01T00:00:00", "zzz"), "ISO 8601"),
+        (Filter("taken", ">", 2020), "ISO 8601"),
+        (Filter("tag", [], "a"), "does not compare by"),  # type: ignore[arg-type]
+        (Filter([], "=", "a"), "no metadata field"),  # type: ignore[arg-type]
     ],
 )
 def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -> None:
     with pytest.raises(BocError, match=words):
         check_filter(condition, {} if condition.field == "x" else TYPES)
+
+
+def test_dates_of_filters_made_in_python_are_moments_too() -> None:
+    for op in ("=", "!=", "<", "<=", ">", ">="):
+        assert check_filter(Filter("taken", op, "2021-05"), TYPES) == parse_filter(f"taken{op}2021-05", TYPES)
 
 
 def test_fields_beyond_the_declared_are_named() -> None:

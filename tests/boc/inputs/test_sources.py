@@ -240,10 +240,10 @@ def test_dangling_links_are_listed(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     assert items == {
         "a.jpg": f"{root}/a.jpg",
-        "lost.jpg": f"{root}/lost.jpg",
+        "lost.jpg": f"{root}/gone.jpg",
         "round.jpg": f"{root}/round.jpg",
         "there/b.png": f"{root}/there/b.png",
-        "linked.png": f"{root}/linked.png",
+        "linked.png": f"{root}/there/b.png",
     }
 
 
@@ -354,7 +354,7 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     finally:
         (tmp_path / "closed").chmod(0o700)
     assert [item.id for item in source.items] == ["a.png"]
-    assert source.closed == (f"{tmp_path.resolve()}/closed/",)
+    assert source.closed == ("closed/",)
 
 
 def test_listing_a_file_fails(tmp_path: Path) -> None:

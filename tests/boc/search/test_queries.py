@@ -87,13 +87,26 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
         ({"minus": ["snow"], "unlike": ["1.jpg"]}, "nothing to look for"),
         ({"text": " "}, "the sentence is empty"),
         ({"text": "a dog", "weight": 0}, "weights must be above 0, got 0"),
-        ({"text": "a dog", "unlike_weight": float("nan")}, "weights must be above 0, got 1 and nan"),
+        ({"text": "a dog", "unlike_weight": float("nan")}, "weights must be above 0, got 1.0 and nan"),
         ({"like": ["1.jpg"], "weight": float("inf")}, "a weight of inf"),
+        ({"text": 3}, "no part of a query: 'text' 3"),
+        ({"text": "\ud800"}, "a sentence must be words"),
+        ({"text": "a", "weight": "1"}, "weights must be above 0, got '1'"),
+        ({"text": "a", "minus": "snow"}, r"take lists, got 'snow'; write \['snow'\]"),
+        ({"like": "1.jpg"}, "take lists, got '1.jpg'"),
+        ({"images": 3}, "take lists, got 3"),
     ],
 )
 def test_query_errors(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(BocError, match=message):
         Query.of(**arguments)  # type: ignore[arg-type]
+
+
+def test_what_is_said_twice_counts_once(aligned: Searcher) -> None:
+    twice = Query.of("a dog", minus=["snow", "snow"], like=["003.png"] * 2, unlike=["4", "4"], images=["a", Path("a")])
+    assert twice == Query.of("a dog", minus=["snow"], like=["003.png"], unlike=["4"], images=["a"])
+    once = aligned.search_query(Query.of(like=["003.png"]), k=20)
+    assert aligned.search_query(Query.of(like=["003.png", "003.png"]), k=20) == once
 
 
 def test_rocchio_gives_each_kind_of_part_its_weight() -> None:

@@ -16,8 +16,9 @@ from scipy import sparse
 
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
+from boc.search.queries import Query
 from boc.search.searcher import Searcher
-from boc.types import Filter, Hit, Rescore, SearchRequest, Stages
+from boc.types import Embeddings, Filter, Hit, Rescore, SearchRequest, Stages
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc
 from tests.oracles import assert_canonical, term_matrices
@@ -79,6 +80,44 @@ def test_a_ranking_has_the_ids_and_scores_of_the_hits(
         assert scores[i].tolist() == [*(hit.score for hit in hits), *[-np.inf] * rest]
 
 
+REAL = ("e", "f", "d", "g", ">f4", ">f8", "b", "h", "i", "q", "B", ">u2", "I", "Q", "?")
+OTHERS = ("F", "D", "O", "U4", "S4", "M8[s]", "m8[s]")
+ENTRIES: dict[str, Callable[[Searcher, Embeddings], Any]] = {
+    "search_vectors": lambda s, rows: [hit.id for hit in s.search_vectors(rows, k=5)[0]],
+    "rank_vectors": lambda s, rows: s.rank_vectors(rows, k=5)[0][0].tolist(),
+    "search_query": lambda s, rows: [hit.id for hit in s.search_query(Query.of("a"), encoded=[rows], k=5)],
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("dtype", [*REAL, *OTHERS])
+def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, dtype: str) -> None:
+    row = np.eye(1, 16, dtype=np.float32)
+    if dtype in OTHERS:
+        with pytest.raises(BocError, match="; give real numbers"):
+            ENTRIES[entry](searcher, Embeddings("text", row.astype(int).astype(dtype)))
+    else:
+        typed = ENTRIES[entry](searcher, Embeddings("text", row.astype(dtype)))
+        assert typed == ENTRIES[entry](searcher, Embeddings("text", row))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (np.full((1, 16), np.nan), "row 0 of the queries holds NaN"),
+        (np.append(np.zeros((1, 15)), -np.inf)[None], "row 0 of the queries holds NaN"),
+        (np.full((1, 16), 3e38, np.float32), "too large for float32"),
+        (np.full((1, 16), 1e300), "too large for float32"),
+        (np.ones((1, 15)), r"queries of shape \(1, 15\); give rows of 16"),
+        (np.ones((1, 0)), "give rows of 16"),
+    ],
+)
+def test_queries_that_are_no_vectors_are_refused(searcher: Searcher, entry: str, row: Any, said: str) -> None:
+    with pytest.raises(BocError, match=said):
+        ENTRIES[entry](searcher, Embeddings("text", row))
+
+
 def test_no_queries_have_no_hits(searcher: Searcher) -> None:
     none = searcher.encoder.encode_texts(["a"]).take([])
     ids, scores = searcher.rank_vectors(none, k=3)
@@ -118,6 +157,12 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
         (lambda s: s.search_words("a dog"), "search_words takes a list"),
         (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be boc.Embeddings, got ndarray; write Embeddings"),
         (lambda s: s.search("a", find="video"), "find must be image or text"),
+        (lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"), "1 texts for 2 queries"),
+        (lambda s: s.search_query(Query.of("a"), encoded=[]), "encoded must be Embeddings of one row for each of 1"),
+        (lambda s: s.rank_vectors(s.encoder.encode_texts("a"), threads="2"), "threads must be at least 1, got '2'"),
+        (lambda s: Embeddings("texts", np.ones((1, 3))), "a modality is image or text, got 'texts'"),
+        (lambda s: Embeddings("text", [[1.0]]), r"vectors must be an array \(n, d\)"),
+        (lambda s: Embeddings("text", np.ones(3)), r"vectors must be an array \(n, d\), got \(3,\)"),
     ],
 )
 def test_wrong_calls_are_told_the_right_form(searcher: Searcher, call: Callable[[Any], object], message: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from boc.search.searcher import Searcher
 from boc.types import FOR_PROGRAMS, Item
@@ -118,9 +120,12 @@ def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher:
 
 def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.jpg"
-    path.write_bytes(b"12345")
+    Image.new("L", (9, 9)).save(path)
+    os.utime(path, (-1, -1))  # before the first date of a ZIP
+    sent = b"".join(archive.stream([(Item("a", "image", str(path), "a"), "a.jpg")]))
+    assert zipfile.ZipFile(io.BytesIO(sent)).namelist() == ["a.jpg"]
     ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]
-    found = archive.files([Item(id, "image", str(path), id) for id in ids])
+    found = archive.named([Item(id, "image", str(path), id) for id in ids])
     names = [name for _, name in found]
     assert len({name.lower() for name in names}) == len(ids)
     assert "a/b.jpg" in names
@@ -129,8 +134,8 @@ def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not set(name) & set("\\:")
         assert ".." not in name.split("/")
         assert name.lower().endswith(".jpg")
-    monkeypatch.setattr(archive, "BYTES", 9)
-    with pytest.raises(ProblemError, match="limit is 9; choose fewer"):
-        archive.files([Item(id, "image", str(path), id) for id in "ab"])
+    monkeypatch.setattr(archive, "BYTES", 999)
+    with pytest.raises(ProblemError, match="limit is 999; choose fewer"):
+        archive.named([Item(id, "image", str(path), id) for id in "abcd"])
     with pytest.raises(ProblemError, match=r"gone.jpg: cannot be read"):
-        archive.files([Item("a", "image", str(tmp_path / "gone.jpg"), "a")])
+        archive.named([Item("a", "image", str(tmp_path / "gone.jpg"), "a")])

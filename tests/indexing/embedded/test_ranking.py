@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
-from boc.errors import ManifestError
+from boc.errors import BocError, ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode
@@ -235,8 +235,26 @@ def test_shortlist_reads_a_twentieth_and_five_per_hit(depth: int, k: int) -> Non
 def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
     rows = make_clusters(2, 3)
     rows[1, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        searcher.search_vectors(Embeddings("image", rows))
+    for search in (searcher.search_vectors, searcher.rank_vectors):
+        with pytest.raises(BocError, match="row 1 of the queries holds NaN"):
+            search(Embeddings("image", rows))
+        with pytest.raises(BocError, match="give rows of 24"):
+            search(Embeddings("image", rows[:, 1:]))
+
+
+@pytest.mark.parametrize(
+    "kind", ["f8", "f2", ">f4", ">f8", "g", "i8", "u1", "?", "c8", "c16", "O", "U3", "S3", "M8[s]"]
+)
+def test_queries_of_any_real_type(searcher: Searcher, kind: str) -> None:
+    """Are converted; others are refused, and the index is not called damaged."""
+    query = (make_clusters(2, 3) > 0).astype(kind)
+    for search in (searcher.search_vectors, searcher.rank_vectors):
+        if np.dtype(kind).kind in "fiub":
+            expected = search(Embeddings("image", query.astype(np.float32)), k=5)
+            assert str(search(Embeddings("image", query), k=5)) == str(expected)
+        else:
+            with pytest.raises(BocError, match="give real numbers"):
+                search(Embeddings("image", query), k=5)
 
 
 def test_damaged_lists_are_told(tmp_path: Path) -> None:
@@ -261,7 +279,7 @@ def test_a_search_without_budgets_has_all_hits(
     index = searcher.index
     assert isinstance(index, EmbeddedIndex)
     filters = parse_filters(colour or (), index.manifest.fields)
-    masks = masks_of(index._parts, index.manifest.fields, find, filters)
+    masks = masks_of(index._parts, find, filters)
     passing = {i.id for i in index.items() if i.modality == find and all(holds(f, i.fields) for f in filters)}
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}

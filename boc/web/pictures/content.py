@@ -1,0 +1,90 @@
+"""The file of a picture, opened for a route: what was looked at is what is decoded or sent."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from boc.errors import ImageError
+from boc.inputs.images import check_file, check_pixels, decoding, open_image
+from boc.paths import system_path
+from boc.types import Item
+from boc.web.http.logs import FAULTS
+
+LARGEST = 1_000_000_000  # bytes of a file
+CHUNK = 1 << 18  # bytes read at a time
+FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+
+_log = logging.getLogger(FAULTS)
+
+
+@dataclass(frozen=True)
+class Content:
+    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file, wherever its name
+    leads meanwhile."""
+
+    file: BinaryIO
+    name: str
+    status: os.stat_result
+    kind: str
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, as many as it had when it was opened."""
+        self.file.seek(0)
+        for position in range(0, self.status.st_size, CHUNK):
+            yield self.file.read(min(CHUNK, self.status.st_size - position))
+
+    @property
+    def path(self) -> Path:
+        return Path(f"/dev/fd/{self.file.fileno()}")
+
+
+@contextmanager
+def open_content(item: Item) -> Iterator[Content]:
+    """Open the file of a picture. Every route that reads one does so here.
+
+    An index says how its pictures are called, may be from a stranger, and files change. So this raises ImageError,
+    which names no folder, for a file that is missing, no regular file, no picture of a known format, or too large, and
+    for a link that leads out of the folder that was indexed. What is refused is logged, without its name.
+    """
+    name = Path(item.content).name.encode(errors="replace").decode()
+    with ExitStack() as stack:
+        try:
+            with decoding(name):
+                file = stack.enter_context(open(item.path, "rb", opener=lambda *_: _open(item)))
+                status = check_file(file, name, LARGEST)
+                with open_image(file, name) as image:
+                    check_pixels(image, name)
+                    kind = str(image.format)
+        except ImageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                _log.warning("a picture was refused%s", str(error).removeprefix(name))
+            raise
+        yield Content(file, name, status, kind)
+
+
+def _open(item: Item) -> int:
+    """Return a descriptor of the file of a picture, which is in the folder that was indexed.
+
+    That is the path before the id, or the folder of the file if it does not end with the id. Each folder on the way is
+    opened in the one before, so that none can become a link meanwhile.
+    """
+    path, root = item.path, item.content.removesuffix(f"/{item.id}")
+    folder = path.parent if root == item.content else system_path(root) or "/"
+    real = Path(os.path.realpath(path))
+    if ".." in path.parts or Path(os.path.realpath(folder)) not in real.parents:
+        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again")
+    at = os.open(real.anchor, FOLDER)
+    for step, part in enumerate(real.parts[1:], 2):
+        flags = FOLDER if step < len(real.parts) else os.O_NONBLOCK
+        try:
+            inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
+        finally:
+            os.close(at)
+        at = inner
+    return at

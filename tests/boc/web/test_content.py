@@ -1,0 +1,138 @@
+"""Only pictures of the folder that was indexed leave the server, by whatever route, whatever an index calls one."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import pytest
+from PIL import Image
+
+from boc.search.searcher import Searcher
+from boc.types import Item
+from tests.boc.web.test_api import client_of
+from tests.helpers import run
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+
+from boc.web.http.logs import FAULTS
+from boc.web.pictures import archive
+from boc.web.pictures.content import open_content
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
+
+SECRET = b"root:x:0:0 a line that nobody may read"
+
+
+def link(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+def folder_link(path: Path) -> None:
+    """The folder of the picture is a link to one with a picture of the same name."""
+    path.parent.rmdir()
+    path.parent.symlink_to("../private")
+
+
+REPLACED: dict[str, Callable[[Path], Any]] = {
+    "secret.png": lambda path: path.write_bytes(SECRET),
+    "link.png": link("../private/secret"),
+    "other.png": link("../private/picture.png"),
+    "zero.png": link("/dev/zero"),
+    "round.png": link("round.png"),
+    "pipe.png": os.mkfifo,
+    "folder.png": os.mkdir,
+    "gone.png": lambda _: None,
+    "empty.png": lambda path: path.touch(),
+    "large.png": lambda path: Image.new("1", (20_000, 5_001)).save(path),
+    "in/a.png": folder_link,
+}
+"""What happens to pictures after they were indexed."""
+FORGED = ("/etc/passwd", "/dev/zero", "{}/private/secret", "{}/p/../private/picture.png", "")
+"""What a feature file from a stranger calls its pictures."""
+
+
+@pytest.fixture(scope="module")
+def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library p, whose pictures were replaced, a folder private beside it, and the server's index of p."""
+    home = tmp_path_factory.mktemp("content")
+    forged = [f"forged{number}.png" for number in range(len(FORGED))]
+    for name in (*REPLACED, *forged, "good.png"):
+        path = home / "p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (30, 30), "teal").save(path)
+    (home / "private").mkdir()
+    (home / "private" / "secret").write_bytes(SECRET)
+    for name in ("picture.png", "a.png"):
+        Image.new("RGB", (30, 30), "red").save(home / "private" / name)
+    (home / "p" / "linked.png").symlink_to("../private/picture.png")  # the user's own: content is where it led
+    run("extract", home / "p", "-o", home / "f.h5", "--encoder", f"tern:{library / 'model'}")
+    with h5py.File(home / "f.h5", "r+") as file:
+        ids = file["image/ids"].asstr()[:].tolist()
+        for name, called in zip(forged, FORGED, strict=True):
+            file["image/content"][ids.index(name)] = called.format(home)
+    run("index", "photos", home / "f.h5", "--at", f"file:{home / 'index'}")
+    for name, replace in REPLACED.items():
+        (home / "p" / name).unlink()
+        replace(home / "p" / name)
+    return home
+
+
+@pytest.fixture
+def client(home: Path, tmp_path: Path) -> TestClient:
+    return client_of(Searcher.open("photos", f"file:{home / 'index'}", device="cpu"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("id", [*REPLACED, *(f"forged{number}.png" for number in range(len(FORGED)))])
+def test_what_is_no_picture_of_the_library_is_refused(
+    client: TestClient, home: Path, id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, FAULTS):
+        answers = [client.get(f"/api/thumb/{id}"), client.post("/api/zip", json={"ids": ["good.png", id]})]
+    for answer in answers:
+        assert answer.status_code == 404, answer.text
+        assert str(home) not in answer.text
+    assert client.get(f"/api/explain/{id}", params={"q": "teal"}).json()["missing"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (0 if id == "gone.png" else 3)
+    for line in lines:
+        assert line.startswith("a picture was refused: ")
+        assert Path(id).name not in line
+        assert "root:" not in line
+
+
+def test_pictures_of_the_library_are_sent(client: TestClient, home: Path) -> None:
+    answer = client.post("/api/zip", json={"ids": ["good.png", "linked.png"]})
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as sent:
+        for name in ("good.png", "linked.png"):
+            assert sent.read(name) == (home / "p" / name).read_bytes()
+            assert client.get(f"/api/thumb/{name}").status_code == 200
+
+
+def test_a_picture_replaced_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("L", (20, 20)).save(path)
+    before = path.read_bytes()
+    with open_content(Item("a.png", "image", str(path))) as picture:
+        path.unlink()
+        path.symlink_to("/etc/passwd")
+        assert picture.path.read_bytes() == before
+
+
+def test_an_archive_leaves_out_what_was_replaced_after_it_began(tmp_path: Path) -> None:
+    items = [Item(name, "image", str(tmp_path / name)) for name in ("a.png", "b.png")]
+    for item in items:
+        Image.new("L", (20, 20)).save(item.content)
+    chunks = archive.stream([(item, item.id) for item in items])
+    begin = next(chunks)
+    Path(items[1].content).unlink()
+    Path(items[1].content).symlink_to("/etc/passwd")
+    with zipfile.ZipFile(io.BytesIO(begin + b"".join(chunks))) as sent:
+        assert sent.namelist() == ["a.png"]
