@@ -35,7 +35,7 @@ MAY = {
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.types", "boc.manifest", "boc.models"},
-    "boc.labels": {"boc", "boc.errors", "boc.types", "boc.plugins"},
+    "boc.labels": {"boc", "boc.errors", "boc.foreign", "boc.types", "boc.plugins"},
     "boc.topk": {"boc"},
     "boc.vectors": {"boc", "boc.errors"},
     "boc.prefetch": {"boc"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from functools import partial
@@ -244,8 +244,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
     distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
+    unknown = dict.fromkeys(_unknown(index, distinct))
     known = [key for key in distinct if key not in unknown]
+    for key in list(unknown):
+        with suppress(KeyError):
+            known.append(plugins.find_item(index, key).id)
+            del unknown[key]
+    known = list(dict.fromkeys(known))
     if known:
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):
