@@ -1,9 +1,10 @@
-"""Reads JSON and arrays that anybody may have written: nesting, names and sizes are bounded before they cost memory."""
+"""Values from bytes that others may have made: nothing is reserved or followed that the bytes do not hold."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
+import math
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
@@ -12,31 +13,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+DEEPEST = 32  # lists and objects in each other
+LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON as ``json.loads`` does. ValueError for other text, and for what is nested too deeply."""
+    """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python gives up on it later."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("lists and objects are nested too deeply") from None
+    level = [value]
+    for _ in range(DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        if not inner:
+            return value
+        level = [each for some in inner for each in some]
+    raise ValueError(f"lists and objects are nested more than {DEEPEST} deep")
 
 
-def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read an uncompressed ``.npz`` archive of arrays, some of ``names``.
+def read_npy(data: bytes) -> NDArray[Any]:
+    """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits them exactly."""
+    file = io.BytesIO(data)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in header:
+        raise ValueError(f"an array of format {version}")
+    shape, by_columns, dtype = header[version](file)
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
+    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
+    return flat.reshape(shape, order="F" if by_columns else "C")
 
-    ValueError for other names, one name twice, pickles, and an archive that claims to hold more bytes than it has:
-    compressed zeros would fill the memory. What else it raises for damage: OSError, EOFError, LookupError,
-    MemoryError, NotImplementedError, zipfile.BadZipFile.
-    """
-    with path.open("rb") as handle, zipfile.ZipFile(handle) as archive:
-        entries = archive.infolist()
-        known = {entry.filename.removesuffix(".npy"): entry for entry in entries}
-        if len(known) < len(entries) or not known.keys() <= set(names):
+
+def read_archive(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an archive that claims
+    more bytes than its file has: packed zeros would fill the memory. For damage also what ``zipfile`` raises."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        known = {member.filename.removesuffix(".npy"): member for member in members}
+        if len(known) < len(members) or not known.keys() <= set(names):
             raise ValueError("arrays of other names")
-        if sum(entry.file_size for entry in entries) > os.fstat(handle.fileno()).st_size:
+        if sum(member.file_size for member in members) > path.stat().st_size:
             raise ValueError("larger than its file")
-        arrays = {}
-        for name, entry in known.items():
-            with archive.open(entry) as member:
-                arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
-        return arrays
+        return {name: read_npy(archive.read(member)) for name, member in known.items()}
+
+
+def are_moderate(array: NDArray[Any]) -> bool:
+    """Return whether the numbers of an array are finite and not too large to be multiplied."""
+    return array.dtype.kind in "bSU" or float(np.abs(array).max(initial=0)) <= LARGEST

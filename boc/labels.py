@@ -179,7 +179,7 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
     if not packed.size:
         return []
     try:
-        rows = parse_json(packed.tobytes().decode("utf-8"))
+        rows = parse_json(packed.tobytes())
         return [
             Label(
                 tuple(row["words"]),

@@ -55,7 +55,14 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         and all(sound(value[name]) for name, sound in _ENCODER.items())
     ),
     "codec": lambda value: (
-        isinstance(value, dict) and isinstance(value.get("steps"), list) and _is_count(value.get("n_terms"))
+        isinstance(value, dict)
+        and _is_count(value.get("n_terms"))
+        and isinstance(value.get("steps"), list)
+        and all(
+            isinstance(step, dict)
+            and {name: type(each) for name, each in step.items()} == {"name": str, "params": dict}
+            for step in value["steps"]
+        )
     ),
     "arrays": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
     "vector_dtype": lambda value: value in ("int8", "float16", "float32", "float64"),

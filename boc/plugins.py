@@ -66,7 +66,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, ``join_processes``, checks."""
+    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, checks."""
     return _module("encoders.training", "train")
 
 

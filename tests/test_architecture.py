@@ -19,8 +19,8 @@ TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transfo
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
 CORE = (
-    "errors", "atomic_files", "models", "names", "outputs", "paths", "types", "manifest", "plugins", "topk", "vectors",
-    "labels", "foreign",
+    "errors", "atomic_files", "foreign", "models", "names", "outputs", "paths", "types", "manifest", "plugins", "topk",
+    "vectors", "labels",
 )  # fmt: skip
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
 MAY = {
@@ -30,10 +30,10 @@ MAY = {
     "boc.names": {"boc"},
     "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.paths": {"boc"},
-    "boc.foreign": {"boc"},
     "boc.types": {"boc", "boc.errors", "boc.names", "boc.paths"},
+    "boc.foreign": {"boc"},
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
-    "boc.models": {"boc", "boc.errors", "boc.atomic_files"},
+    "boc.models": {"boc", "boc.errors", "boc.foreign", "boc.atomic_files"},
     "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.types", "boc.manifest", "boc.models"},
     "boc.labels": {"boc", "boc.errors", "boc.foreign", "boc.types", "boc.plugins"},
     "boc.topk": {"boc"},

@@ -84,7 +84,7 @@ def plain(text: object) -> str:
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, of the standard input for -, without spaces around. BocError if it holds none."""
+    """Return the lines of a file, of the standard input for -. BocError if it holds none."""
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:

@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
-from boc.errors import BocError, check_system
-from boc.foreign import parse_json, read_arrays
+from boc.errors import BocError, ManifestError, check_system
+from boc.foreign import are_moderate, parse_json, read_archive
 from boc.labels import unpack_labels
 from boc.types import Identity
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 2
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
-LARGEST = 1e15  # of a value
 SPREAD = "spread"  # an entry of format 1 that nothing reads
 
 
@@ -88,14 +87,14 @@ class Codebook:
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
-            arrays = read_arrays(Path(path), ("about", *ARRAYS))
+            arrays = read_archive(Path(path), ("about", *ARRAYS))
             about = parse_json(arrays["about"].tobytes())
             if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, MemoryError,
-                NotImplementedError, zipfile.BadZipFile) as error:  # fmt: skip
+                RuntimeError, zipfile.BadZipFile) as error:  # fmt: skip
             check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
@@ -145,27 +144,25 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
             arrays.get("means"),
             arrays.get("axes"),
         )
-    except (LookupError, TypeError, ValueError) as error:
+        n_labels = 0 if labels is None else len(unpack_labels(labels))
+    except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
     centroids, rows = codebook.centroids, len(codebook.centroids)
     thresholds, means, axes, dim = codebook.thresholds, codebook.means, codebook.axes, codebook.identity.dim
     sound = (
         set(about) == names
+        and [*map(type, asdict(codebook.identity).values())] == [str, str, int]
         and centroids.dtype == np.float32
         and rows > 0
         and centroids.shape == (rows, dim)
+        and all(map(are_moderate, arrays.values()))
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
         and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
         and (means is None or (means.dtype == np.float32 and means.shape == (2, dim)))
         and (axes is None or (means is not None and axes.dtype == np.float32 and axes.shape == (dim, dim)))
-        and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
+        and (labels is None or (labels.dtype == np.uint8 and n_labels == rows))
     )
-    if not sound or not all(map(_in_range, (centroids, origin, thresholds, means, axes))):
+    if not sound:
         raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")
     return codebook
-
-
-def _in_range(values: NDArray[np.float32] | None) -> bool:
-    """Return whether all values are numbers whose squares float32 can add up."""
-    return values is None or bool((np.abs(values) < LARGEST).all())

@@ -19,7 +19,8 @@ from boc.codecs.learned import LearnedTerms
 from boc.codecs.signed import Center, CReLU, RandomRotation, ShiftedCReLU
 from boc.codecs.words import WordTerms
 from boc.errors import BocError
-from boc.types import Embeddings, Modality, QueryCode, Ragged, TermMatrix
+from boc.foreign import are_moderate
+from boc.types import MODALITIES, Embeddings, Modality, QueryCode, Ragged, TermMatrix
 from boc.vectors import are_plain
 
 REMADE = "make the index again with another code"
@@ -156,10 +157,8 @@ class SurrogateCodec:
         version does not have, a missing array, or a damaged config."""
         try:
             return cls._restore(config, arrays)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise BocError(
-                f"the code of the index is damaged ({type(error).__name__}); make the index again"
-            ) from error
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise BocError(f"the code of the index is damaged ({error or type(error).__name__}); {REMADE}") from error
 
     @classmethod
     def _restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
@@ -175,8 +174,21 @@ class SurrogateCodec:
                 if f"{i}.{name}" not in arrays:
                     raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index again")
                 setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slicing a memory map is slower
+        odd = next((name for name, array in arrays.items() if not are_moderate(array)), None)
+        if odd is not None:
+            raise ValueError(f"the numbers of its array {odd} are infinite, none at all, or too large")
         codec.n_terms = int(config["n_terms"])
+        codec._try()
         return codec
+
+    def _try(self) -> None:
+        """Encode a vector. ValueError or the like for steps and arrays that do not fit each other."""
+        row = np.ones((1, self.steps[0].n_features_in_), np.float32)
+        sets = Ragged(row, np.array([0, 1])) if self.reads_concepts else None
+        for modality in MODALITIES:
+            terms = self._encode(Embeddings(modality, row, sets), "encode_queries")
+            if terms.shape != (1, self.n_terms):
+                raise ValueError(f"it makes {terms.shape[1]} terms of {self.n_terms}")
 
     def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:

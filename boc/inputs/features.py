@@ -218,7 +218,7 @@ class FeatureFile:
     def code_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the code of a copied index. FeatureFileError if they are not those of its manifest."""
         with _damage(self.path):
-            arrays = stored_terms.read_arrays(self._file)
+            arrays = stored_terms.read_arrays(self._file, self.manifest.arrays if self.manifest else {})
         if self.manifest is None or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays:
             raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; copy the index again")
         return arrays

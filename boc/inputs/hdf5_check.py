@@ -27,7 +27,11 @@ HEADER = 16  # bytes before the strings of a heap, and before each of them
 
 def check_layout(path: Path, file: h5py.File) -> None:
     """FeatureFileError unless groups and arrays are those of a feature file, in this file, and fit each other."""
-    arrays = dict(_arrays(path, file, ""))
+    arrays, size = dict(_arrays(path, file, "")), path.stat().st_size
+    texts = [data for data in arrays.values() if _is_text(data)]
+    held = sum(data.id.get_storage_size() for data in arrays.values()) + sum(_characters(path, data) for data in texts)
+    if held > size:  # several places of the same bytes: a small file could become any size
+        raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}; {REMAKE} again")
     _expect(path, "failed" in arrays and arrays["failed"].ndim == 2 and _is_text(arrays["failed"]), "failed", "pairs")
     for modality in MODALITIES:
         if modality in file:
@@ -122,6 +126,14 @@ def _rows(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int
 def _is_text(data: h5py.Dataset) -> bool:
     kind = h5py.check_string_dtype(data.dtype)
     return kind is not None and kind.length is None
+
+
+def _characters(path: Path, data: h5py.Dataset) -> int:
+    """Return the bytes of the strings that an array refers to: each by its length, and its place in a heap."""
+    if not data.size:
+        return 0
+    references = np.memmap(path, "<u4,<u8,<u4", "r", _offset(data), data.size)
+    return int(references["f0"].sum(dtype=np.int64))
 
 
 def _expect(path: Path, good: bool, name: str, rule: str) -> None:

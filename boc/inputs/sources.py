@@ -197,8 +197,8 @@ class Listing:
     """
 
     files: list[str] = field(default_factory=list)
-    unwanted: list[str] = field(default_factory=list)
     linked: set[str] = field(default_factory=set)
+    unwanted: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
@@ -266,13 +266,10 @@ def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Sourc
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
     names = [name for name in inside.files if _suffix(name) in read]
-    root = path_text(os.path.realpath(folder)).rstrip("/")
-    items = []
-    for name in names:
-        text = path_text(name)
-        # A link may be led elsewhere later.
-        path = path_text(os.path.realpath(folder / name)) if name in inside.linked else f"{root}/{text}"
-        items.append(Item(begin + text, "image", path, begin + text))
+    root = str(folder.resolve()).rstrip("/")
+    paths = {name: os.path.realpath(f"{root}/{name}") for name in inside.linked}  # a link may be led elsewhere later
+    texts = [(path_text(name), path_text(paths.get(name, f"{root}/{name}"))) for name in names]
+    items = [Item(begin + text, "image", path, begin + text) for text, path in texts]
     return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))
 
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import FeatureFileError
+from boc.foreign import read_npy
 from boc.types import Ragged, StoredConcepts, TermMatrix
 
 NAMES = ("starts", "columns", "values")
@@ -74,10 +75,10 @@ def write_arrays(file: h5py.File, arrays: Mapping[str, NDArray[Any]]) -> None:
         file.create_dataset(f"code/{name}", data=np.frombuffer(buffer.getvalue(), np.uint8))
 
 
-def read_arrays(file: h5py.File) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the code."""
+def read_arrays(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of these ``names`` of the code, as far as they are there."""
     group = file.get("code", {})
-    return {name: np.load(io.BytesIO(group[name][:].tobytes()), allow_pickle=False) for name in group}
+    return {name: read_npy(group[name][:].tobytes()) for name in names if name in group}
 
 
 def concepts_of(sets: Ragged, scales: NDArray[np.float32] | None) -> StoredConcepts:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from boc.atomic_files import feed, sha256, write_text
 from boc.errors import BocError
-from boc.foreign import parse_json
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,9 @@ def weights(folder: Path) -> list[str]:
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None or not first.endswith(".index.json"):
         return [] if first is None else [first]
-    index = parse_json((folder / first).read_text(encoding="utf-8"))
+    from boc.foreign import parse_json
+
+    index = parse_json((folder / first).read_bytes())
     return [first, *sorted(set(index["weight_map"].values()))]
 
 
@@ -163,9 +164,11 @@ def models() -> Iterator[Model]:
 
 def read(folder: Path) -> Model | None:
     """Return the model in ``folder``, None without a record. BocError for a damaged record or one of another format."""
+    from boc.foreign import parse_json
+
     path = folder / RECORD
     try:
-        record = parse_json(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_bytes())
         if record.pop("format") != FORMAT:
             raise ValueError("another format")
         return Model(**record, folder=folder)

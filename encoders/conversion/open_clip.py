@@ -51,7 +51,7 @@ UNUSED = {"attn_mask"}  # made again by either library
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     """Return the network, the tokenizer and the image processor. ValueError for another architecture."""
-    config = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
+    config = parse_json((folder / CONFIG).read_bytes())
     network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use

@@ -115,7 +115,7 @@ def _files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _config(folder: Path) -> Any:
     """Return the configuration, without pretrained parts that would be downloaded separately."""
-    stored = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+    stored = parse_json((folder / "config.json").read_bytes())
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
         raise ValueError(f"its backbone {backbone!r} is described elsewhere; save the model with a newer transformers")

@@ -56,7 +56,7 @@ def karpathy_places(path: Path) -> dict[str, str]:
     ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it. EncoderError if it is no
     such file."""
     try:
-        images = parse_json(path.read_text(encoding="utf-8"))["images"]
+        images = parse_json(path.read_bytes())["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else type(error).__name__

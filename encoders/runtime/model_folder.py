@@ -122,7 +122,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "or say where it is now: --encoder KIND:FOLDER"
         )
     try:
-        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error

@@ -73,7 +73,7 @@ class Commit:
 def read(path: Path) -> Commit:
     """Read a commit. ManifestError if it is damaged, or of a newer format."""
     try:
-        raw = parse_json(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_bytes())
         manifest = Manifest.from_dict(raw["manifest"], where=str(path))
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
         if set(manifest.items) != set(MODALITIES):
@@ -261,7 +261,7 @@ def stamp(path: Path) -> list[int]:
 
 def _read_checks(home: Path) -> dict[str, list[int]]:
     try:
-        known = parse_json((home / CHECKED).read_text(encoding="utf-8"))
+        known = parse_json((home / CHECKED).read_bytes())
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

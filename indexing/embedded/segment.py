@@ -181,7 +181,10 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     def map_array(name: str) -> NDArray[Any]:
         return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
 
-    n = len(map_array("modality"))
+    modality = map_array("modality")
+    if modality.dtype != np.uint8 or modality.ndim != 1 or modality.max(initial=0) >= len(MODALITIES):
+        raise ManifestError(f"{folder / 'modality.npy'}: damaged (no list of modalities); {DAMAGED}")
+    n = len(modality)
     try:
         postings = Postings(
             map_array("starts"), map_array("rows"), map_array("frequencies"), n, manifest.codec["n_terms"]
@@ -200,7 +203,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     searched = TextIndex(words, n) if words.exists() else None
     coded = (folder / "compact.npy").exists()
     compact = CompactRows(map_array("compact"), map_array("compact_scales")) if coded else None
-    return Segment(postings, map_array("vectors"), concepts, map_array("modality"), texts, searched, compact)
+    return Segment(postings, map_array("vectors"), concepts, modality, texts, searched, compact)
 
 
 def write(folder: Path, segment: Segment, types: Mapping[str, FieldType], code: CompactCode | None = None) -> Files:

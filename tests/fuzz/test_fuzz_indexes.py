@@ -25,7 +25,8 @@ from tests.indexing.embedded.test_corruption import DAMAGES, ask_all, damage, fi
 from tests.indexing.embedded.test_crash import start, tell
 from tests.indexing.embedded.test_model_based import NAME, small_segments
 
-ODD: tuple[Any, ...] = (None, True, -1, 0, 1, 10**12, 1.5, "", "x", "../x", [], {}, [1], {"a": 1})
+NESTED = tuple(json.loads("[" * depth + "]" * depth) for depth in (20, 400))
+ODD: tuple[Any, ...] = (None, True, -1, 0, 1, 10**12, 1.5, "", "x", "../x", [], {}, [1], {"a": 1}, *NESTED)
 
 
 def forge(home: Path, rng: random.Random) -> str:

@@ -197,7 +197,7 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        lines = options.read_lines(str(path), f"--queries {path}", "sentence")
+        lines = [line.strip() for line in options.read_lines(str(path), f"--queries {path}", "sentences")]
         return _by_lines(searcher, lines, search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")

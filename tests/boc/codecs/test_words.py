@@ -177,7 +177,7 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     searcher = Searcher.open("photos", at)
     with pytest.raises(BocError, match="leave out rerank, mmr"):
         searcher.search_words(["box"], rerank="dot", mmr=0.5)
-    with pytest.raises(BocError, match="a sentence must be words"):
+    with pytest.raises(BocError, match="the sentence is empty"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(z=0).fit(gaussian(4, 0))

@@ -219,3 +219,23 @@ def test_damaged_bytes_terminate(sound: Path, tmp_path: Path, first: int, length
     assert done.returncode == 0, done.stdout[-200:] + done.stderr[-2000:]
     assert "refused" in done.stdout
     assert done.stdout.split()[-1] != "0" or length < 3
+
+
+def test_a_small_file_stays_small_in_memory(sound: Path, tmp_path: Path) -> None:
+    """Strings and arrays are not found in several places."""
+    strings, arrays = tmp_path / "strings.h5", tmp_path / "arrays.h5"
+    for path in (strings, arrays):
+        shutil.copy(sound, path)
+    with h5py.File(strings, "r+") as file:
+        file["image/content"][0] = "x" * 30_000
+        place = file["image/content"].id.get_offset()
+    drain(strings)
+    references = np.memmap(strings, "V16", "r+", place, COUNT)
+    references[:] = references[0]
+    references.flush()
+    with h5py.File(arrays, "r+") as file:
+        for number in range(100):
+            file[f"image/dense/{number}"] = file["image/dense/vectors"]
+    for path in (strings, arrays):
+        with pytest.raises(FeatureFileError, match=r"its arrays have [0-9,]+ bytes, the file"):
+            drain(path)
