@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from functools import partial
@@ -115,8 +115,8 @@ def build_index(
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     exclude : sequence of str, optional
-        Names of files and folders that folders of pictures are read without, such as "raw" or "copy-?.jpg", also by
-        later syncs; besides those that begin with a dot, and thumbnails and trash.
+        Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without, also by later syncs;
+        besides those that begin with a dot, and thumbnails and trash.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False
@@ -244,8 +244,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
     distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
+    unknown = dict.fromkeys(_unknown(index, distinct))
     known = [key for key in distinct if key not in unknown]
+    for key in list(unknown):
+        with suppress(KeyError):
+            known.append(plugins.find_item(index, key).id)
+            del unknown[key]
+    known = list(dict.fromkeys(known))
     if known:
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):
