@@ -16,13 +16,13 @@ import numpy as np
 
 from boc import models, plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.encode import encoded
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
-from boc.indexes.shared_terms import warn_of_few
+from boc.indexes.shared_terms import term_faults
 from boc.indexes.stored import stored_manifest
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
@@ -188,7 +188,8 @@ def build_index(
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         if published and not same:
-            warn_of_few(name, backend.open(name))
+            for fault in term_faults(backend.open(name)):
+                note(f"{name}: {fault}")
         if published:
             loaded = backend.open(name).manifest
             if loaded.recall and "items" not in loaded.recall:

@@ -157,7 +157,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise _no_value(name, kind, each)
-    return condition
+    return replace(condition, value=0.0) if kind == "float" and value == 0 else condition  # Lucene tells it from -0.0
 
 
 def _no_value(name: str, kind: FieldType, value: object) -> BocError:
@@ -301,7 +301,7 @@ def _parse_value(text: str, kind: FieldType) -> Value:
     if kind == "float":
         if "_" in text or not math.isfinite(float(text)):
             raise ValueError
-        return float(text)
+        return float(text) + 0.0  # -0.0 becomes 0.0
     if kind == "boolean":
         if text.lower() not in ("true", "false"):
             raise ValueError

@@ -103,7 +103,9 @@ class Layout:
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """Return the _id of an item."""
+        """Return the _id of an item; nothing for text that is not Unicode, and names none."""
+        if id.encode(errors="ignore").decode() != id:
+            return ""
         return id if self.prefix else document_id(id)
 
     def item(self, source: Json) -> Item:
@@ -142,8 +144,9 @@ OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
 
 def document_id(id: str) -> str:
     """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
-    if id.startswith("boc:") or len(id.encode()) > LONGEST:
-        return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
+    data = id.encode(errors="surrogatepass")
+    if id.startswith("boc:") or len(data) > LONGEST or data.decode(errors="replace") != id:
+        return f"boc:sha256:{hashlib.sha256(data).hexdigest()}"
     return id
 
 
