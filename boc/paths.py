@@ -1,12 +1,19 @@
-r"""Paths as text: any name that a file system allows, in UTF-8.
+r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form it is typed.
 
 A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look so is ``\x5c``.
+Text is compared in NFC, one code point for an accented letter where there is one; macOS and some disks write names in
+NFD, and ids stay as they are on disk.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice, product
 from pathlib import Path
+from unicodedata import category, normalize
+
+FORMS = 64  # ways to write a path that are tried
 
 _BYTE = re.compile("[\udc80-\udcff]")
 _LOOKS_SO = re.compile(r"\\(?=x[0-9a-f]{2})")
@@ -31,6 +38,24 @@ def system_path(text: str) -> str:
 def path_of(text: str) -> Path:
     """Return ``system_path`` as a path."""
     return Path(system_path(text))
+
+
+def nfc(text: str) -> str:
+    """Return ``text`` in NFC."""
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def forms(path: str) -> Iterator[str]:
+    """Yield ``path``, and it with each of its names in NFC or in NFD."""
+    yield path
+    if not path.isascii():
+        names = [sorted({normalize(form, name) for form in ("NFC", "NFD")}) for name in path.split("/")]
+        yield from map("/".join, islice(product(*names), FORMS))
+
+
+def words_of(text: str) -> str:
+    """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
+    return " ".join("".join(char if char.isalnum() or category(char)[0] == "M" else " " for char in text).split())
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +52,19 @@ SECTIONS = {
 }
 
 
+ESCAPES = "boc.escapes"
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that the terminal or file cannot show by their escapes of JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
+
+
+codecs.register_error(ESCAPES, _escaped)
+
+
 class Group(click.Group):
     """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
@@ -56,6 +72,9 @@ class Group(click.Group):
         # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise: beside other work
         # they would spin for most of their time. The library reads this when a command loads it.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=ESCAPES)
         try:
             with _notes():
                 return super().invoke(ctx)

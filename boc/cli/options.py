@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +16,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
-from boc.errors import BocError
-from boc.inputs.text_lines import readable_lines
+from boc.errors import BocError, leave_out
+from boc.inputs.text_lines import text_lines
 from boc.paths import escaped_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +38,27 @@ class Sentence(click.types.StringParamType):
         if value.encode(errors="ignore").decode() != value:
             self.fail(f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be", param, ctx)
         return value
+
+
+class TextCommand(click.Command):
+    """A command with a TEXT that may begin with a minus: what is no option of it goes behind --, where click takes it
+    as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        known = {name: option for option in self.get_params(ctx) for name in option.opts}
+        left, flags, texts = iter(args), list[str](), list[str]()
+        for arg in left:
+            option = known.get(arg)
+            if arg == "--":
+                texts += left
+            elif isinstance(option, click.Option) and not option.is_flag:
+                flags += [arg, *islice(left, 1)]
+            elif option is not None or arg.partition("=")[0] in known or re.fullmatch(r"--\S+|-k\d+", arg):
+                flags.append(arg)
+            else:
+                texts.append(arg)
+        return super().parse_args(ctx, [*flags, "--", *texts])
 
 
 class Id(click.types.StringParamType):
@@ -65,9 +88,11 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:
-        lines = [line for line in readable_lines(file.read(), shown, f"write {what}, one per line") if line.strip()]
+        faults: list[str] = []
+        lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
-        raise BocError(f"{shown} holds no {what}; write one per line")
+        raise BocError(f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one per line")
+    leave_out(shown, faults)
     return lines
 
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.indexes.load import check_same_encoder
+from boc.indexes.shared_terms import term_faults
 from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
 from boc.rerank.storage import round_trip
@@ -56,7 +57,7 @@ class Verification:
     over a file of "features", the stored "terms", or "nothing". ``rounded`` are ids of items whose stored frequencies
     differ from those of the codec by rounding; their scores were compared with the stored frequencies. ``counts`` are
     (counted, in the manifest) for items by modality and for postings. ``repeated`` are ids that occur more than once,
-    ``damaged`` the files whose bytes have changed.
+    ``damaged`` the files whose bytes have changed, ``faults`` what is wrong with the terms of its items.
     """
 
     pairs: int
@@ -67,11 +68,12 @@ class Verification:
     counts: dict[str, tuple[int, int]]
     repeated: list[str]
     damaged: list[str]
+    faults: list[str] = field(default_factory=list)
 
     @property
     def right(self) -> bool:
-        """True if no fault was found."""
-        wrong = self.damaged or self.mismatches or self.repeated
+        """True if no error was found: items may lack terms, but not all."""
+        wrong = self.damaged or self.mismatches or self.repeated or (self.faults and not self.counts["postings"][0])
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
 
@@ -109,6 +111,7 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
         {name: (count, expected[name]) for name, count in actual.items()},
         repeated,
         damaged,
+        term_faults(index),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from functools import partial
@@ -16,13 +16,13 @@ import numpy as np
 
 from boc import models, plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.encode import encoded
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
-from boc.indexes.shared_terms import warn_of_few
+from boc.indexes.shared_terms import term_faults
 from boc.indexes.stored import stored_manifest
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
@@ -115,8 +115,8 @@ def build_index(
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     exclude : sequence of str, optional
-        Names of files and folders that folders of pictures are read without, such as "raw" or "copy-?.jpg", also by
-        later syncs; besides those that begin with a dot, and thumbnails and trash.
+        Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without, also by later syncs;
+        besides those that begin with a dot, and thumbnails and trash.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False
@@ -188,7 +188,8 @@ def build_index(
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         if published and not same:
-            warn_of_few(name, backend.open(name))
+            for fault in term_faults(backend.open(name)):
+                note(f"{name}: {fault}")
         if published:
             loaded = backend.open(name).manifest
             if loaded.recall and "items" not in loaded.recall:
@@ -244,8 +245,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
     distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
+    unknown = dict.fromkeys(_unknown(index, distinct))
     known = [key for key in distinct if key not in unknown]
+    for key in list(unknown):
+        with suppress(KeyError):
+            known.append(plugins.find_item(index, key).id)
+            del unknown[key]
+    known = list(dict.fromkeys(known))
     if known:
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):

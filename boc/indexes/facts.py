@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
 from boc.indexes.budgets import has_drifted
+from boc.indexes.shared_terms import term_faults
 
 if TYPE_CHECKING:
     from boc.plugins import Index
+
+
+SAMPLE = 100  # items of each modality whose terms are looked at
 
 
 def index_facts(index: Index) -> dict[str, Any]:
     """Return the facts of an index as values for programs and pages.
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
-    ``postings``; ``dimensions``, ``vectors`` (their type), ``rounded`` if they are stored rounded, ``concepts``
-    (the type of the concept sets, or None); metadata ``fields`` with their types; ``rerank``, ``rm`` and the
-    promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was learned from; ``bytes``
-    by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and ``format``.
+    ``postings``, what is wrong with them (``faults``); ``dimensions``, ``vectors`` (their type), ``rounded`` if they
+    are stored rounded, ``concepts`` (the type of the concept sets, or None); metadata ``fields`` with their types;
+    ``rerank``, ``rm`` and the promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was
+    learned from; ``bytes`` by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and
+    ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -27,6 +32,7 @@ def index_facts(index: Index) -> dict[str, Any]:
         "code": None if code is None else str(code),
         "steps": [_step_text(step["name"], step["params"]) for step in manifest.codec["steps"]],
         "terms": manifest.codec["n_terms"],
+        "faults": term_faults(index, SAMPLE),
         "postings": manifest.postings,
         "dimensions": manifest.identity.dim,
         "vectors": manifest.vector_dtype,

@@ -1,34 +1,38 @@
-"""The share of items with a term of the other modality: without one, sentences find no pictures by terms."""
+"""What a sample of an index says about its terms: items without any are found by no term, and sentences find no
+pictures without terms of both modalities."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from boc.errors import note
 from boc.plugins import Index
-from boc.types import MODALITIES
+from boc.types import MODALITIES, TermMatrix
 
 SAMPLE = 1000  # items of each modality
 FEW = 0.1
 
 
-def shared_terms(index: Index) -> float | None:
-    """Return the share of a sample of the items of an index that have a term which items of the other modality have;
-    the smaller one of both modalities, or None if it holds one only."""
-    if not all(index.manifest.items[modality] for modality in MODALITIES):
-        return None
-    terms = [index.terms(index.sample(SAMPLE, modality)) for modality in MODALITIES]
+def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
+    """Return what is wrong with the terms of an index: more than a tenth of the items have none, or nearly none has one
+    that items of the other modality have."""
+    held = [modality for modality in MODALITIES if index.manifest.items[modality]]
+    terms = [index.terms(index.sample(sample, modality)) for modality in held]
+    bare = float(np.mean(np.concatenate([np.diff(each.indptr) for each in terms]) == 0)) if terms else 0.0
+    if bare > FEW:
+        return [f"{bare:.0%} of its items have no terms, which are found by none; make it again with another code"]
+    if len(terms) == len(MODALITIES) and (share := shared_terms(terms)) < FEW:
+        return [
+            f"only {share:.0%} of its items have a term that the other modality has: this code does not bring "
+            "sentences and pictures together; take another code, or a codebook made without --kind"
+        ]
+    return []
+
+
+def shared_terms(terms: Sequence[TermMatrix]) -> float:
+    """Return the share of the items with these ``terms``, of two modalities, that have a term of the other one; the
+    smaller one of both."""
     used = [np.bincount(each.indices, minlength=each.shape[1]) > 0 for each in terms]
     pairs = zip(terms, used[::-1], strict=True)
     return min(float(((each @ other.astype(np.int64)) > 0).mean()) for each, other in pairs)
-
-
-def warn_of_few(name: str, index: Index) -> None:
-    """BocWarning if less than a tenth of the items have a term that the other modality has."""
-    share = shared_terms(index)
-    if share is not None and share < FEW:
-        text = (
-            f"only {share:.0%} of the items of {name} have a term that the other modality has: this code does not "
-            "bring sentences and pictures together; take another code, or a codebook made without --kind"
-        )
-        note(text)

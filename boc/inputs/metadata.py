@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
 from boc.inputs.text_lines import table_rows
+from boc.paths import nfc
 from boc.types import FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
@@ -71,7 +73,7 @@ class Metadata:
         types = _types(path, next(table, ("", []))[1])
         for where, cells in table:
             try:
-                key, fields = _row(where, cells, types)
+                key, fields = _row(where, [cells[0], *map(nfc, cells[1:])], types)
             except SourceError as error:
                 faults.append(str(error))
                 continue
@@ -86,16 +88,26 @@ class Metadata:
 
     def of(self, item: Item) -> Mapping[str, Any]:
         """Return the values of ``item`` itself, else of the picture that it belongs to."""
-        row = self.rows.get(item.id)
-        return row if row is not None else self.rows.get(item.group, {})
+        for id in (item.id, item.group):
+            row = self.rows.get(id)
+            if row is None and not id.isascii():
+                row = self._by_form.get(nfc(id))
+            if row is not None:
+                return row
+        return {}
+
+    @cached_property
+    def _by_form(self) -> dict[str, Mapping[str, Any]]:
+        """The rows by their ids in NFC."""
+        return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
         """Return the ids of the table that match none of ``items`` and none of their pictures, sorted."""
-        left = set(self.rows)
+        left = {nfc(key): key for key in self.rows}
         for item in items:
-            left.discard(item.id)
-            left.discard(item.group)
-        return sorted(left)
+            left.pop(nfc(item.id), None)
+            left.pop(nfc(item.group), None)
+        return sorted(left.values())
 
     @property
     def digest(self) -> str:
@@ -115,7 +127,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
     """
-    match = _FILTER.fullmatch(text)
+    match = _FILTER.fullmatch(nfc(text))
     if match is None or not match[3]:
         raise BocError(f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020")
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
@@ -145,7 +157,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise _no_value(name, kind, each)
-    return condition
+    return replace(condition, value=0.0) if kind == "float" and value == 0 else condition  # Lucene tells it from -0.0
 
 
 def _no_value(name: str, kind: FieldType, value: object) -> BocError:
@@ -289,7 +301,7 @@ def _parse_value(text: str, kind: FieldType) -> Value:
     if kind == "float":
         if "_" in text or not math.isfinite(float(text)):
             raise ValueError
-        return float(text)
+        return float(text) + 0.0  # -0.0 becomes 0.0
     if kind == "boolean":
         if text.lower() not in ("true", "false"):
             raise ValueError

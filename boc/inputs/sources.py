@@ -14,11 +14,10 @@ from pathlib import Path
 
 from boc.errors import SourceError, leave_out, note
 from boc.inputs.features import SUFFIXES, FeatureFile
-from boc.inputs.file_facts import state_of
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import read_ids, table_rows
-from boc.paths import path_text, system_path
+from boc.paths import forms, nfc, path_text, system_path
 from boc.types import MODALITIES, Item
 
 OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
@@ -310,12 +309,12 @@ def _table(path: Path, images: Path | None) -> list[Item]:
         elif len(cells) <= max(image, caption) or not cells[image]:
             faults.append(f"{where}: image and caption must both be there")
         else:
-            captions.setdefault(cells[image], []).append(cells[caption])
+            captions.setdefault(cells[image], []).append(nfc(cells[caption]))
     if not captions:
         raise SourceError(f"{path}: no rows{''.join(f' that can be read ({fault})' for fault in faults[:1])}; {ADVICE}")
     leave_out(str(path), faults)
     root = _picture_root(path, list(captions), images)
-    pictures = [Item(name, "image", path_text(str((root / system_path(name)).resolve())), name) for name in captions]
+    pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in captions]
     sentences = [
         Item(f"{name}#{number}", "text", caption, name)
         for name, texts in captions.items()
@@ -330,7 +329,7 @@ def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Pat
     some = names[:LOOKED_AT]
     for name in some:
         for folder in candidates:
-            if state_of(folder / system_path(name)):
+            if _on_disk(folder, name).exists():
                 return folder
     tried = " or ".join(str(folder) for folder in candidates)
     raise SourceError(
@@ -338,10 +337,18 @@ def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Pat
     )
 
 
+def _on_disk(folder: Path, name: str) -> Path:
+    """Return the path of a name in whatever Unicode form the folder has it."""
+    paths = (folder / system_path(form) for form in forms(name))
+    first = next(paths)
+    return first if name.isascii() or first.exists() else next((path for path in paths if path.exists()), first)
+
+
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    names = set(read_ids(ids))
-    chosen = [item for item in items if (item.group or item.id) in names]
-    missing = sorted(names - {item.group or item.id for item in chosen})
+    names = {nfc(name): name for name in read_ids(ids)}
+    chosen = [item for item in items if nfc(item.group or item.id) in names]
+    here = {nfc(item.group or item.id) for item in chosen}
+    missing = sorted(name for form, name in names.items() if form not in here)
     if not chosen:
         raise SourceError(f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids of it")
     leave_out(f"{ids}: ids that are not in the source", missing)

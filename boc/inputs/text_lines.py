@@ -12,7 +12,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line, unchanged; empty lines are skipped.
+    """Return the ids in a file, one per line, unchanged; empty lines are skipped, and those that are not UTF-8 are left
+    out with a warning.
 
     SourceError for a file that cannot be read, or lists none.
     """
@@ -20,20 +21,12 @@ def read_ids(path: Path) -> list[str]:
         data = path.read_bytes()
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line") from error
-    return readable_lines(data, str(path), "give one id a line")
-
-
-def readable_lines(data: bytes, name: str, step: str) -> list[str]:
-    """Return the lines of ``text_lines`` that are not empty; those that are not UTF-8 are left out, with a warning.
-
-    SourceError with the next ``step`` if none is left.
-    """
     faults: list[str] = []
-    lines = [line for line in text_lines(data, name, faults) if line]
-    if not lines:
-        raise SourceError(f"{name}: no line to read{''.join(f' ({fault})' for fault in faults[:1])}; {step}")
-    leave_out(name, faults)
-    return lines
+    ids = [line for line in text_lines(data, str(path), faults) if line]
+    if not ids:
+        raise SourceError(f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id a line")
+    leave_out(str(path), faults)
+    return ids
 
 
 def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:

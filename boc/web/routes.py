@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -261,25 +262,26 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
 async def original(service: Served, id: str) -> StreamingResponse:
     """The file of a picture as it is, to be saved."""
 
-    def look() -> tuple[Item, Content]:
+    stack = ExitStack()
+
+    def look() -> Content:
         entry = service.library.do(lambda snapshot: _item(snapshot, id))
         try:
-            with open_content(entry) as content:
-                return entry, content
+            return stack.enter_context(open_content(entry))
         except ImageError as error:
             raise ProblemError(404, str(error)) from error
 
-    def read(entry: Item) -> Iterator[bytes]:
-        with open_content(entry) as content:  # checked again: it may have been replaced meanwhile
+    def read() -> Iterator[bytes]:
+        with stack:
             yield from content.read()
 
-    entry, content = await run_in_threadpool(look)
+    content = await run_in_threadpool(look)
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(content.name, safe='')}",
         "Content-Length": str(content.status.st_size),
         "Cache-Control": CACHE_CONTROL,
     }
-    return StreamingResponse(read(entry), 200, headers, f"image/{content.kind.lower()}")
+    return StreamingResponse(read(), 200, headers, f"image/{content.kind.lower()}")
 
 
 def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ class Settings:
     ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
     ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
     seconds between checks whether the index was replaced.
-    With ``api_only`` there is no page.
+    With ``api_only`` there is no page. ``secret`` signs the cookies of this start of the server.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Settings:
     patience: float = 30.0
     look_every: float = 3.0
     api_only: bool = False
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property
     def private(self) -> bool:

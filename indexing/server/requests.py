@@ -62,6 +62,13 @@ TYPES: dict[FieldType, Json] = {
 }
 
 
+OWN_SETTINGS: Json = {"default_pipeline": "_none", "final_pipeline": "_none", "max_result_window": WINDOW}
+"""Settings that boc relies on and that a template of the cluster may set otherwise: documents are stored as they were
+sent."""
+WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
+"""The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
@@ -96,7 +103,9 @@ class Layout:
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """Return the _id of an item."""
+        """Return the _id of an item; nothing for text that is not Unicode, and names none."""
+        if id.encode(errors="ignore").decode() != id:
+            return ""
         return id if self.prefix else document_id(id)
 
     def item(self, source: Json) -> Item:
@@ -135,8 +144,9 @@ OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
 
 def document_id(id: str) -> str:
     """Return the _id of an item: its id, or a digest of an id that servers do not accept."""
-    if id.startswith("boc:") or len(id.encode()) > LONGEST:
-        return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
+    data = id.encode(errors="surrogatepass")
+    if id.startswith("boc:") or len(data) > LONGEST or data.decode(errors="replace") != id:
+        return f"boc:sha256:{hashlib.sha256(data).hexdigest()}"
     return id
 
 
@@ -161,7 +171,9 @@ def index_body(
             "number_of_shards": shards,
             "number_of_replicas": replicas,
             "refresh_interval": "-1",
+            **OWN_SETTINGS,
             "sort.field": ["first", "id"] if order == "term" else "id",
+            "sort.order": ["asc", "asc"] if order == "term" else "asc",
             **({} if store is None else {"store.type": store}),
             **strategy.settings,
             **vectors.settings,
@@ -180,7 +192,7 @@ def index_body(
                 "vector": vectors.mapping(manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
                 "item": {"type": "binary", "doc_values": True},
-                "words": {"type": "text"},
+                "words": WORDS,
                 "block": {"type": "binary", "doc_values": True},
                 "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
             },

@@ -80,8 +80,8 @@ class Searches:
         hits: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
         for start in range(0, len(distinct), PAGE):
-            part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
-            query = {"ids": {"values": list(map(self._layout.key, part))}}
+            part = [key for key in map(self._layout.key, distinct[start : start + PAGE]) if key]
+            query = {"ids": {"values": part}}
             body = {"query": query, "size": len(part), "sort": [self._layout.order], **fields}
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit

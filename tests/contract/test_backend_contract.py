@@ -1,9 +1,8 @@
-"""What every back end must do. A new one is one more entry of ``PLACES``."""
+"""What every back end must do. A new one is one more entry of ``PLACES`` in conftest.py."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -41,8 +40,6 @@ from boc.types import (
 )
 from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 
-PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
-"""Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
 EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
@@ -61,27 +58,6 @@ VALUES: dict[str, list[Any]] = {
     "indoors": [True, False],
     "title": ["a red zebra", "no animals", "nothing of it"],
 }
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def address(place: str, tmp_path: Path) -> str:
-    return PLACES[place](tmp_path)
-
-
-@pytest.fixture
-def backend(address: str) -> Backend:
-    return plugins.backend(address)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name no other test uses: servers are shared."""
-    return f"boc-test-{uuid.uuid4().hex[:12]}"
 
 
 def vectors_for(n: int, dim: int = 3, seed: int = 0) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ import pytest
 from boc.plugins import Backend
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
+from tests.contract.test_odd_options import *  # noqa: F403
 from tests.oracles import picture, random_terms
 from tests.servers.fixtures import SHARED, kinds
 from tests.servers.fixtures import address as address_of

@@ -64,7 +64,7 @@ def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -
         ("items", f"{counts['image']} pictures, {counts['text']} captions"),
         ("code", facts["code"] or "none that has a name"),
         ("steps", ", ".join(facts["steps"])),
-        ("terms", f"{facts['terms']}"),
+        ("terms", "; ".join([f"{facts['terms']}", *facts["faults"]])),
         ("postings", f"{facts['postings']} ({facts['postings'] / total:.1f} per item)"),
         ("vectors", f"{facts['dimensions']} x {facts['vectors']}{rounded}"),
         ("concepts", facts["concepts"] or "none"),

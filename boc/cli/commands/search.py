@@ -35,7 +35,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
         return name, click.FLOAT.convert(weight, param, ctx)
 
 
-@click.command("search")
+@click.command("search", cls=options.TextCommand)
 @options.name
 @click.argument("text", type=options.SENTENCE, required=False)
 @click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")

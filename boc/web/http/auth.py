@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
+from time import time
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi.responses import RedirectResponse, Response
@@ -17,7 +19,7 @@ from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
-COOKIE = "boc_token"
+SESSION = 7 * 86400  # seconds that a cookie opens
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths without access control: their answers reveal nothing, and a probe may know neither host name nor token."""
 
@@ -30,6 +32,7 @@ class Guard:
         self._hosts = {name.lower().strip("[]") for name in (*LOOPBACK, settings.host, *settings.hosts)}
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
+        self._secret = settings.secret
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,6 +58,8 @@ class Guard:
         address."""
         if path_of(scope) in PROBES:
             return None
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may go by the other one
+            raise ProblemError(400, "both Content-Length and Transfer-Encoding; send one", {"Connection": "close"})
         self._check_host(headers)
         data = path_of(scope).startswith("/api/") or path_of(scope) == "/metrics"
         if data or scope["method"] not in ("GET", "HEAD"):
@@ -62,9 +67,9 @@ class Guard:
         if self._token is None:
             return None
         if path_of(scope) == "/":
-            return self._exchange_token(parse_qsl(scope["query_string"].decode("latin-1")))
+            return self._exchange_token(scope, parse_qsl(scope["query_string"].decode("latin-1")))
         if not path_of(scope).startswith("/static/"):
-            self._check_token(headers)
+            self._check_token(scope, headers)
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -77,7 +82,7 @@ class Guard:
                 400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
             )
 
-    def _exchange_token(self, query: list[tuple[str, str]]) -> Response | None:
+    def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
         """Set the cookie for a token in the address, and redirect to the address without it."""
         token = dict(query).get("token")
         if token is None:
@@ -86,17 +91,26 @@ class Guard:
             raise _token_error()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         answer = RedirectResponse(f"./?{rest}" if rest else "./", 303, {"Cache-Control": "no-store"})
-        answer.set_cookie(COOKIE, _ticket(token), max_age=30 * 86400, httponly=True, samesite="strict")
+        ticket = self._ticket(scope, int(time()) + SESSION)
+        answer.set_cookie(_cookie_name(scope), ticket, max_age=SESSION, httponly=True, samesite="strict")
         return answer
 
-    def _check_token(self, headers: Headers) -> None:
+    def _check_token(self, scope: Scope, headers: Headers) -> None:
         token = self._token or ""
         kind, _, credentials = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(credentials.strip(), token):
             return
-        if _same(_cookie(headers.get("cookie", "")), _ticket(token)):
+        ticket = _cookie(headers.get("cookie", ""), _cookie_name(scope))
+        end = ticket.partition(".")[0]
+        if re.fullmatch("[0-9]{1,12}", end) and time() < int(end) and _same(ticket, self._ticket(scope, int(end))):
             return
         raise _token_error()
+
+    def _ticket(self, scope: Scope, end: int) -> str:
+        """Return the value of a cookie that opens until ``end``: only this port, of this start of the server, since
+        browsers send cookies to every port of a host."""
+        signed = f"{end}\0{_cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
+        return f"{end}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
 
 def _check_origin(headers: Headers) -> None:
@@ -119,14 +133,14 @@ def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
-def _ticket(token: str) -> str:
-    """Return the value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
-    return hashlib.sha256(f"boc cookie\0{token}".encode("utf-8", "surrogatepass")).hexdigest()
+def _cookie_name(scope: Scope) -> str:
+    """Return the name of the cookie: another one for each port of a host."""
+    return f"boc_{(scope.get('server') or ('', 0))[1]}"
 
 
-def _cookie(header: str) -> str:
+def _cookie(header: str, name: str) -> str:
     try:
-        cookie = SimpleCookie(header).get(COOKIE)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return ""
     return "" if cookie is None else cookie.value

@@ -140,7 +140,7 @@ CASES = [
     (f"delete nosuch --all {AT}", ["no index 'nosuch'", "photos"]),
     (f"delete photos {AT}", ["one of ID"]),
     (f"delete photos 000.png --all {AT}", ["one of ID"]),
-    (f"delete photos - {AT}", ["no line to read"]),
+    (f"delete photos - {AT}", ["no ids"]),
     (f"delete tiny 000.png 000.png#0 000.png#1 {AT}", ["boc delete tiny --all"]),
     ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions magic", ["magic", "grid"]),

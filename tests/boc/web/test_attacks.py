@@ -292,9 +292,9 @@ def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str
         {"authorization": SECRET},
         {"authorization": f"Basic {SECRET}"},
         {"authorization": "Bearer pässword".encode()},
-        {"cookie": f"boc_token={SECRET}"},
-        {"cookie": "boc_token="},
-        {"cookie": "boc_token=\x01;;;=;"},
+        {"cookie": f"boc_8000={SECRET}"},
+        {"cookie": "boc_8000="},
+        {"cookie": "boc_8000=\x01;;;=;"},
     ],
     ids=str,
 )
@@ -320,6 +320,39 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
     assert "SameSite=strict" in cookie
     assert SECRET not in cookie
     assert client.get("/api/info").status_code == 200
+
+
+def test_a_cookie_opens_one_start_of_one_port_for_a_time(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(client: TestClient, cookie: str) -> bool:
+        return client.get("/api/info", headers={"cookie": cookie}).status_code == 200
+
+    client, restarted = (client_of(searcher, tmp_path, token=SECRET) for _ in range(2))
+    entered = client.get("/", params={"token": SECRET}, follow_redirects=False)
+    cookie = entered.headers["set-cookie"].partition(";")[0]
+    name, _, ticket = cookie.partition("=")
+    end, _, signature = ticket.partition(".")
+    client.cookies.clear()
+    assert opened(client, cookie)
+    assert not opened(restarted, cookie)
+    other = TestClient(client.app, base_url="http://127.0.0.1:8001")
+    for stranger in (cookie, f"boc_8001={ticket}"):
+        assert not opened(other, stranger)
+    for forged in ("", ".", end, f"{int(end) + 1}.{signature}", f"{end}.{signature[:-1]}x", f"x.{signature}", "9" * 99):
+        assert not opened(client, f"{name}={forged}")
+    monkeypatch.setattr("boc.web.http.auth.time", lambda: int(end) - 1)
+    assert opened(client, cookie)
+    monkeypatch.setattr("boc.web.http.auth.time", lambda: int(end))
+    assert not opened(client, cookie)
+
+
+def test_two_lengths_are_refused(client: TestClient) -> None:
+    lengths = {"content-length": "3", "transfer-encoding": "chunked"}
+    for method in ("POST", "GET"):
+        answer = client.request(method, "/api/search", headers=lengths, content=b"abc")
+        assert_refused(answer, 400, "both Content-Length and Transfer-Encoding; send one")
+        assert answer.headers["connection"] == "close"
 
 
 @pytest.mark.slow

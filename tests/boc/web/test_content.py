@@ -95,13 +95,14 @@ def test_what_is_no_picture_of_the_library_is_refused(
     client: TestClient, home: Path, id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, FAULTS):
-        answers = [client.get(f"/api/thumb/{id}"), client.post("/api/zip", json={"ids": ["good.png", id]})]
+        answers = [client.get(f"/api/{route}/{id}") for route in ("thumb", "picture")]
+        answers.append(client.post("/api/zip", json={"ids": ["good.png", id]}))
     for answer in answers:
         assert answer.status_code == 404, answer.text
         assert str(home) not in answer.text
     assert client.get(f"/api/explain/{id}", params={"q": "teal"}).json()["missing"]
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == (0 if id == "gone.png" else 3)
+    assert len(lines) == (0 if id == "gone.png" else 4)
     for line in lines:
         assert line.startswith("a picture was refused: ")
         assert Path(id).name not in line

@@ -1,0 +1,36 @@
+"""The back ends of the contracts, each with an empty place."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from boc import plugins
+from boc.plugins import Backend
+
+PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
+"""Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def address(place: str, tmp_path: Path) -> str:
+    return PLACES[place](tmp_path)
+
+
+@pytest.fixture
+def backend(address: str) -> Backend:
+    return plugins.backend(address)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other test uses: servers are shared."""
+    return f"boc-test-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,137 @@
+"""Odd options and values of a search: every back end answers them alike, or refuses them with the same words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boc import Searcher, build_index
+from boc.errors import BocError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.inputs.sources import Source
+from boc.search.queries import Query
+from boc.types import Batch, Embeddings, Filter, Item
+
+DIM, COUNT = 8, 30
+COLUMNS = "id,year:integer,size:float,tag,kept:boolean,taken:date,title:text"
+ROWS = [
+    f"{i:02}.jpg,{2000 + i},{i / 10},{('Ürsel', 'dog|cat')[i % 2]},{i % 3 == 0},2020-0{1 + i % 9}-1{i % 10},a red {i}"
+    for i in range(COUNT)
+]
+Options = Mapping[str, Any]
+
+
+def filtered(*arguments: Any) -> Options:
+    return {"filters": [Filter(*arguments)]}
+
+
+ODD: list[tuple[Options, str]] = [
+    ({"k": 0}, "k must be at least 1, got 0"),
+    ({"k": -3}, "k must be at least 1, got -3"),
+    ({"k": 2**31}, "k must be below 2,147,483,648"),
+    ({"k": 10**30}, "k must be below"),
+    ({"k": 2.0}, "k must be a whole number"),
+    ({"k": True}, "k must be a whole number"),
+    ({"k": None}, "k must be a whole number"),
+    ({"k": np.int64(3)}, ""),
+    ({"k": 5000}, ""),
+    ({"rm": 0.5}, "rm must be at least 1"),
+    ({"rm": math.nan}, "rm must be at least 1"),
+    ({"rm": math.inf}, "rm must be at least 1"),
+    ({"rm": "2"}, "rm must be a number"),
+    ({"rm": 1e9, "k": 3}, ""),
+    ({"find": "video"}, "find must be image or text"),
+    ({"find": "text"}, "the index holds pictures only"),
+    ({"rerank": "cosine"}, "cosine"),
+    ({"rerank": "symm"}, "holds no concept sets"),
+    ({"query_z": 0}, "query_z must be at least 1"),
+    ({"query_z": 2**40}, ""),
+    ({"hybrid": "both"}, "no hybrid search 'both'"),
+    ({"hybrid": "sum"}, "hybrid sum needs words_weight"),
+    ({"words_weight": 1.0}, "words_weight is for the hybrid search sum"),
+    ({"hybrid": "rrf"}, "counts the words of a sentence"),
+    ({"min_confidence": 1.5}, "min_confidence must be from 0 to 1"),
+    ({"mmr": math.nan}, "mmr must be from 0 to 1"),
+    ({"sort": "nothing"}, "sorted by 'nothing'"),
+    ({"sort": "title"}, "which is of type text"),
+    ({"sort": "-year", "k": 4}, ""),
+    ({"filters": None}, "filters must be texts"),
+    ({"filters": "year"}, "is no filter"),
+    ({"filters": "colour=red"}, "no metadata field 'colour'"),
+    ({"filters": "title=red"}, "title is of type text"),
+    ({"filters": "year=2020.5"}, "a whole number of 64 bits"),
+    ({"filters": ["year>2010", "year<2012"]}, ""),
+    ({"filters": "tag=Ürsel"}, ""),
+    ({"filters": "tag=u\u0308rsel"}, ""),
+    ({"filters": "taken=2020-05"}, ""),
+    (filtered("year", "=", 2**63), "a whole number of 64 bits"),
+    (filtered("year", ">=", -(2**63)), ""),
+    (filtered("year", "=", True), "a whole number of 64 bits"),
+    (filtered("year", "~", 2000), "does not compare by '~'"),
+    (filtered("size", "<", math.nan), "a finite number"),
+    (filtered("size", "<", math.inf), "a finite number"),
+    (filtered("size", ">", -1e308), ""),
+    (filtered("size", "=", 1), ""),
+    (filtered("size", "!=", -0.0), ""),
+    (filtered("tag", "=", "a\0b"), "at most 32766 bytes"),
+    (filtered("tag", "=", "x" * 40_000), "at most 32766 bytes"),
+    (filtered("tag", "=", ""), ""),
+    (filtered("tag", ">", "a"), ""),
+    (filtered("kept", "<", True), "does not compare by '<'"),
+    (filtered("kept", "=", 1), "true or false"),
+    (filtered("taken", ">", "zzz"), "ISO 8601"),
+    (filtered("taken", ">", "2020-05"), ""),
+    (filtered("taken", "=", "2020-01-01", "zzz"), "ISO 8601"),
+    (filtered("tag", "=", "dog", "cat"), "has no last value"),
+]
+"""Options of a search, and what its error says; nothing for those that are answered."""
+
+
+def features(folder: Path) -> Path:
+    rows = np.random.default_rng(0).standard_normal((COUNT, DIM)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    items = [Item(f"{i:02}.jpg", "image", f"/p/{i:02}.jpg", f"{i:02}.jpg") for i in range(COUNT)]
+    header = Header("embeddings", "own:x", "ab" * 32, DIM, "float32", Source(items).digest)
+    with FeatureWriter(folder / "f.h5", header) as writer:
+        writer.append(COUNT, [Batch(items, Embeddings("image", rows))])
+        writer.finish()
+    (folder / "m.csv").write_text("\n".join([COLUMNS, *ROWS]) + "\n", encoding="utf-8")
+    return folder / "f.h5"
+
+
+def outcome(searcher: Searcher, options: Options) -> object:
+    query = np.linspace(-1, 1, DIM, dtype=np.float64)[None]
+    try:
+        hits = searcher.search_vectors(Embeddings("text", query), **options)[0]
+    except BocError as error:
+        return str(error)
+    return [hit.id for hit in hits]
+
+
+def test_odd_options_have_the_same_outcome(address: str, name: str, tmp_path: Path) -> None:
+    path, here = features(tmp_path), f"file:{tmp_path / 'here'}"
+    searchers = []
+    for at in (address, here):
+        build_index(name, path, at=at, metadata=tmp_path / "m.csv", code="scalar(plain=true)")
+        searchers.append(Searcher.open(name, at))
+    different = {}
+    for options, said in ODD:
+        one, other = (outcome(searcher, options) for searcher in searchers)
+        named = isinstance(one, str) and bool(said) and said in one
+        answered = isinstance(one, list) and not said and one == other
+        if not (named or answered):
+            different[str(options)] = one, other, said
+    assert not different, "\n".join(map(str, different.items()))
+
+
+@pytest.mark.parametrize("like", [["nobody.jpg"], ["\ud800"], [""], ["a\0b"]])
+def test_unknown_items_are_named(address: str, name: str, tmp_path: Path, like: list[str]) -> None:
+    build_index(name, features(tmp_path), at=address, code="scalar(plain=true)")
+    with pytest.raises(BocError, match="the index has no item"):
+        Searcher.open(name, address).search_query(Query.of(like=like))
