@@ -93,14 +93,6 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
     return ranks
 
 
-def evaluate(
-    images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None
-) -> Recalls:
-    """Compute ``evaluate_recall`` of the dot products of vectors (n_images, d) and (n_texts, d), 4 bytes each in
-    memory."""
-    return evaluate_recall(texts @ images.T, owners, fold)
-
-
 def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
     """Compute the recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their
     sentences.

@@ -19,7 +19,6 @@ from boc.evaluate.metrics import (
     BLOCK,
     Gain,
     Recall,
-    evaluate,
     evaluate_ndcg,
     evaluate_recall,
     ndcg,
@@ -123,9 +122,9 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
     for start in range(0, len(images) - fold + 1, fold):
         mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
         own, pictures = owners[mine] - start, images[start : start + fold]
-        parts.append(evaluate(pictures, texts[mine], own))
+        parts.append(evaluate_recall(texts[mine] @ pictures.T, own))
         ndcgs.append(evaluate_ndcg(texts[mine] @ pictures.T, own, R[mine, start : start + fold]))
-    recalls = evaluate(images, texts, owners, fold)
+    recalls = evaluate_recall(texts @ images.T, owners, fold)
     assert recalls == evaluate_recall(texts @ images.T, owners, fold)
     ndcg = evaluate_ndcg(texts @ images.T, owners, R, fold)
     for side in ("text_to_image", "image_to_text"):
@@ -219,8 +218,14 @@ ROWS = np.eye(3, dtype=np.float32)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: evaluate(ROWS, ROWS, np.arange(3), 0), "fold must be between 1 and the number of pictures, 3; got 0"),
-        (lambda: evaluate(ROWS, ROWS, np.arange(3), 4), "fold must be between 1 and the number of pictures, 3; got 4"),
+        (
+            lambda: evaluate_recall(ROWS @ ROWS.T, np.arange(3), 0),
+            "fold must be between 1 and the number of pictures, 3; got 0",
+        ),
+        (
+            lambda: evaluate_recall(ROWS @ ROWS.T, np.arange(3), 4),
+            "fold must be between 1 and the number of pictures, 3; got 4",
+        ),
         (lambda: ndcg(ROWS, ROWS, p=0), "p must be at least 1, got 0"),
         (lambda: evaluate_ndcg(ROWS, np.arange(3), ROWS[:, :2]), "for 3 captions and 2 pictures, there are 3 and 3"),
     ],

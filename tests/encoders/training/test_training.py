@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from scipy import sparse
 
 from boc.errors import BocError, EncoderError
-from boc.evaluate.metrics import Recalls, evaluate, evaluate_recall
+from boc.evaluate.metrics import Recalls, evaluate_recall
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from boc.types import Item
@@ -97,7 +97,7 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
         boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
         images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
         texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
-    return evaluate(torch.cat(images).numpy(), torch.cat(texts).numpy(), np.arange(len(images)))
+    return evaluate_recall((torch.cat(texts) @ torch.cat(images).T).numpy(), np.arange(len(images)))
 
 
 @pytest.mark.slow
