@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
-from boc.codecs.frequencies import document_frequencies, postings_read
+from boc.errors import BocError
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
-from boc.types import MODALITIES, Embeddings, Modality
+from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from indexing.embedded.postings import Postings
 
 K = 10
@@ -92,3 +92,23 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
         apart = values.astype(np.float64) - values.mean(dtype=np.float64)
         shifts += np.bincount(groups, apart, minlength=len(shifts)) / len(values)
     return 100 * float(np.sqrt(len(shifts) / max(1, len(shifts) - 1) * (shifts @ shifts)))
+
+
+def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
+    """Return the length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have
+    it."""
+    return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
+
+
+def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
+    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring
+    reads.
+
+    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers of terms differ.
+    """
+    n, n_terms = queries.shape
+    if n_terms != len(frequencies) or n == 0:
+        raise BocError(
+            f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one code for both"
+        )
+    return float(frequencies[queries.indices].sum() / n)

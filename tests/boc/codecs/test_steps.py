@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from bench.paper import variants
+from bench.paper.ranking import document_frequencies, postings_read
 from boc.codecs import (
     BitQuantizer,
     Center,
@@ -30,7 +31,7 @@ from boc.codecs import (
     global_code,
 )
 from boc.codecs.base import Step
-from boc.codecs.frequencies import BLOCK, document_frequencies, postings_read
+from boc.codecs.frequencies import BLOCK
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Ragged
 from tests.oracles import assert_canonical, dense, same_matrix, term_matrices, tied_vectors
