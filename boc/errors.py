@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import warnings
+from collections.abc import Sequence
 
+SHOWN = 3  # reasons of a message
 ADVICE = {
     errno.EMFILE: "this process may open no more files; raise its limit: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files; close other programs",
@@ -31,6 +33,21 @@ class BocError(Exception):
 class BocWarning(UserWarning):
     """Something was done differently than requested; the message says how to avoid it. The command line prints a
     note."""
+
+
+class LeftOut(BocWarning):
+    """Entries of ``what`` that could not be used, each with its reason; the message has the first few."""
+
+    def __init__(self, what: str, reasons: Sequence[str]) -> None:
+        more = "; ..." if len(reasons) > SHOWN else ""
+        super().__init__(f"{what}: left out {len(reasons):,} ({'; '.join(reasons[:SHOWN])}{more})")
+        self.reasons = reasons
+
+
+def leave_out(what: str, reasons: Sequence[str]) -> None:
+    """Warn of entries that could not be used, if there are any."""
+    if reasons:
+        warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
 
 def note(message: str, level: int = 2) -> None:

@@ -10,6 +10,7 @@ from boc.errors import BocError
 from boc.indexes.build import PLACE, add_items, delete
 from boc.indexes.facts import index_facts
 from boc.indexes.sync import sync_index
+from boc.plugins import find_item
 from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Index:
         'image'
         """
         try:
-            return self._searcher.index.find([_text("id", id)])[0]
+            return find_item(self._searcher.index, _text("id", id))
         except KeyError:
             raise BocError(f"the index {self.name} has no item {id!r}; hits have the ids that it knows") from None
 

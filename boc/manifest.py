@@ -19,7 +19,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, FieldType, Identity
 
 FORMAT = 4
-OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}}
+OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
 """Entries that may be missing, with the values that they have then. They are written only with other values."""
 
 
@@ -37,6 +37,10 @@ def _is_date(value: Any) -> bool:
         return bool(datetime.fromisoformat(value))
     except (TypeError, ValueError):
         return False
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 _ENCODER: dict[str, Callable[[Any], bool]] = {
@@ -75,7 +79,8 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         isinstance(value, dict)
         and all(isinstance(state, list) and all(type(each) is int for each in state) for state in value.values())
     ),
-    "table_facts": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "table_facts": _is_texts,
+    "exclude": _is_texts,
     "recall": lambda value: (
         isinstance(value, dict)
         and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"}
@@ -94,7 +99,8 @@ class Manifest:
     default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, the metadata
     fields of the items with their types, by their ids the states (size, modification and change time in ns) of
     picture files that could not be read, the names of those facts of files that a table gave other values, and the
-    recall that the budgets were chosen for, with what was measured; empty if they were given by hand."""
+    recall that the budgets were chosen for, with what was measured, empty if they were given by hand; and the patterns
+    of names that folders of pictures are read without."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -113,6 +119,7 @@ class Manifest:
     unreadable: dict[str, list[int]] = field(default_factory=dict)
     table_facts: list[str] = field(default_factory=list)
     recall: dict[str, Any] = field(default_factory=dict)
+    exclude: list[str] = field(default_factory=list)
 
     @property
     def vector_floats(self) -> str:
@@ -139,6 +146,7 @@ class Manifest:
         unreadable: Mapping[str, list[int]] | None = None,
         table_facts: Sequence[str] = (),
         recall: Mapping[str, Any] | None = None,
+        exclude: Sequence[str] = (),
     ) -> Manifest:
         """Make the manifest of an empty index."""
         return cls(
@@ -158,6 +166,7 @@ class Manifest:
             unreadable=dict(unreadable or {}),
             table_facts=list(table_facts),
             recall=dict(recall or {}),
+            exclude=list(exclude),
         )
 
     def same_contents(self, other: Manifest) -> bool:

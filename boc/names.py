@@ -22,8 +22,6 @@ RequestForm: TypeAlias = Literal["body", "curl"]
 REQUEST_FORMS: tuple[RequestForm, ...] = get_args(RequestForm)
 """Ways to write the HTTP request of a search: its body alone, or a curl command."""
 
-"""Relevances of a picture to a sentence that need no file: of common words in order, or of caption graphs."""
-
 ConceptDtype: TypeAlias = Literal["float16", "int8"]
 CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 """Types that concept sets are stored as."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from boc import models
 from boc.errors import BackendError, BocError, EncoderError
+from boc.paths import forms
 from boc.types import Runtime
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, ``join_processes``, checks."""
+    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, checks."""
     return _module("encoders.training", "train")
 
 
@@ -116,6 +117,16 @@ def _module(folder: str, name: str) -> ModuleType:
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+
+
+def find_item(index: Index, id: str) -> Item:
+    """Return the item with an id, in whatever Unicode form it is typed. KeyError for an unknown id."""
+    for form in forms(id):
+        try:
+            return index.find([form])[0]
+        except KeyError:
+            continue
+    raise KeyError(id)
 
 
 def check_name(name: str) -> str:

@@ -16,6 +16,7 @@ from boc.errors import BocError
 from boc.names import MODALITIES as MODALITIES
 from boc.names import Metric
 from boc.names import Modality as Modality
+from boc.paths import path_of, system_path
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -50,6 +51,11 @@ class Item:
         own = self.__dict__  # half the time of the generated method, and a search makes many
         own["id"], own["modality"], own["content"], own["group"] = id, modality, content, group
         own["fields"] = {} if fields is None else fields
+
+    @property
+    def path(self) -> Path:
+        """The file of a picture: ``content`` with escapes for bytes that are no UTF-8."""
+        return path_of(self.content)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -87,7 +93,7 @@ class Hit:
     @property
     def path(self) -> str | None:
         """The path of a picture; None for a sentence."""
-        return self.item.content if self.item.modality == "image" else None
+        return system_path(self.item.content) if self.item.modality == "image" else None
 
     @property
     def fields(self) -> Mapping[str, Any]:

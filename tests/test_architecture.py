@@ -19,7 +19,7 @@ TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transfo
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
 CORE = (
-    "errors", "atomic_files", "foreign", "models", "names", "outputs", "types", "manifest", "plugins", "topk",
+    "errors", "atomic_files", "foreign", "models", "names", "outputs", "paths", "types", "manifest", "plugins", "topk",
     "vectors", "labels",
 )  # fmt: skip
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
@@ -29,7 +29,8 @@ MAY = {
     "boc.atomic_files": {"boc", "boc.errors"},
     "boc.names": {"boc"},
     "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
-    "boc.types": {"boc", "boc.errors", "boc.names"},
+    "boc.paths": {"boc"},
+    "boc.types": {"boc", "boc.errors", "boc.names", "boc.paths"},
     "boc.foreign": {"boc"},
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.foreign", "boc.atomic_files"},

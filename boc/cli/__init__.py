@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +40,8 @@ from boc.cli.commands import (
     train,
     verify,
 )
-from boc.cli.options import plain
-from boc.errors import BocError, BocWarning, advice
+from boc.cli.options import is_verbose, plain
+from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
@@ -49,6 +52,19 @@ SECTIONS = {
 }
 
 
+ESCAPES = "boc.escapes"
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that the terminal or file cannot show by their escapes of JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
+
+
+codecs.register_error(ESCAPES, _escaped)
+
+
 class Group(click.Group):
     """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
@@ -56,6 +72,9 @@ class Group(click.Group):
         # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise: beside other work
         # they would spin for most of their time. The library reads this when a command loads it.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=ESCAPES)
         try:
             with _notes():
                 return super().invoke(ctx)
@@ -119,6 +138,9 @@ def _notes() -> Iterator[None]:
         ) -> None:
             if issubclass(category, BocWarning):
                 click.echo(f"note: {plain(' '.join(str(message).split()))}", err=True)
+                if isinstance(message, LeftOut) and is_verbose():
+                    for reason in message.reasons:
+                        click.echo(f"left out: {plain(reason)}", err=True)
             else:
                 others(message, category, filename, lineno, file, line)
 

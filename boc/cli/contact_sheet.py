@@ -49,7 +49,7 @@ def _cell(rank: int, hit: Hit) -> str:
     if hit.item.modality == "text":
         return f"<figure><blockquote>{escape(hit.item.content)}</blockquote>{caption}</figure>"
     try:
-        picture = f'<img src="{thumbnail_uri(Path(hit.item.content))}" alt="hit {rank}: {name}">'
+        picture = f'<img src="{thumbnail_uri(hit.item.path)}" alt="hit {rank}: {name}">'
     except ImageError as error:
         picture = f"<blockquote>{escape(str(error))}</blockquote>"
     return f"<figure>{picture}{caption}</figure>"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +16,9 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
-from boc.errors import BocError
+from boc.errors import BocError, leave_out
 from boc.inputs.text_lines import text_lines
+from boc.paths import escaped_bytes
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -37,7 +40,39 @@ class Sentence(click.types.StringParamType):
         return value
 
 
-SENTENCE = Sentence()
+class TextCommand(click.Command):
+    """A command with a TEXT that may begin with a minus: what is no option of it goes behind --, where click takes it
+    as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        known = {name: option for option in self.get_params(ctx) for name in option.opts}
+        left, flags, texts = iter(args), list[str](), list[str]()
+        for arg in left:
+            option = known.get(arg)
+            if arg == "--":
+                texts += left
+            elif isinstance(option, click.Option) and not option.is_flag:
+                flags += [arg, *islice(left, 1)]
+            elif option is not None or arg.partition("=")[0] in known or re.fullmatch(r"--\S+|-k\d+", arg):
+                flags.append(arg)
+            else:
+                texts.append(arg)
+        return super().parse_args(ctx, [*flags, "--", *texts])
+
+
+class Id(click.types.StringParamType):
+    """The id of an item; a name of the file system is one, too, whose bytes that are not UTF-8 become escapes."""
+
+    name = "id"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return escaped_bytes(value)
+
+
+SENTENCE, ID = Sentence(), Id()
+FEW = 5  # items that a list names
+VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 
 
@@ -49,13 +84,15 @@ def plain(text: object) -> str:
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, of the standard input for -, without spaces around. BocError if it holds none."""
+    """Return the lines of a file, of the standard input for -. BocError if it holds none."""
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:
-        lines = [line.strip() for line in text_lines(file.read(), shown) if line.strip()]
+        faults: list[str] = []
+        lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
-        raise BocError(f"{shown} holds no {what}; write one per line")
+        raise BocError(f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one per line")
+    leave_out(shown, faults)
     return lines
 
 
@@ -107,6 +144,12 @@ ocr = click.option(
     "--ocr",
     is_flag=True,
     help="Read the words inside pictures, too, for boc search --hybrid; up to seconds per picture (extra ocr).",
+)
+exclude = click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files and folders of this name, such as raw or copy-?.jpg; kept with the index. Can be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -229,10 +272,29 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
 
 
-def report(failed: list[tuple[str, str]]) -> None:
-    """List the items that failed on stderr; exit with status 1 if there are any."""
-    for _, reason in failed:
+verbose = click.option(
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
+    help="Name everything that is left out, and not only the first few.",
+)
+
+
+def is_verbose() -> bool:
+    """Return whether the current command was given --verbose."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(VERBOSE))
+
+
+def report(failed: list[tuple[str, str]], left: int) -> None:
+    """List the items that failed on stderr, the first few unless it is to be verbose; exit with status 1 if none is
+    ``left``."""
+    shown = failed if is_verbose() else failed[:FEW]
+    for _, reason in shown:
         click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
-        click.echo(f"{len(failed)} items could not be used; all others are done.", err=True)
+        more = f" (--verbose names all {len(failed)})" if len(shown) < len(failed) else ""
+        click.echo(f"{len(failed)} items could not be used{more}; {left} are done.", err=True)
+    if failed and not left:
         raise SystemExit(1)

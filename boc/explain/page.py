@@ -14,6 +14,7 @@ from boc.errors import ImageError
 from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.images import thumbnail_uri
 from boc.labels import Example, Label, content_words
+from boc.paths import path_of
 from boc.types import Item
 
 DRAWN = 5  # regions drawn on the picture
@@ -175,7 +176,7 @@ def _picture(
     content: str, name: str, side: int, boxes: Iterable[str] = (), style: str = "", *, quiet: bool = False
 ) -> str:
     try:
-        uri = thumbnail_uri(Path(content), side)
+        uri = thumbnail_uri(path_of(content), side)
     except ImageError as error:
         return "" if quiet else f"<blockquote>{escape(str(error))}</blockquote>"
     image = f'<img src="{uri}" style="{style}" alt="{escape(name)}" title="{escape(name)}">'

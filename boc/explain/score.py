@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
+from boc.paths import nfc
+from boc.plugins import find_item
 from boc.search.options import check_sentence
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import unit_rows
@@ -170,20 +172,20 @@ def _query(text: str | None, image: Path | str | None) -> Item:
         raise BocError("give either a sentence or a picture that the item is to be explained for")
     if text is not None:
         check_sentence(text)
-    return Item("query", "text", text) if text is not None else Item("query", "image", str(image))
+    return Item("query", "text", nfc(text)) if text is not None else Item("query", "image", str(image))
 
 
 def _encode(searcher: Searcher, item: Item) -> Embeddings:
     encoder = searcher.encoder
     if item.modality == "text":
         return encoder.encode_texts([item.content])
-    path = Path(item.content)
+    path = item.path
     return encoder.encode_images([encoder.prepare(ImageRef(item.group or path.name, path))])
 
 
 def _item(searcher: Searcher, id: str) -> Item:
     try:
-        return searcher.index.find([id])[0]
+        return find_item(searcher.index, id)
     except KeyError:
         raise BocError(f"no item {id!r} in the index; give an id as boc search prints it") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from functools import partial
@@ -28,7 +28,7 @@ from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
-from boc.names import ConceptDtype, Metric, VectorDtype
+from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def build_index(
     concepts: ConceptDtype | None = None,
     metadata: Metadata | Path | str | None = None,
     images: Path | None = None,
+    exclude: Sequence[str] = (),
     replace: bool = False,
     ocr: bool = False,
     shard: str | None = None,
@@ -113,6 +114,9 @@ def build_index(
         Metadata to filter by and to show.
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
+    exclude : sequence of str, optional
+        Names of files and folders, such as "raw" or "copy-?.jpg", that folders are read without, also by later syncs;
+        besides those that begin with a dot, and thumbnails and trash.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False
@@ -140,12 +144,13 @@ def build_index(
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     if existed and not replace and not _are_features(sources):
-        open_sources(sources, images)  # an error of the source comes first
+        open_sources(sources, images, exclude)  # an error of the source comes first
         raise BocError(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
             "make it again with --replace"
         )
-    with _embeddings(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr) as (file, states):
+    opening = partial(open_sources, sources, images, exclude)
+    with _embeddings(name, sources, opening, at, encoder, device, keeps_concepts, progress, ocr=ocr) as (file, states):
         copied = file.index_file if (code, vectors, concepts) == (None, None, None) else None
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         if copied is not None:
@@ -167,7 +172,8 @@ def build_index(
             )
             unreadable = {key: list(states[key]) for key, _ in file.failures if states and states.get(key)}
             promised = promise(recall, code_of, rm, codec) if manifest.rerank == "dot" else {}
-            manifest, learned = replace_in(manifest, unreadable=unreadable, recall=promised), codec
+            manifest = replace_in(manifest, unreadable=unreadable, recall=promised, exclude=[*exclude])
+            learned = codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         may_be_complete = existed and (not replace or shard is not None)
         same = may_be_complete and backend.open(name).manifest.same_contents(manifest)
@@ -220,10 +226,9 @@ def add_items(
 
     spec = encoder or manifest.identity.spec
     sources = paths_of(source)
-    with _embeddings(name, sources, images, at, spec, device, keeps_concepts, progress, ocr=ocr) as (file, _):
+    opening = partial(open_sources, sources, images, manifest.exclude)
+    with _embeddings(name, sources, opening, at, spec, device, keeps_concepts, progress, ocr=ocr) as (file, _):
         total = file.count("image") + file.count("text")
-        if not total:
-            raise SourceError(f"{file.path}: holds no items; there is nothing to add")
         for done in add_features(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
@@ -240,8 +245,13 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
     distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
+    unknown = dict.fromkeys(_unknown(index, distinct))
     known = [key for key in distinct if key not in unknown]
+    for key in list(unknown):
+        with suppress(KeyError):
+            known.append(plugins.find_item(index, key).id)
+            del unknown[key]
+    known = list(dict.fromkeys(known))
     if known:
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):
@@ -301,7 +311,7 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
 def _embeddings(
     name: str,
     sources: Sequence[Path],
-    images: Path | None,
+    opening: Callable[[], Source | None],
     at: str,
     encoder: str | None,
     device: str,
@@ -318,7 +328,7 @@ def _embeddings(
         with FeatureFiles(sources) as file:
             yield file, None
         return
-    items = open_sources(sources, images)
+    items = opening()
     assert items is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
@@ -329,12 +339,15 @@ def _embeddings(
         encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path,
         FeatureFiles([path]) as file,
     ):
+        if not any(map(file.count, MODALITIES)):
+            reasons = [reason for _, reason in file.failures]
+            raise SourceError(f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})")
         yield file, states
 
 
 def _state(item: Item) -> State:
     try:
-        return settled_state(item.content)
+        return settled_state(item.path)
     except OSError:  # the reader of the picture reports the error
         return ()
 
@@ -357,15 +370,17 @@ def _shared_code(
     return SurrogateCodec.restore(*backend.learn_once(name, key, learn))
 
 
-def open_sources(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
+def open_sources(
+    sources: Sequence[Path], images: Path | None, exclude: Sequence[str] = (), *, detachable: bool = False
+) -> Source | None:
     """Open one source, or several folders; return None for several feature files.
 
-    ``detachable`` is as in ``open_folders``.
+    ``exclude`` and ``detachable`` are as in ``open_folders``.
     """
     if len(sources) == 1:
-        return open_source(sources[0], None, images)
+        return open_source(sources[0], None, images, exclude)
     if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
-        return open_folders(sources, detachable=detachable)
+        return open_folders(sources, exclude, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
         raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")

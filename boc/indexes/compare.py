@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
 from boc.inputs.file_facts import State, content_hash, is_unchanged, settled_state, state_of
+from boc.paths import system_path
 from boc.types import Item
 
 NEAR = 64  # missing items of equal content that are looked at for one of the same file name
@@ -83,8 +84,8 @@ def compare_pictures(
             differences.reuses.append(Reuse(item, old, change, state=state))
         else:
             try:
-                state = settled_state(item.content)
-                digest = content_hash(Path(item.content)) if old is not None or {*state[:1]} & sizes else None
+                state = settled_state(item.path)
+                digest = content_hash(item.path) if old is not None or {*state[:1]} & sizes else None
             except OSError:
                 if old is not None:
                     differences.keep(old)
@@ -99,7 +100,7 @@ def compare_pictures(
 def _look(item: Item) -> State | None:
     """Return the state of a picture's file; None if it cannot be looked at."""
     try:
-        return state_of(item.content)
+        return state_of(system_path(item.content))
     except OSError:
         return None
 

@@ -146,6 +146,7 @@ def stored_manifest(
         fields=fields if codec is None else fields | word_fields(codec.words),
         unreadable=old.unreadable,
         table_facts=facts,
+        exclude=old.exclude,
         recall=old.recall if codec is None and rm is None else {},
     )
     return manifest, arrays

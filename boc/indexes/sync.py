@@ -75,6 +75,7 @@ def sync_index(
     encoder: str | None = None,
     metadata: Metadata | Path | str | None = None,
     images: Path | None = None,
+    exclude: Sequence[str] | None = None,
     keep_missing: bool = False,
     remove_many: bool = False,
     ocr: bool = False,
@@ -102,6 +103,8 @@ def sync_index(
         Metadata of the items; default: that which they have in the index.
     images : path, optional
         As in ``build_index``.
+    exclude : sequence of str, optional
+        As in ``build_index``; default: that of the index.
     keep_missing : bool, default=False
         Keep items whose pictures or captions are not in the source; of several folders some may be gone.
     remove_many : bool, default=False
@@ -125,12 +128,13 @@ def sync_index(
         searcher = Searcher.open(name, at, encoder=encoder, device=device)
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
             _ = searcher.encoder  # EncoderError if it is another one
-    items = open_sources(paths, images, detachable=keep_missing)
+    manifest = searcher.index.manifest
+    patterns = manifest.exclude if exclude is None else [*exclude]
+    items = open_sources(paths, images, patterns, detachable=keep_missing)
     if items is None or items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
         )
-    manifest = searcher.index.manifest
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
     check_fields(manifest, table)
@@ -140,7 +144,7 @@ def sync_index(
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
-    work = _Sync(name, at, searcher, items, table, ocr=ocr, chunk=chunk)
+    work = _Sync(name, at, searcher, items, table, patterns, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
     report = work.run(progress)
     if report.encoded:
@@ -152,7 +156,16 @@ class _Sync:
     """One sync: compare, then commit the changes."""
 
     def __init__(
-        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool, chunk: int
+        self,
+        name: str,
+        at: str,
+        searcher: Searcher,
+        source: Source,
+        table: Metadata | None,
+        exclude: list[str],
+        *,
+        ocr: bool,
+        chunk: int,
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
         self._chunk, self._read_chunk = chunk, min(READ, chunk)
@@ -161,6 +174,7 @@ class _Sync:
         manifest = self._index.manifest
         self._types = {fact: kind for fact, kind in FACTS.items() if manifest.fields.get(fact) == kind}
         self._table_facts = manifest.table_facts if table is None else facts_among(table)
+        self._exclude = exclude
         own = [name for name in manifest.fields if name not in self._types]
         self._own_names = [*own, *manifest.table_facts]
         stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
@@ -235,13 +249,13 @@ class _Sync:
 
     def _commit(self, editor: IndexEditor, done: Sequence[Sequence[str]]) -> None:
         source = hashlib.sha256(json.dumps([self._index.manifest.source, *done]).encode()).hexdigest()
-        editor.commit(source, unreadable=self._unreadable, table_facts=self._table_facts)
+        editor.commit(source, **self._notes())
         self._index = self._backend.open(self._name)
 
     def _read(self, progress: Progress) -> None:
         """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
-        images = [ImageRef(item.id, Path(item.content)) for item in items]
+        images = [ImageRef(item.id, item.path) for item in items]
         with preparing(words.words_inside, images, worker_count(len(images))) as texts:
             for start in range(0, len(items), self._read_chunk):
                 batch = items[start : start + self._read_chunk]
@@ -321,7 +335,7 @@ class _Sync:
             digest = reuse.digest or text_fact(reuse.donor, "content_hash")
             of_file: Mapping[str, Any] = reuse.donor.fields
             if reuse.state and digest is not None:
-                of_file = facts_of(ImageRef(item.id, Path(item.content)), reuse.state, digest)
+                of_file = facts_of(ImageRef(item.id, item.path), reuse.state, digest)
             inside = {name: reuse.donor.fields[name] for name in words.FIELDS if name in reuse.donor.fields}
             facts = {fact: value for fact, value in {**of_file, **inside}.items() if fact in self._types}
         return replace(item, fields={**facts, **self._table.of(item)})
@@ -341,8 +355,11 @@ class _Sync:
     def _is_outdated(self) -> bool:
         """Return whether the index lacks no item, but a commit."""
         manifest = self._index.manifest
-        noted = manifest.unreadable, manifest.table_facts
-        return self._index.is_unfinished or noted != (self._unreadable, self._table_facts)
+        return self._index.is_unfinished or any(getattr(manifest, k) != v for k, v in self._notes().items())
+
+    def _notes(self) -> dict[str, Any]:
+        """Return the entries of the manifest that a sync writes."""
+        return {"unreadable": self._unreadable, "table_facts": self._table_facts, "exclude": self._exclude}
 
     def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
         counts = Counter(reuse.change for reuse in self._reuses)

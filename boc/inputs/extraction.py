@@ -45,8 +45,6 @@ class Extraction:
     None in as many as pay. Their facts are read there, too, and stored as metadata; with ``ocr`` also the words inside
     them, which takes longer than all else. Items that cannot be used are left out and listed in the file with the
     reason. ``speed`` is that of the last run.
-
-    A script that uses workers needs the guard ``if __name__ == "__main__"``, since they import it.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Extraction:
             yield writer.done
             began = time.perf_counter()
             left = self.source.items[writer.done :]
-            images = [ImageRef(item.id, Path(item.content)) for item in left if item.modality == "image"]
+            images = [ImageRef(item.id, item.path) for item in left if item.modality == "image"]
             with preparing(self._prepare, images, self.workers) as prepared:
                 while writer.done < self.total:
                     items = self.source.items[writer.done : writer.done + PART]
@@ -185,13 +183,13 @@ class _WithFacts:
     def __call__(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
         for _ in range(ATTEMPTS):
             try:
-                state = settled_state(str(image.path))
+                state = settled_state(image.path)
                 facts = facts_of(image, state, content_hash(image.path)) if state else {}
             except OSError:  # the reader of the picture reports the error
                 state, facts = (), {}
             prepared = self.prepare(image)
             facts |= words.words_inside(image) if self.ocr else {}
-            if state and state == settled_state(str(image.path)):
+            if state and state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(f"{image.path}: changes while it is read; repeat the command when nothing writes it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -67,8 +68,8 @@ def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
     return (size, modified, changed) == told
 
 
-def state_of(path: str) -> State:
-    """Return the state of a file. OSError if it cannot be looked at, for example on a failing disk."""
+def state_of(path: Path | str) -> State:
+    """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on a failing disk."""
     try:
         status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
     except ValueError:
@@ -77,10 +78,12 @@ def state_of(path: str) -> State:
         if error.errno in GONE:
             return ()
         raise
+    if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
+        return ()
     return status.st_size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))
 
 
-def settled_state(path: str) -> State:
+def settled_state(path: Path | str) -> State:
     """Return the state of a file that whatever changes it from now on will change, too; raises as ``state_of``.
 
     Times of files come from a coarse clock. So a file that has just changed is looked at again after a moment.

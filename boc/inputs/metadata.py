@@ -7,7 +7,6 @@ a type is a keyword. Several values in a cell are separated by ``|``; an empty c
 from __future__ import annotations
 
 import calendar
-import csv
 import hashlib
 import json
 import math
@@ -17,12 +16,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
-from boc.errors import BocError, SourceError, check_system
+from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
-from boc.inputs.text_lines import csv_fault
+from boc.inputs.text_lines import table_rows
+from boc.paths import nfc
 from boc.types import FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
@@ -62,40 +63,51 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Return the table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
+        """Return the table at ``path`` (UTF-8); lines that cannot be used are left out, with a warning.
+
+        SourceError names file, line, value and rule if no line is left.
+        """
         rows: dict[str, dict[str, Any]] = {}
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as handle:
-                reader = csv.reader(handle, strict=True)
-                types = _types(path, next(reader, []))
-                for cells in reader:
-                    if cells:
-                        where = f"{path}, line {reader.line_num}"
-                        key, fields = _row(where, cells, types)
-                        if key in rows:
-                            raise SourceError(f"{where}: the id {key!r} occurs again; give one line per id")
-                        rows[key] = fields
-        except csv.Error as error:
-            raise SourceError(f"{path}, line {reader.line_num}: {csv_fault(error)}") from error
-        except (UnicodeDecodeError, OSError) as error:
-            check_system(path, error, SourceError)
-            raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
+        faults: list[str] = []
+        table = table_rows(path, faults)
+        types = _types(path, next(table, ("", []))[1])
+        for where, cells in table:
+            try:
+                key, fields = _row(where, [cells[0], *map(nfc, cells[1:])], types)
+            except SourceError as error:
+                faults.append(str(error))
+                continue
+            if key in rows:
+                faults.append(f"{where}: the id {key!r} occurs again; give one line per id")
+            rows.setdefault(key, fields)
         if not rows:
-            raise SourceError(f"{path}: no rows below the header; give one line per item")
+            reason = faults[0] if faults else "no rows below the header; give one line per item"
+            raise SourceError(f"{path}, {reason}")
+        leave_out(str(path), faults)
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:
         """Return the values of ``item`` itself, else of the picture that it belongs to."""
-        row = self.rows.get(item.id)
-        return row if row is not None else self.rows.get(item.group, {})
+        for id in (item.id, item.group):
+            row = self.rows.get(id)
+            if row is None and not id.isascii():
+                row = self._by_form.get(nfc(id))
+            if row is not None:
+                return row
+        return {}
+
+    @cached_property
+    def _by_form(self) -> dict[str, Mapping[str, Any]]:
+        """The rows by their ids in NFC."""
+        return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
         """Return the ids of the table that match none of ``items`` and none of their pictures, sorted."""
-        left = set(self.rows)
+        left = {nfc(key): key for key in self.rows}
         for item in items:
-            left.discard(item.id)
-            left.discard(item.group)
-        return sorted(left)
+            left.pop(nfc(item.id), None)
+            left.pop(nfc(item.group), None)
+        return sorted(left.values())
 
     @property
     def digest(self) -> str:
@@ -115,7 +127,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
     """
-    match = _FILTER.fullmatch(text)
+    match = _FILTER.fullmatch(nfc(text))
     if match is None or not match[3]:
         raise BocError(f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020")
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from boc.errors import BocError, ImageError
@@ -45,13 +47,14 @@ def preparing(
     """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that it raised.
 
     With ``workers`` 0 it runs in this process, else in that many new processes, at most ``ahead`` pictures before the
-    consumer. These get ``prepare`` pickled, and end with the block or with this process. Any other BocError is raised;
-    the one of a worker that died names the picture.
+    consumer. These get ``prepare`` pickled, and end with the block or with this process; they do not import the program
+    of the user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised; the one of a
+    worker that died names the picture.
     """
-    if not workers or not images:
+    pickled = bytes(ForkingPickler.dumps(prepare)) if workers and images else b""  # an error is raised here
+    if not pickled or b"__main__" in pickled:
         yield (_check_result(_attempt(prepare, image)) for image in images)
         return
-    pickled = bytes(ForkingPickler.dumps(prepare))  # pickled here, so that an error is raised here
     context = get_context("spawn")  # a fork would copy threads and locks of torch
     # One pool per worker, each of one process: so the picture at which a worker died is known.
     pools = [ProcessPoolExecutor(1, context, _begin) for _ in range(min(workers, len(images)))]
@@ -70,7 +73,7 @@ def _results(
     for place, image in enumerate(images):
         while place + len(queue) < len(images) and len(queue) < ahead:
             number = place + len(queue)
-            with _interrupts_held():
+            with _interrupts_held(), _program_hidden():
                 try:
                     queue.append(pools[number % len(pools)].submit(_work, pickled, images[number]))
                 except BrokenProcessPool as error:
@@ -124,6 +127,17 @@ def _check_result(value: Any) -> Any:
     if isinstance(value, BocError) and not isinstance(value, ImageError):
         raise value
     return value
+
+
+@contextmanager
+def _program_hidden() -> Iterator[None]:
+    """Processes started here do not import the program of the user, which may lack the guard for that and run again."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 @contextmanager

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import csv
+import fnmatch
 import hashlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from boc.errors import SourceError, check_system, note
+from boc.errors import SourceError, leave_out, note
 from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
-from boc.inputs.text_lines import csv_fault, read_ids
+from boc.inputs.text_lines import read_ids, table_rows
+from boc.paths import forms, nfc, path_text, system_path
 from boc.types import MODALITIES, Item
 
 OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
 """Suffixes of picture formats that are not read."""
+
+LOOKED_AT = 1000  # pictures of a table that are looked for
+DISKS = ("@eaDir", "@Recycle", "@__thumb", "#recycle", "#snapshot", "$RECYCLE.BIN", "System Volume Information")
+UNWANTED = (".*", *DISKS, "__MACOSX", "*.lrdata", "*.photoslibrary/resources", "*.photolibrary/Thumbnails")
+"""Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails and trash."""
 
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
 
@@ -58,7 +64,7 @@ class Source:
     @property
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
-        paths = [self.file] if self.file else [Path(item.content) for item in self.items if item.modality == "image"]
+        paths = [self.file] if self.file else [item.path for item in self.items if item.modality == "image"]
         return hashlib.sha256(json.dumps([_size_and_time(path) for path in paths]).encode()).hexdigest()
 
     def part(self, shard: str) -> Source:
@@ -95,17 +101,18 @@ def _size_and_time(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
+def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
     """Read the list of items behind ``path``, which may be a folder, a CSV, a feature file or an array of SCAN.
 
     ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
     order of the source. ``images`` is the folder of the pictures of a CSV (default: the folder of the CSV, or
-    ``images`` in it). Raises SourceError if nothing is found.
+    ``images`` in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
+    SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir():
-        source = _folder(path)
+        source = _folder(path, exclude=exclude)
         if not source.items:
             raise no_pictures(path)
     elif path.suffix.lower() == ".csv":
@@ -139,7 +146,7 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source:
+def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
     """Return the pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
@@ -152,7 +159,7 @@ def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_check_folder(folder), begin)
+            one = _folder(_check_folder(folder), begin, exclude)
             if not one.items:
                 raise no_pictures(folder)
         except SourceError as error:
@@ -183,27 +190,34 @@ def no_pictures(folder: Path) -> SourceError:
 
 @dataclass
 class Listing:
-    """Everything below a folder, as paths relative to it: files, linked folders, and folders that cannot be listed.
+    """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
+    cannot be listed.
 
     Files are in the order of their paths part by part; those ``linked`` are links.
     """
 
     files: list[str] = field(default_factory=list)
     linked: set[str] = field(default_factory=set)
+    unwanted: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
 
-def listing(folder: Path) -> Listing:
-    """List ``folder``. SourceError if it cannot be listed itself."""
+def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
+    """List ``folder`` without what a pattern of ``exclude`` fits, whatever its case: the name of a file or folder, or
+    the end of its path. SourceError if it cannot be listed itself."""
     result, waiting = Listing(), [""]
+    patterns = "|".join(fnmatch.translate(pattern.strip("/")) for pattern in exclude)
+    is_unwanted = re.compile(f"(?:.*/)?(?:{patterns})", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
         try:
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     name = below + entry.name
-                    if entry.is_dir(follow_symlinks=False):
+                    if exclude and is_unwanted(name):
+                        result.unwanted.append(name)
+                    elif entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{name}/")
                     elif entry.is_symlink() and Path(entry.path).is_dir():
                         result.links.append(name)
@@ -216,6 +230,7 @@ def listing(folder: Path) -> Listing:
                 raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
             result.closed.append(below)
     result.files.sort(key=lambda name: name.split("/"))
+    result.unwanted.sort()
     result.links.sort()
     result.closed.sort()
     return result
@@ -241,23 +256,21 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
         outer = next((other for other in roots if other in root.parents), None)
         if outer is not None:
             raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
-    return [f"{root.name}/" for root in roots]
+    return [f"{path_text(root.name)}/" for root in roots]
 
 
-def _folder(folder: Path, begin: str = "") -> Source:
+def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Source:
     """Return the pictures below ``folder``; their ids are ``begin`` and the path from there."""
-    inside = listing(folder)
+    inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
     names = [name for name in inside.files if _suffix(name) in read]
-    odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
-    if odd is not None:
-        raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
     root = str(folder.resolve()).rstrip("/")
     paths = {name: os.path.realpath(f"{root}/{name}") for name in inside.linked}  # a link may be led elsewhere later
-    items = [Item(begin + name, "image", paths.get(name, f"{root}/{name}"), begin + name) for name in names]
-    return Source(items, closed=tuple(begin + name for name in inside.closed))
+    texts = [(path_text(name), path_text(paths.get(name, f"{root}/{name}"))) for name in names]
+    items = [Item(begin + text, "image", path, begin + text) for text, path in texts]
+    return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))
 
 
 def _suffix(name: str) -> str:
@@ -273,42 +286,35 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
         counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
         if counts:
             note(f"{folder}: left out {counts}; {step}")
-    if inside.links:
-        message = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
-        note(f"{message}; give the folder a link leads to as a source of its own")
-    if inside.closed:
-        message = (
-            f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
-        )
-        note(f"{message}; check their permissions")
+    for names, what, step in (
+        (inside.unwanted, "hidden or unwanted names", "give such a folder as a source of its own"),
+        (inside.links, "folders that are links", "give the folder a link leads to as a source of its own"),
+        (inside.closed, "folders that cannot be listed", "check their permissions"),
+    ):
+        if names:
+            note(f"{folder}: left out {len(names)} {what} (such as {names[0]!a}); {step}")
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:
     captions: dict[str, list[str]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.DictReader(_without_nul(path, handle), strict=True)
-            if not {"image", "caption"} <= set(reader.fieldnames or ()):
-                raise SourceError(
-                    f"{path}: the first line must name the columns image,caption; found {reader.fieldnames}"
-                )
-            for row in reader:
-                if not row["image"] or row["caption"] is None:
-                    raise SourceError(f"{path}, line {reader.line_num}: image and caption must both be there")
-                if None in row:
-                    raise SourceError(
-                        f"{path}, line {reader.line_num}: more cells than columns; put a caption with commas in quotes"
-                    )
-                captions.setdefault(row["image"], []).append(row["caption"])
-    except csv.Error as error:
-        raise SourceError(f"{path}: {csv_fault(error)}") from error
-    except (UnicodeDecodeError, OSError) as error:
-        check_system(path, error, SourceError)
-        raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
+    faults: list[str] = []
+    rows = table_rows(path, faults)
+    header = next(rows, ("", []))[1]
+    if not {"image", "caption"} <= set(header):
+        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
+    image, caption = header.index("image"), header.index("caption")
+    for where, cells in rows:
+        if len(cells) > len(header):
+            faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
+        elif len(cells) <= max(image, caption) or not cells[image]:
+            faults.append(f"{where}: image and caption must both be there")
+        else:
+            captions.setdefault(cells[image], []).append(nfc(cells[caption]))
     if not captions:
-        raise SourceError(f"{path}: no rows; {ADVICE}")
-    root = _picture_root(path, next(iter(captions)), images)
-    pictures = [Item(name, "image", str((root / name).resolve()), name) for name in captions]
+        raise SourceError(f"{path}: no rows{''.join(f' that can be read ({fault})' for fault in faults[:1])}; {ADVICE}")
+    leave_out(str(path), faults)
+    root = _picture_root(path, list(captions), images)
+    pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in captions]
     sentences = [
         Item(f"{name}#{number}", "text", caption, name)
         for name, texts in captions.items()
@@ -317,30 +323,33 @@ def _table(path: Path, images: Path | None) -> list[Item]:
     return pictures + sentences
 
 
-def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines unchanged; SourceError at a NUL character, which feature files cannot store."""
-    for number, line in enumerate(lines, 1):
-        if "\0" in line:
-            raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")
-        yield line
-
-
-def _picture_root(table: Path, first: str, images: Path | None) -> Path:
+def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Path:
+    """Return the folder that holds one of the first pictures of a table."""
     candidates = [images] if images else [table.parent, table.parent / "images"]
-    for folder in candidates:
-        if (folder / first).exists():
-            return folder
+    some = names[:LOOKED_AT]
+    for name in some:
+        for folder in candidates:
+            if _on_disk(folder, name).exists():
+                return folder
     tried = " or ".join(str(folder) for folder in candidates)
-    raise SourceError(f"{table}: its first picture {first} is not in {tried}; name the folder with --images")
+    raise SourceError(
+        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}; name the folder with --images"
+    )
+
+
+def _on_disk(folder: Path, name: str) -> Path:
+    """Return the path of a name in whatever Unicode form the folder has it."""
+    paths = (folder / system_path(form) for form in forms(name))
+    first = next(paths)
+    return first if name.isascii() or first.exists() else next((path for path in paths if path.exists()), first)
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    names = set(read_ids(ids))
-    chosen = [item for item in items if (item.group or item.id) in names]
-    missing = names - {item.group or item.id for item in chosen}
-    if missing:
-        some = ", ".join(sorted(missing)[:3])
-        raise SourceError(
-            f"{ids}: {len(missing)} of {len(names)} ids are not in the source (such as {some}); list ids of it"
-        )
+    names = {nfc(name): name for name in read_ids(ids)}
+    chosen = [item for item in items if nfc(item.group or item.id) in names]
+    here = {nfc(item.group or item.id) for item in chosen}
+    missing = sorted(name for form, name in names.items() if form not in here)
+    if not chosen:
+        raise SourceError(f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids of it")
+    leave_out(f"{ids}: ids that are not in the source", missing)
     return chosen

@@ -1,47 +1,90 @@
-"""Reads lines of text files exactly: ids may begin and end with spaces, and contain what Python takes for line ends."""
+"""Reads lines and tables exactly: ids may begin and end with spaces, and contain what Python takes for line ends."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
-from boc.errors import SourceError
+from boc.errors import SourceError, check_system, leave_out
+
+BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line, unchanged; empty lines are skipped.
+    """Return the ids in a file, one per line, unchanged; empty lines are skipped, and those that are not UTF-8 are left
+    out with a warning.
 
-    SourceError for a file that cannot be read, is not UTF-8, or lists none.
+    SourceError for a file that cannot be read, or lists none.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line") from error
-    ids = [line for line in text_lines(data, str(path)) if line]
+    faults: list[str] = []
+    ids = [line for line in text_lines(data, str(path), faults) if line]
     if not ids:
-        raise SourceError(f"{path}: lists no ids; give one id a line")
+        raise SourceError(f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id a line")
+    leave_out(str(path), faults)
     return ids
 
 
-def text_lines(data: bytes, name: str) -> list[str]:
+def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:
     r"""Return the lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
 
-    SourceError names ``name`` and the line that is not UTF-8.
+    SourceError names ``name`` and the line that is not UTF-8; if ``faults`` are given, it is left out and added there.
     """
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     decoded = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
         try:
             decoded.append(line.removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{name}, line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1}); save the file as UTF-8"
-            ) from error
+            fault = f"line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1})"
+            if faults is None:
+                raise SourceError(f"{name}, {fault}; save the file as UTF-8") from error
+            faults.append(fault)
     return decoded
 
 
-def csv_fault(error: csv.Error) -> str:
-    """Return the fault of a table that the csv module refused, and the next step."""
+def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the rows of a CSV (UTF-8) that are not empty, each after the place where it ends, such as "line 3".
+
+    Lines that cannot be read are added to ``faults``; the next one is read as if they were not there. SourceError if
+    the file cannot be read.
+    """
+    try:
+        data = path.read_bytes().removeprefix(BOM)
+    except OSError as error:
+        check_system(path, error, SourceError)
+        raise SourceError(f"{path}: not a readable CSV file ({error})") from error
+    lines = [line.decode(errors="surrogateescape") for line in data.splitlines(keepends=True)]
+    begin = 0
+    while begin < len(lines):
+        reader = csv.reader((lines[number] for number in range(begin, len(lines))), strict=True)
+        done = 0
+        try:
+            for cells in reader:
+                done, where = reader.line_num, f"line {begin + reader.line_num}"
+                if fault := _fault(cells):
+                    faults.append(f"{where}: {fault}")
+                elif cells:
+                    yield where, cells
+            return
+        except csv.Error as error:
+            faults.append(f"line {begin + done + 1}: {_csv_fault(error)}")
+            begin += done + 1
+
+
+def _fault(cells: list[str]) -> str | None:
+    text = "".join(cells)
+    if "\0" in text:
+        return "a NUL character, which cannot be stored; remove it"
+    if not text.isascii() and text.encode(errors="ignore").decode() != text:
+        return f"not UTF-8 ({text[:60]!a}); save the file as UTF-8"
+    return None
+
+
+def _csv_fault(error: csv.Error) -> str:
     if "field limit" in str(error):
         most = csv.field_size_limit()
         return f"a cell has more than {most:,} characters; shorten it, or close the quotes where it should end"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 from boc.errors import BocError
 from boc.inputs.metadata import check_filter, parse_filter
 from boc.names import HYBRIDS, MODALITIES, Hybrid, Metric, Modality
+from boc.paths import nfc
 from boc.rerank import check_metric
 from boc.types import FieldType, Filter
 
@@ -191,12 +192,13 @@ def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Fi
     return tuple(values)
 
 
-def check_texts(texts: Sequence[str], method: str) -> None:
-    """Raise BocError unless ``texts`` are sentences."""
+def check_texts(texts: Sequence[str], method: str) -> list[str]:
+    """Return sentences in NFC. BocError unless ``texts`` are sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise BocError(f"{method} takes a list of sentences, got {texts!r}; write [{texts!r}]")
     for text in texts:
         check_sentence(text)
+    return list(map(nfc, texts))
 
 
 def check_sentence(text: object) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.paths import nfc
 from boc.search.options import check_sentence
 from boc.types import Embeddings, Ragged
 from boc.vectors import unit_rows
@@ -121,7 +122,7 @@ class Query:
     @property
     def words(self) -> str | None:
         """The wanted sentences, for a search that counts words; None if there are none."""
-        return " ".join(str(part.value) for part in self.positive if part.kind == "text") or None
+        return nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
 
     @property
     def ids(self) -> frozenset[str]:

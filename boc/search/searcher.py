@@ -23,7 +23,8 @@ from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
-from boc.plugins import check_name
+from boc.paths import nfc
+from boc.plugins import check_name, find_item
 from boc.search.background import Background, confidences
 from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Part, Query, compose
@@ -180,6 +181,7 @@ class Searcher:
         are encoded already. BocError for an unknown id, and as ``search``.
         """
         options, begun = self._options_of(query, options, **keywords), perf_counter()
+        query = Query(tuple(self._known(part) for part in query.parts))
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
             begun = _took(stages, "encode_ms", begun)
@@ -198,7 +200,7 @@ class Searcher:
         **keywords: Unpack[SearchKeywords],
     ) -> list[list[Hit]]:
         """Search by several sentences as one batch; one list of hits per sentence."""
-        check_texts(texts, "search_texts")
+        texts = check_texts(texts, "search_texts")
         options, encoder, begun = self._options(options, **keywords), self.encoder, perf_counter()
         encoded = encoder.encode_texts(texts)
         _took(stages, "encode_ms", begun)
@@ -212,7 +214,7 @@ class Searcher:
 
         BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence, mmr and collapse.
         """
-        check_texts(texts, "search_words")
+        texts = check_texts(texts, "search_words")
         options = self._options(options, **keywords)
         if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
@@ -328,16 +330,22 @@ class Searcher:
     def _metric(self, options: SearchOptions) -> Metric:
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
+    def _known(self, part: Part) -> Part:
+        """Return a part with the id of its item as the index has it."""
+        if part.kind != "item":
+            return part
+        try:
+            return replace(part, value=find_item(self.index, str(part.value)).id)
+        except KeyError:
+            raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
+
     def _encode(self, part: Part) -> Embeddings:
         if part.kind == "text":
-            return self.encoder.encode_texts([str(part.value)])
+            return self.encoder.encode_texts([nfc(str(part.value))])
         if part.kind == "image":
             path = Path(part.value)
             return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
-        try:
-            stored = self.embeddings(str(part.value))
-        except KeyError:
-            raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
+        stored = self.embeddings(str(part.value))
         if not self.codec.reads_concepts:
             return stored
         content = self.index.find([str(part.value)])[0].content

@@ -21,7 +21,8 @@ from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
 from boc.names import Modality
-from boc.plugins import Encoder
+from boc.paths import nfc
+from boc.plugins import Encoder, find_item
 from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
@@ -190,7 +191,7 @@ class Library:
     def sentence(self, snapshot: Snapshot, text: str) -> Embeddings:
         """Return the embedding of a sentence, from the cache if possible."""
         check_sentence(text)
-        encoder = snapshot.searcher.encoder
+        encoder, text = snapshot.searcher.encoder, nfc(text)
 
         def make() -> Embeddings:
             with self._encoding("text"):
@@ -229,7 +230,7 @@ class Library:
             assert sent is not None
             return self.upload(snapshot, sent)
         try:
-            return self.stored_embeddings(snapshot, snapshot.searcher.index.find([str(part.value)])[0])
+            return self.stored_embeddings(snapshot, find_item(snapshot.searcher.index, str(part.value)))
         except KeyError:
             raise unknown(str(part.value)) from None
 

@@ -48,8 +48,8 @@ class TrainConfig:
     generation_cell: str = "gru"  # gru, as the authors' code, or lstm, as the papers print
     generation_length: int = 60  # largest number of words of a generated caption
     batch_size: int = 128  # pictures per batch
-    # Batches whose gradients are added before each step of the weights, for batches larger than the memory, or to be
-    # shared out among processes (see processes.py); negatives are those of a batch.
+    # Batches whose gradients are added before each step of the weights, for batches larger than the memory; negatives
+    # are those of a batch.
     accumulate: int = 1
     recompute: bool = False  # compute layers again on the way back instead of keeping their activations: less memory
     captions_per_picture: int = 1  # captions drawn per picture of a batch

@@ -26,8 +26,6 @@ from ..runtime.model_folder import NETWORKS, check_boxes, check_model_folder, cr
 from .caption_tensors import Captions
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
-from .processes import Processes
-from .processes import join_processes as join_processes
 from .recipes import RECIPES
 from .trainer import Progress, RunState, Trainer
 
@@ -157,8 +155,8 @@ class Training:
     """The run from ``describe``, on a regions file, into the model folder ``folder``; with the same arguments it
     continues.
 
-    ``ids`` restricts it to these pictures, of which those of ``validate`` are held out. Several ``processes`` make the
-    same run (see processes.py). Raises EncoderError if the recipe does not fit the data.
+    ``ids`` restricts it to these pictures, of which those of ``validate`` are held out. Raises EncoderError if
+    the recipe does not fit the data.
     """
 
     def __init__(
@@ -172,10 +170,8 @@ class Training:
         ids: set[str] | None,
         device: str,
         validate: set[str] | None = None,
-        processes: Processes | None = None,
     ) -> None:
         self.folder = folder
-        self.processes = processes or Processes()
         self.device = pick(device)
         torch.manual_seed(recipe.train.seed)
         reader = RegionReader(regions)
@@ -190,12 +186,9 @@ class Training:
         held_out = None
         if validate is not None:
             pairs, held_out = pairs.apart(numbers_of(regions, validate))
-        self._trainer = Trainer(
-            folder, network, pairs, reader, self._captions, recipe.train, self.device, held_out, self.processes
-        )
-        if self.processes.first:
-            create_folder(folder, recipe.kind, network, tower.tokens, source)
-            write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
+        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device, held_out)
+        create_folder(folder, recipe.kind, network, tower.tokens, source)
+        write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     @property
     def captions(self) -> int:
@@ -209,10 +202,8 @@ class Training:
     def run(self) -> Iterator[Progress]:
         """Train; at the end only the model and its history remain."""
         yield from self._trainer.run()
-        self.processes.wait()
-        if self.processes.first:
-            write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
-            shutil.rmtree(self.folder / "training")
+        write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
+        shutil.rmtree(self.folder / "training")
 
 
 def _build(region_dim: int, recipe: Recipe, tower: text_towers.TextTower) -> Network:

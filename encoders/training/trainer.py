@@ -38,7 +38,6 @@ from .config import CHOICES, TrainConfig
 from .data import Pairs, RegionReader
 from .fragments import Fragments, exchange_opposites
 from .objectives import Objective
-from .processes import Processes
 from .warmstart import latent_semantics, scale, warm_start
 
 SAVE_SECONDS = 120.0
@@ -78,7 +77,6 @@ class Trainer:
     """One run in one model folder. ``run`` continues where the last one stopped.
 
     It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random ones of ``pairs``.
-    Several ``processes`` make the same run; the first of them writes the files.
     """
 
     def __init__(
@@ -91,17 +89,10 @@ class Trainer:
         config: TrainConfig,
         device: str,
         held_out: Pairs | None = None,
-        processes: Processes | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
         self.device = device
-        self.processes = processes or Processes()
-        if self.processes.count > config.accumulate:
-            raise EncoderError(
-                f"{self.processes.count} processes share out the batches of a step, and accumulate={config.accumulate} "
-                f"is their number; set a multiple of the processes: --set accumulate={self.processes.count}"
-            )
         self.mixed = bool(config.mixed) and fast_bfloat16(device)
         self.network = network.to(device)
         if config.recompute:
@@ -170,8 +161,7 @@ class Trainer:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
-        if self.processes.first:
-            save(self._state_path, self.state, self._tensors, self.optimizer)
+        save(self._state_path, self.state, self._tensors, self.optimizer)
 
     @property
     def _tensors(self) -> dict[str, Mapping[str, Tensor]]:
@@ -188,18 +178,15 @@ class Trainer:
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
     def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
-        """Add the gradients of a batch, if it is one of this process; after the last of a group, move the weights."""
+        """Add the gradients of a batch; after the last of a group, move the weights."""
         place, size = self._group(self.state.step)
         if place == 0:
             self.optimizer.zero_grad(set_to_none=True)
-        if place % self.processes.count == self.processes.rank:
-            loss = self._forward(pictures, numbers, positive)
-            (loss if self.config.summed else loss / size).backward()
-            self._loss = float(loss.detach())
+        loss = self._forward(pictures, numbers, positive)
+        (loss if self.config.summed else loss / size).backward()
+        self._loss = float(loss.detach())
         if place + 1 < size:
             return
-        self.processes.add_gradients(self.learned.values())
-        self.processes.average(self.buffers.values())
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * self.config.lr * self._factor(self.state.step)
         torch.nn.utils.clip_grad_norm_(
@@ -305,10 +292,9 @@ class Trainer:
         if ndcg is not None:
             entry["ndcg"] = asdict(ndcg)
         self.state = replace(self.state, history=[*self.state.history, entry])
-        score = self.processes.of_first(CHOICES[self.config.choose](recalls, ndcg), self.device)
+        score = CHOICES[self.config.choose](recalls, ndcg)
         if score > self.state.best or self.config.keep == "last":
-            if self.processes.first:
-                save_weights(self.folder, self.network.state_dict())
+            save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=score, best_step=self.state.step)
         self._set(weights)
         return recalls, ndcg

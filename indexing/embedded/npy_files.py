@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ Files: TypeAlias = dict[str, tuple[int, str]]
 Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
 """The concatenated entries of sets, and the size of each set."""
 
+SMALL = 1 << 16  # bytes of a file that is read as a whole
 DAMAGED = "make the index again with boc index --replace"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
@@ -80,14 +82,13 @@ class HashingFile:
 
 
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
-    """Memory-map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
+    """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
     numpy would parse the header as a Python expression, which takes longer and may fail in concurrent threads
     (CPython 3.11).
     """
     try:
-        with path.open("rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = _map(path)
         header = _HEADER.match(mapped)
         if header is None:
             raise ValueError("its header is none of an array")
@@ -97,9 +98,17 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     except (OSError, ValueError, TypeError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
-    if scattered and hasattr(mmap, "MADV_RANDOM"):
+    if scattered and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
     return array
+
+
+def _map(path: Path) -> mmap.mmap | bytes:
+    """Map a file into memory; read one of few bytes, since a map holds a descriptor and edits make many small files."""
+    with path.open("rb") as handle:
+        if os.fstat(handle.fileno()).st_size <= SMALL:
+            return handle.read()
+        return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def release(array: NDArray[Any]) -> None:
@@ -120,12 +129,10 @@ def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
 
 
 def load_strings(folder: Path, name: str) -> Strings:
-    """Memory-map a column of strings. ManifestError naming a damaged file."""
+    """Map a column of strings. ManifestError naming a damaged file."""
     offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
     try:
-        with path.open("rb") as handle:
-            size = path.stat().st_size
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        mapped = _map(path)
     except (OSError, ValueError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error

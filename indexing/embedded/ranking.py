@@ -32,6 +32,9 @@ from .shortlist import Shortlist
 SCANNED = 2_500_000
 """Components of the vectors of all rows that pass, up to which they are compared: that costs what posting lists cost
 at a recall of .98."""
+FILTERED = 3.2
+"""Times as many under filters: the nearest of the rows that pass lie farther from the query than the nearest of all,
+and so share fewer terms with it."""
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -62,7 +65,7 @@ class Ranking:
         self.parts = parts
         self.masks = masks
         self._shortlist = shortlist
-        self._few = max(1, scanned // max(1, dim))
+        self._scanned = scanned // max(1, dim)
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
@@ -80,7 +83,7 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             queries = request.code or request.queries
-            plan = (self._few, self._enough(request)) if request.planned and rescore is not None else ()
+            plan = (self._few(request), self._enough(request)) if request.planned and rescore is not None else ()
             best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request), *plan)
         if best is None:
             return self._step_by_step(request, matching, Stages() if stages is None else stages)
@@ -110,6 +113,10 @@ class Ranking:
     def _passing_count(self) -> int:
         pairs = zip(self.parts, self.masks, strict=True)
         return sum(len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
+
+    def _few(self, request: SearchRequest) -> int:
+        """Return the number of rows that pass up to which a planned request compares all of them."""
+        return max(1, int(self._scanned * (FILTERED if request.filters else 1)))
 
     def _enough(self, request: SearchRequest) -> int:
         """Return the number of candidates below which a planned request compares all rows that pass: its hits; under
@@ -171,7 +178,7 @@ class Ranking:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for an alignment also
         those of the best products; and the number of them whose vectors are read, None for all."""
         size, count = self._size(request), self._passing_count
-        few = self._few if rescore.metric == "dot" else request.k
+        few = self._few(request) if rescore.metric == "dot" else request.k
         if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
             return candidates, size
         chosen = self._passing()

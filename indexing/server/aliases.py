@@ -88,8 +88,8 @@ class Generation:
 
     @property
     def target(self) -> str:
-        """The index that holds the items."""
-        return self.name if self.state.attached else self.physical
+        """The name by which items are read: an alias stays one, since it may have a filter, or a routing."""
+        return self.name if self.state.attached or self.is_borrowed else self.physical
 
     @property
     def layout(self) -> Layout:

@@ -62,6 +62,13 @@ TYPES: dict[FieldType, Json] = {
 }
 
 
+OWN_SETTINGS: Json = {"default_pipeline": "_none", "final_pipeline": "_none", "max_result_window": WINDOW}
+"""Settings that boc relies on and that a template of the cluster may set otherwise: documents are stored as they were
+sent."""
+WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
+"""The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
@@ -164,7 +171,9 @@ def index_body(
             "number_of_shards": shards,
             "number_of_replicas": replicas,
             "refresh_interval": "-1",
+            **OWN_SETTINGS,
             "sort.field": ["first", "id"] if order == "term" else "id",
+            "sort.order": ["asc", "asc"] if order == "term" else "asc",
             **({} if store is None else {"store.type": store}),
             **strategy.settings,
             **vectors.settings,
@@ -183,7 +192,7 @@ def index_body(
                 "vector": vectors.mapping(manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
                 "item": {"type": "binary", "doc_values": True},
-                "words": {"type": "text"},
+                "words": WORDS,
                 "block": {"type": "binary", "doc_values": True},
                 "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
             },

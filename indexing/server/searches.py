@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 
 from .binary import from_base64
-from .requests import ITEM, WINDOW, Layout, dumps
+from .requests import WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
 PAGE = 1000  # documents per request, with vectors or concepts
@@ -69,14 +69,10 @@ class Searches:
         keys = list(map(self._layout.key, ids))
         known = [key for key in keys if key]  # servers reject an empty id
         sources = {}
-        if known and self._layout.prefix:  # their routing is not known
+        if known:  # by a search: a document is fetched past the filter of an alias, and needs its routing
             there = [{"ids": {"values": known}}, {"exists": {"field": self._layout.own("modality")}}]
             body = {"query": {"bool": {"filter": there}}, "size": len(known), "_source": self._layout.source_fields}
             sources = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
-        elif known:
-            path = f"/{self._target}/_mget"
-            answer = self._transport.search(path, {"ids": known}, realtime="false", _source_includes=",".join(ITEM))
-            sources = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
         return [sources.get(key) for key in keys]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:

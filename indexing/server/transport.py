@@ -69,6 +69,8 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
         )
     elif status == 403 and kind != "cluster_block_exception":
         message = f"{label} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
+    elif kind == "index_closed_exception":
+        message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
     return RefusedError(message, status, kind, reason)

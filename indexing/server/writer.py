@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import orjson
@@ -41,7 +42,8 @@ from .transport import RefusedError, Transport, UnfinishedError, UnreachableErro
 from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
 
 BLOCK = 3 << 20  # bytes of a codec array per document
-EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
+ITEMS = [{"exists": {"field": name}} for name in ("modality", "id")]
+EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_source": False}
 
 
 OF_VECTORS = ("[vector]", "dense_vector", "element_type", "knn")
@@ -177,7 +179,9 @@ class ServerWriter:
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:
-                self._transport.request("PUT", f"/{physical}", body)
+                created = self._transport.request("PUT", f"/{physical}", body)
+                if not created.get("shards_acknowledged", True):
+                    self._refuse_shards(generation)
             except RefusedError as error:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
@@ -197,6 +201,19 @@ class ServerWriter:
         raise BackendError(
             f"{self._transport.label} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
             "or text with a scripted similarity"
+        )
+
+    def _refuse_shards(self, generation: Generation) -> NoReturn:
+        """Remove an index whose shards no node takes. BackendError with the reason, if the server tells it."""
+        reason = "its reason is in GET /_cluster/allocation/explain"
+        with suppress(BackendError):
+            answer = self._transport.request("GET", "/_cluster/allocation/explain")
+            nodes = [each for node in answer["node_allocation_decisions"] for each in node.get("deciders", ())]
+            reason = "; ".join(dict.fromkeys(each["explanation"] for each in nodes)) or reason
+        drop(self._transport, [generation])
+        raise BackendError(
+            f"{self._transport.label}: no node takes the shards of {generation.physical} ({reason[:400]}); free disk "
+            "space, or change what a template of the cluster requires of nodes, then repeat the command"
         )
 
     def _check_layout(self, fine: bool) -> None:

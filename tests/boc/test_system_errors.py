@@ -136,7 +136,7 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
 def test_arguments_are_utf8(library: Path, command: tuple[str, ...]) -> None:
     result = boc(*command, b"caf\xe9".decode(errors="surrogateescape"), "--at", f"file:{library / 'index'}")
     assert result.exit_code in (1, 2)
-    assert "not UTF-8" in result.stderr or r"no item 'caf\udce9'" in result.stderr
+    assert "not UTF-8" in result.stderr or re.search(r"no item '?caf\\+xe9", result.stderr)
 
 
 def test_delete_writes_no_codec(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, li
 
 def test_what_is_no_picture_is_refused_with_a_message(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
+    page.wait_for_selector("#results[data-shows=library]")
     page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
     page.wait_for_selector("#notice >> text=notes.txt is not a picture")
 

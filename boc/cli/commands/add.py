@@ -16,6 +16,7 @@ from boc.cli import options
 @options.encoder
 @options.metadata
 @options.ocr
+@options.verbose
 def command(
     name: str,
     sources: tuple[Path, ...],
@@ -51,4 +52,4 @@ def command(
         )
     others = f", {report.replaced} of them in place of others" if report.replaced else ""
     click.echo(f"{name}: {report.images} pictures and {report.texts} captions added{others}")
-    options.report(report.failed)
+    options.report(report.failed, report.images + report.texts)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("delete")
 @options.name
-@click.argument("ids", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
+@click.argument("ids", type=options.ID, nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
@@ -46,9 +46,9 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
         keys = options.read_lines("-", "the standard input", "ids")
     count, unknown = delete(name, keys, at=at)
     click.echo(f"{name}: {count} items deleted")
-    if unknown:
-        for key in unknown:
-            click.echo(f"no item {key!r} in {name}", err=True)
+    for key in unknown:
+        click.echo(f"no item {options.plain(key)} in {name}", err=True)
+    if not count:
         raise SystemExit(1)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from boc.labels import Label
 
 
-@click.command("explain")
+@click.command("explain", cls=options.TextCommand)
 @options.name
 @click.argument("text_and_id", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")

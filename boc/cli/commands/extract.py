@@ -35,6 +35,8 @@ SETTINGS = {
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
 @options.settings(SETTINGS)
 @options.device
+@options.exclude
+@options.verbose
 def command(
     source: Path,
     ids: Path | None,
@@ -45,6 +47,7 @@ def command(
     shard: str | None,
     settings: dict[str, Any],
     device: str,
+    exclude: tuple[str, ...],
 ) -> None:
     """Encode SOURCE, or extract its regions, and write the result to a feature file.
 
@@ -81,7 +84,7 @@ def command(
     from boc.types import Runtime
 
     check_output(output, is_feature_file, source, ids)
-    data = open_source(source, ids, images)
+    data = open_source(source, ids, images, exclude)
     if shard is not None:
         data = data.part(shard)
     precision = settings.get("precision", "float32")
@@ -102,7 +105,7 @@ def command(
         click.echo(_speed(extraction), err=True)
     with FeatureFile(output) as file:
         click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
-        options.report(file.failures)
+        options.report(file.failures, file.count("image") + file.count("text"))
 
 
 def _speed(extraction: Extraction) -> str:

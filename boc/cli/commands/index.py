@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 )
 @options.metadata
 @options.ocr
+@options.exclude
+@options.verbose
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
 @click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
 def command(
@@ -74,6 +76,7 @@ def command(
     concepts: str | None,
     metadata: Path | None,
     ocr: bool,
+    exclude: tuple[str, ...],
     replace: bool,
     shard: str | None,
 ) -> None:
@@ -121,6 +124,7 @@ def command(
             concepts=cast("ConceptDtype | None", concepts),
             metadata=metadata,
             images=images,
+            exclude=exclude,
             replace=replace,
             ocr=ocr,
             shard=shard,
@@ -131,4 +135,4 @@ def command(
         click.echo(f"{name}: part {shard} is loaded; the index appears when all parts are")
         return
     click.echo(f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}")
-    options.report(report.failed)
+    options.report(report.failed, report.images + report.texts)

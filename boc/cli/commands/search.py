@@ -35,12 +35,13 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
         return name, click.FLOAT.convert(weight, param, ctx)
 
 
-@click.command("search")
+@click.command("search", cls=options.TextCommand)
 @options.name
 @click.argument("text", type=options.SENTENCE, required=False)
 @click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
 @click.option(
     "--like",
+    type=options.ID,
     multiple=True,
     metavar="[-]ID",
     help="More like this item of the index; after a minus, less like it. Can be repeated.",
@@ -56,6 +57,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option(
     "--filter",
     "conditions",
+    type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
     help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
@@ -195,7 +197,7 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        lines = options.read_lines(str(path), f"--queries {path}", "sentence")
+        lines = [line.strip() for line in options.read_lines(str(path), f"--queries {path}", "sentences")]
         return _by_lines(searcher, lines, search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 @options.encoder
 @options.metadata
 @options.ocr
+@options.exclude
+@options.verbose
 def command(
     name: str,
     sources: tuple[Path, ...],
@@ -39,6 +41,7 @@ def command(
     encoder: str | None,
     metadata: Path | None,
     ocr: bool,
+    exclude: tuple[str, ...],
 ) -> None:
     """Bring the index NAME in line with SOURCE, the folders of pictures or the CSV that it was made from.
 
@@ -64,6 +67,7 @@ def command(
         "encoder": encoder if options.on_command_line("encoder") else None,
         "metadata": metadata,
         "images": images,
+        "exclude": exclude or None,
         "keep_missing": missing == "keep",
         "ocr": ocr,
     }
@@ -73,7 +77,7 @@ def command(
         with options.bars() as progress:
             report = sync_index(name, sources, remove_many=missing == "remove-many", progress=progress, **keywords)
         _print(name, report)
-        options.report(report.failed)
+        options.report(report.failed, report.added + report.changed + report.moved + report.same)
         return
     if missing == "remove-many":
         raise click.UsageError("--missing remove-many is for one sync, which somebody looks at; leave out --watch")
@@ -84,8 +88,7 @@ def command(
             click.echo(f"{name}: {news}", err=True)
             return
         _print(name, news)
-        for _, reason in news.failed:
-            click.echo(f"left out: {options.plain(reason)}", err=True)
+        options.report(news.failed, 1)
 
     watch(name, sources, show, **keywords)
 

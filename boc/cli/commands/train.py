@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,8 +62,7 @@ def command(
     """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
 
     Some pictures are held out, at random or by --validate, and the weights with the best recall on them are kept. After
-    a kill, the same command continues where it stopped. Several GPUs or processes share out the batches of each step:
-    torchrun --nproc-per-node 2 --no-python boc train ... --set accumulate=2
+    a kill, the same command continues where it stopped.
 
     The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder with a BERT.
 
@@ -89,48 +87,38 @@ def command(
     from boc.inputs.sources import join_sources, open_source, without
 
     trainer = plugins.trainer()
-    with trainer.join_processes() as processes, ExitStack() as stack:
-        training = None
-        with processes.first_alone():
-            if processes.first:
-                check_writable(output / "config.json")
-                trainer.check_place(output)
-            recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
-            data, region_source = open_source(source, ids, images), plugins.region_source(regions)
-            held_out = None
-            if validate is not None:
-                held_out = open_source(source, validate, images)
-                data = join_sources(without(data, held_out) if ids is None else data, held_out)
-            validated = None if held_out is None else {item.id for item in held_out.items if item.modality == "image"}
-            data.check_captioned()
-            pictures = sum(item.modality == "image" for item in data.items)
-            trainer.check_size(recipe, pictures, None if validated is None else len(validated))
-            run = trainer.describe(recipe, data.digest, region_source, validated)
-            if processes.first:
-                stack.enter_context(sole_writer(output))
-            if not trainer.is_finished(output, run):
-                file = data.file or _regions_file(data, output, region_source, quiet=not processes.first)
-                picture_ids = {item.id for item in data.items if item.modality == "image"}
-                training = trainer.Training(
-                    output, file, region_source, recipe, run,
-                    ids=picture_ids, device=device, validate=validated, processes=processes,
-                )  # fmt: skip
-                if processes.first:
-                    options.show("reading captions", training.captions, training.prepare())
-        if training is not None:
-            _show(training.run(), hidden=not processes.first)
-        if not processes.first:
-            return
+    check_writable(output / "config.json")
+    trainer.check_place(output)
+    recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
+    data, region_source = open_source(source, ids, images), plugins.region_source(regions)
+    held_out = None
+    if validate is not None:
+        held_out = open_source(source, validate, images)
+        data = join_sources(without(data, held_out) if ids is None else data, held_out)
+    validated = None if held_out is None else {item.id for item in held_out.items if item.modality == "image"}
+    data.check_captioned()
+    pictures = sum(item.modality == "image" for item in data.items)
+    trainer.check_size(recipe, pictures, None if validated is None else len(validated))
+    run = trainer.describe(recipe, data.digest, region_source, validated)
+    with sole_writer(output):
+        if not trainer.is_finished(output, run):
+            file = data.file or _regions_file(data, output, region_source)
+            picture_ids = {item.id for item in data.items if item.modality == "image"}
+            training = trainer.Training(
+                output, file, region_source, recipe, run, ids=picture_ids, device=device, validate=validated
+            )
+            options.show("reading captions", training.captions, training.prepare())
+            _show(training.run())
     best = trainer.best(output)
     for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
         click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 
-def _regions_file(data: Source, output: Path, source: RegionSource, *, quiet: bool) -> Path:
+def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     """Write the regions of all pictures beside the run that reads them, and return the path.
 
-    Pictures that cannot be used are left out, and named unless ``quiet``.
+    Pictures that cannot be used are left out, and named.
     """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile
@@ -140,17 +128,15 @@ def _regions_file(data: Source, output: Path, source: RegionSource, *, quiet: bo
         extraction = Extraction(data, path, regions=source, workers=None)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
-        for _, reason in () if quiet else file.failures:
+        for _, reason in file.failures:
             click.echo(f"left out: {reason}", err=True)
     return path
 
 
-def _show(steps: Iterator[Progress], *, hidden: bool) -> None:
-    """Draw a progress bar over the steps, unless it is ``hidden``; each validation is a line above it."""
+def _show(steps: Iterator[Progress]) -> None:
+    """Draw a progress bar over the steps; each validation is a line above it."""
     bar = None
     for now in steps:
-        if hidden:
-            continue
         if bar is None:
             bar = click.progressbar(length=now.steps, label="training", file=sys.stderr, show_pos=True)
             bar.__enter__()

@@ -56,7 +56,7 @@ def stream(chosen: Sequence[tuple[Item, str]]) -> Iterator[bytes]:
 def _name(item: Item) -> str:
     """Return the id as a path that stays below the folder where the ZIP is unpacked, with the suffix of the file."""
     parts = [re.sub(r'[\\:*?"<>|\x00-\x1f]', "_", part) for part in item.id.split("/") if part not in ("", ".", "..")]
-    name, suffix = "/".join(parts) or "picture", Path(item.content).suffix
+    name, suffix = "/".join(parts) or "picture", item.path.suffix
     return name if Path(name).suffix.lower() == suffix.lower() else name + suffix
 
 

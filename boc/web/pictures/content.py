@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from boc.errors import ImageError
 from boc.inputs.images import check_file, check_pixels, decoding, open_image
+from boc.paths import path_of
 from boc.types import Item
 from boc.web.http.logs import FAULTS
 
@@ -51,11 +52,11 @@ def open_content(item: Item) -> Iterator[Content]:
     which names no folder, for a file that is missing, no regular file, no picture of a known format, or too large, and
     for a link that leads out of the folder that was indexed. What is refused is logged, without its name.
     """
-    name = Path(item.content).name.encode(errors="replace").decode()
+    name = Path(item.content).name
     with ExitStack() as stack:
         try:
             with decoding(name):
-                file = stack.enter_context(open(item.content, "rb", opener=lambda *_: _open(item)))
+                file = stack.enter_context(open(item.path, "rb", opener=lambda *_: _open(item)))
                 status = check_file(file, name, LARGEST)
                 with open_image(file, name) as image:
                     check_pixels(image, name)
@@ -73,8 +74,8 @@ def _open(item: Item) -> int:
     That is the path before the id, or the folder of the file if it does not end with the id. Each folder on the way is
     opened in the one before, so that none can become a link meanwhile.
     """
-    path, root = Path(item.content), item.content.removesuffix(f"/{item.id}")
-    folder = path.parent if root == item.content else root or "/"
+    path, root = item.path, item.content.removesuffix(f"/{item.id}")
+    folder = path.parent if root == item.content else path_of(root or "/")
     real = Path(os.path.realpath(path))
     if ".." in path.parts or Path(os.path.realpath(folder)) not in real.parents:
         raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again")

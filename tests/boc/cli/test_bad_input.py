@@ -116,9 +116,9 @@ CASES = [
     ("build-codebook {home}/photos.h5 -o {home}/new.npz --kind hard", ["'hard' is not one of", "learned"]),
     ("convert {home}/notes.txt -o {home}/model --tokens {home}/notes.txt --regions grid", ["delete this one first"]),
     ("evaluate {home}/photos.h5 --ndcg {home}/notes.txt", ["notes.txt"]),
-    (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has: camera, content_hash"]),
+    (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has: camera, changed_ns"]),
     (f"search described hello --filter yaer>2020 {AT}", ["no metadata field 'yaer'", "tag, taken, title, width, year"]),
-    (f"search photos hello --sort colour {AT}", ["sorted by 'colour'", "it has: camera, content_hash"]),
+    (f"search photos hello --sort colour {AT}", ["sorted by 'colour'", "it has: camera, changed_ns"]),
     (f"search described hello --sort -yaer {AT}", ["sorted by 'yaer'", "tag, taken, title, width, year"]),
     (f"search described hello --sort title {AT}", ["sorted by title", "of type text"]),
     (f"search photos hello --hybrid sum {AT}", ["rrf, sum:WEIGHT and words"]),
@@ -184,7 +184,7 @@ def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> N
 @pytest.mark.slow
 def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None:
     result = boc("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
-    assert result.exit_code == 1
+    assert result.exit_code == 0
     assert "40 pictures" in result.stdout
     assert result.stderr.count("broken.png") == 1
-    assert "1 items could not be used; all others are done." in result.stderr
+    assert "1 items could not be used; 40 are done." in result.stderr

@@ -407,9 +407,9 @@ def test_deleting_takes_items_away(home: Path) -> None:
     assert result.stdout == "photos: 2 items deleted\n"
     gone = "001.png\n\nnope\n002.png\nnor this\n"
     result = CliRunner().invoke(main, ["delete", "photos", "-", at(home)], input=gone)
-    assert result.exit_code == 1
+    assert result.exit_code == 0
     assert result.stdout == "photos: 2 items deleted\n"
-    assert result.stderr.splitlines() == ["no item 'nope' in photos", "no item 'nor this' in photos"]
+    assert result.stderr.splitlines() == ["no item nope in photos", "no item nor this in photos"]
     found = {hit["id"] for hit in answers("photos", "a box", "-k", 200, at(home))[0]["hits"]}
     assert found == {f"{i:03d}.png" for i in range(3, 40)}
     assert ok("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")

@@ -130,11 +130,11 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     photos, output = tmp_path / "photos", tmp_path / "f.h5"
     good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
     assert len(bad) == DAMAGED
-    result = boc("extract", photos, "-o", output, "--regions", "grid", f"--set=workers={count}")
-    assert result.exit_code == 1
+    result = boc("extract", photos, "-o", output, "--regions", "grid", f"--set=workers={count}", "--verbose")
+    assert result.exit_code == 0
     assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
     told = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
-    assert result.stderr.splitlines()[-1] == f"{len(bad)} items could not be used; all others are done."
+    assert result.stderr.splitlines()[-1] == f"{len(bad)} items could not be used; {len(good)} are done."
     assert len(told) == len(bad)
     for line, name in zip(told, sorted(bad), strict=True):
         assert line.startswith(f"left out: {photos / name}: ")
@@ -282,22 +282,26 @@ ALL_HOLD = """
 from tests.boc.inputs.test_extraction import Threads, refs
 from boc.inputs.prepare_pool import preparing
 
-if __name__ == "__main__":
-    with preparing(Threads(), refs(12), 3) as prepared:
-        print(all(held for _, held in prepared))
+with preparing(Threads(), refs(12), 3) as prepared:
+    print(all(held for _, held in prepared))
+def mine(image):
+    return image.id
+with preparing(mine, refs(2), 2) as prepared:
+    print(*prepared)
 """
 
 
 @pytest.mark.slow
 def test_the_first_worker_ignores_interrupts_too(tmp_path: Path) -> None:
-    """In a process that has started no other before: then a helper of multiprocessing is started as well."""
+    """In a process that has started no other before: then a helper of multiprocessing is started as well. And the
+    program, which has no guard for its import, runs once."""
     script = tmp_path / "script.py"
     script.write_text(ALL_HOLD)
     path = os.pathsep.join(map(str, [Path(__file__).parents[3], *filter(None, [os.environ.get("PYTHONPATH")])]))
     told = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
-    assert (told.stdout, told.returncode) == ("True\n", 0), told.stderr
+    assert (told.stdout, told.returncode) == ("True\n0 1\n", 0), told.stderr
 
 
 @pytest.mark.slow
@@ -325,7 +329,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
     for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
         for count in (0, 2):
-            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, f"--set=workers={count}").exit_code == 1
+            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, f"--set=workers={count}").exit_code == 0
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
 
 
@@ -351,8 +355,8 @@ def test_precision_in_the_header(library: Path, table: Path, tmp_path: Path) -> 
     refused = boc("extract", table, "-o", half, encoder)
     assert refused.exit_code == 1
     assert "an unfinished run with another precision; repeat that run" in refused.stderr
-    assert boc("extract", table, "-o", half, encoder, "--set=precision=bfloat16").exit_code == 1
-    assert boc("extract", table, "-o", tmp_path / "full.h5", encoder).exit_code == 1
+    assert boc("extract", table, "-o", half, encoder, "--set=precision=bfloat16").exit_code == 0
+    assert boc("extract", table, "-o", tmp_path / "full.h5", encoder).exit_code == 0
     with FeatureFile(half) as one, FeatureFile(tmp_path / "full.h5") as other:
         assert (one.header.precision, other.header.precision) == ("bfloat16", "float32")
         assert one.header.identity == other.header.identity

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, LeftOut, SourceError
 from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared_field
 from boc.types import FieldType, Filter, Item
 from tests.oracles import picture, sentence
@@ -64,11 +64,10 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         ("id,year:number\na,1", ["line 1", "'number'", "'year'", "integer"]),
         ("id,year,year:integer\na,1,1", ["line 1", "'year'", "twice"]),
         ("id,year\n", ["no rows"]),
-        ("id,year\na,1\na,2", ["line 3", "'a'", "occurs again"]),
         ("id,year\n,1", ["line 2", "id is empty"]),
         ("id,year\na", ["line 2", "1 cells for 2 columns"]),
         ("id,year\na,1,2", ["line 2", "3 cells for 2 columns", "quotes"]),
-        ("id,year:integer\na,1\nb,2.5", ["line 3", "year", "'2.5'", "whole number"]),
+        ("id,year:integer\nb,2.5", ["line 2", "year", "'2.5'", "whole number"]),
         ("id,year:integer\na,9223372036854775808", ["64 bits"]),
         ("id,year:integer\na,1_000", ["whole number"]),
         ("id,year:float\na,nan", ["'nan'", "finite"]),
@@ -90,9 +89,19 @@ def test_bad_metadata_table(tmp_path: Path, text: str, words: list[str]) -> None
 
 def test_unreadable_table(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("id,tag\na,é".encode("latin-1"))
-    for name in ("latin.csv", "nothing.csv", "."):
-        with pytest.raises(SourceError, match="not a readable CSV file"):
+    for name, words in {"latin.csv": "line 2: not UTF-8", "nothing.csv": "not a readable CSV", ".": "CSV"}.items():
+        with pytest.raises(SourceError, match=words):
             Metadata.read(tmp_path / name)
+
+
+def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(b'id,year:integer\na,1\nb,x\nc\nd,4\n"e,5\nf,6\na,7\ng,\xe9\nh,8\n')
+    with pytest.warns(LeftOut) as told:
+        rows = Metadata.read(path).rows
+    assert rows == {"a": {"year": 1}, "d": {"year": 4}, "f": {"year": 6}, "h": {"year": 8}}
+    assert isinstance(told[0].message, LeftOut)
+    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [f"line {n}" for n in (3, 4, 6, 8, 9)]
 
 
 @given(

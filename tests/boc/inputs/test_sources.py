@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from boc.errors import BocWarning, ImageError, SourceError
+from boc.errors import BocWarning, ImageError, LeftOut, SourceError
 from boc.inputs import images
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
@@ -55,16 +56,18 @@ def test_folder_without_pictures(tmp_path: Path) -> None:
     assert ADVICE in message
 
 
-@pytest.mark.skipif(os.sep != "/", reason="names are bytes on POSIX only")
-def test_file_name_not_utf8(tmp_path: Path) -> None:
-    try:
-        (tmp_path / os.fsdecode(b"caf\xe9.jpg")).touch()
-    except OSError:
-        pytest.skip("this file system takes UTF-8 names only")
-    message = refusal(tmp_path)
-    assert "caf" in message
-    assert "rename" in message
-    message.encode()
+@given(st.lists(st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & {*name}), unique=True))
+@example([b"caf\xe9", "café".encode(), rb"caf\xe9", rb"caf\x5cxe9", b"\xff", rb"\x41"])
+def test_any_name_is_an_id(names: list[bytes]) -> None:
+    with TemporaryDirectory() as place:
+        for name in names:
+            Path(os.fsdecode(os.fsencode(place) + b"/x" + name + b".jpg")).write_bytes(name)
+        items = open_source(Path(place)).items if names else []
+        assert {item.path.read_bytes() for item in items} == set(names)
+        assert len({item.id for item in items}) == len(names)
+        for item in items:
+            assert item.id.encode().decode() == item.id
+            assert item.content.endswith(f"/{item.id}")
 
 
 def table(folder: Path, text: str, name: str = "captions.csv", encoding: str = "utf-8") -> Path:
@@ -107,15 +110,15 @@ def test_order_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the first line must name the columns image,caption; found None"),
+        ("", "the first line must name the columns image,caption; found []"),
         ("file,text\na.png,hello\n", "the first line must name the columns image,caption; found ['file', 'text']"),
         ("image;caption\na.png;hello\n", "the first line must name the columns"),
         ("image,caption\n", "no rows"),
-        ("image,caption\na.png,one\na.png\n", "captions.csv, line 3: image and caption must both be there"),
-        ("image,caption\n,hello\n", "captions.csv, line 2: image and caption must both be there"),
-        ("image,caption\na.png,a dog, running\n", "captions.csv, line 2"),
-        ("image,caption\na.png,one\na.png,a \0 dog\n", "captions.csv, line 3: a NUL character, which cannot be stored"),
-        ("image,caption\na\0.png,one\n", "captions.csv, line 2: a NUL character, which cannot be stored; remove it"),
+        ("image,caption\na.png\n", "line 2: image and caption must both be there"),
+        ("image,caption\n,hello\n", "line 2: image and caption must both be there"),
+        ("image,caption\na.png,a dog, running\n", "line 2: more cells"),
+        ("image,caption\na.png,a \0 dog\n", "line 2: a NUL character, which cannot be stored"),
+        ("image,caption\na\0.png,one\n", "line 2: a NUL character, which cannot be stored; remove it"),
         ('image,caption\na.png,"open\n', "not a CSV file"),
         ('image,caption\na.png,"a" b\n', "not a CSV file"),
     ],
@@ -130,8 +133,19 @@ def test_a_bad_table_is_refused_with_the_place(tmp_path: Path, text: str, words:
 def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
     message = refusal(table(tmp_path, "image,caption\na.png,café\n", encoding="latin-1"))
-    assert "not a UTF-8 CSV file" in message
+    assert "not UTF-8" in message
     assert ADVICE in message
+
+
+def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
+    touch(tmp_path, "b.png")
+    path = table(tmp_path, 'image,caption\na.png,one\na.png\nb.png,"two\nb.png,thr\0e\nb.png,a, b\nb.png,four\n')
+    path.write_bytes(path.read_bytes() + "b.png,café\nb.png,five\n".encode("latin-1"))
+    with pytest.warns(LeftOut) as told:
+        items = open_source(path).items
+    assert [item.content for item in items if item.modality == "text"] == ["one", "four", "five"]
+    assert isinstance(told[0].message, LeftOut)
+    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [f"line {n}" for n in (3, 4, 5, 6, 8)]
 
 
 @pytest.mark.parametrize("place", ["", "images", "elsewhere/deep"])
@@ -149,7 +163,10 @@ def test_picture_folder_of_a_table(tmp_path: Path, place: str) -> None:
 def test_missing_pictures_of_a_table(tmp_path: Path) -> None:
     path = table(tmp_path, "image,caption\nx.png,hello\n")
     message = refusal(path)
-    assert f"its first picture x.png is not in {tmp_path} or {tmp_path / 'images'}; name the folder" in message
+    assert (
+        f"none of its first 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; name the folder"
+        in message
+    )
     assert str(tmp_path / "other") in refusal(path, images=tmp_path / "other")
 
 
@@ -170,8 +187,10 @@ def test_ids_narrow_a_source(tmp_path: Path, text: str) -> None:
 
 def test_ids_that_are_missing_are_named(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
-    message = refusal(tmp_path, ids=ids_file(tmp_path, "a.png\nq.png\np.png\n"))
-    assert "ids.txt: 2 of 3 ids are not in the source (such as p.png, q.png)" in message
+    assert "none of 2 ids is in the source (such as p.png)" in refusal(tmp_path, ids=ids_file(tmp_path, "q.png\np.png"))
+    with pytest.warns(LeftOut, match=r"ids that are not in the source: left out 2 \(p.png; q.png\)"):
+        source = open_source(tmp_path, ids_file(tmp_path, "a.png\nq.png\np.png\n"))
+    assert [item.id for item in source.items] == ["a.png"]
 
 
 def test_feature_file_source(tmp_path: Path) -> None:
@@ -278,6 +297,15 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
     assert len(told) == 2
 
 
+def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path) -> None:
+    hidden = ["@eaDir/a.jpg/T.jpg", ".thumbnails/1.jpg", "#Recycle/a.jpg", ".Trash-1000/files/a.jpg", "b/._a.jpg"]
+    hidden += ["$recycle.bin/a.jpg", "b/__MACOSX/a.jpg", "x.photoslibrary/resources/a.jpg", "x.lrdata/a.jpg"]
+    touch(tmp_path, *hidden, "b/a.jpg", "x.photoslibrary/originals/a.jpg", "resources/a.jpg", "raw/a.jpg", "a.PNG")
+    with pytest.warns(BocWarning, match="left out 11 hidden or unwanted names"):
+        source = open_source(tmp_path, exclude=["RAW/", "*.png"])
+    assert [item.id for item in source.items] == ["b/a.jpg", "resources/a.jpg", "x.photoslibrary/originals/a.jpg"]
+
+
 def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jpg", "b.HEIC", "c.heif"):
         (tmp_path / name).touch()
@@ -308,7 +336,12 @@ def test_files_are_those_of_pathlib_in_its_order(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     wanted = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
-    assert listing(root).files == wanted
+    assert listing(root, ()).files == wanted
+    shown = [name for name in wanted if not any(part.startswith(".") for part in name.split("/"))]
+    assert listing(root).files == shown
+    assert listing(root, ("*b", "a/")).files == [
+        name for name in wanted if not any(part == "a" or part.endswith("b") for part in name.split("/"))
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boc.errors import SourceError
+from boc.errors import LeftOut, SourceError
 from boc.inputs.text_lines import read_ids, text_lines
 
 IDS = st.text(min_size=1).filter(lambda key: "\n" not in key and not key.endswith("\r") and _whole(key))
@@ -29,9 +29,17 @@ def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: b
         assert read_ids(path) == ids
 
 
-def test_a_line_that_is_not_utf8_is_named() -> None:
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    data = "tea\ncaf\xe9\n".encode("latin-1")
     with pytest.raises(SourceError, match=r"q\.txt, line 2: not UTF-8 .*byte 4"):
-        text_lines("tea\ncaf\xe9\n".encode("latin-1"), "q.txt")
+        text_lines(data, "q.txt")
+    path = tmp_path / "q.txt"
+    path.write_bytes(data)
+    with pytest.warns(LeftOut, match=r"q\.txt: left out 1 \(line 2: not UTF-8 .*byte 4"):
+        assert read_ids(path) == ["tea"]
+    path.write_bytes(data[4:])
+    with pytest.raises(SourceError, match="line 1: not UTF-8"):
+        read_ids(path)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf", None])

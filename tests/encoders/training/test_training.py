@@ -34,13 +34,11 @@ from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
-from encoders.training.processes import Processes, join_processes
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, Trainer, cosine, update_average
 from encoders.training.warmstart import cca, latent_semantics, warm_start
 from tests.helpers import boc
-from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
@@ -308,7 +306,7 @@ def make(library: Path, tmp_path: Path) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some settings."""
     defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "held_out": 8, "lr": 1e-2, "warmup": 2}
 
-    def build(name: str, kind: str = "tern", processes: Processes | None = None, **settings: Any) -> Trainer:
+    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
         config = TrainConfig(**{**defaults, **settings})
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
@@ -321,7 +319,6 @@ def make(library: Path, tmp_path: Path) -> Make:
         list(captions.prepare(network, "cpu"))
         return Trainer(
             tmp_path / name, network, pairs, RegionReader(library / "regions.h5"), captions, config, device="cpu",
-            processes=processes,
         )  # fmt: skip
 
     return build
@@ -411,59 +408,6 @@ def test_recompute(make: Make) -> None:
     assert set(gradients[0]) == set(gradients[1])
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
     assert memory[1] < 0.6 * memory[0]
-
-
-# What each of two processes runs: the command twice, the second time with another port, as a new torchrun would have.
-TWICE = """
-import json, os, sys
-from tests.helpers import boc
-first = boc(*sys.argv[2:])
-os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": sys.argv[1]}
-print(json.dumps([first.stdout, boc(*sys.argv[2:]).stdout]))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(library: Path, tmp_path: Path) -> None:
-    """As ``torchrun`` of the documentation starts them; they also continue a run that has ended."""
-    tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
-    command = [
-        "train", library / "regions.h5", "--set=epochs=3", "--set=batch_size=8", *tiny, "--set=heads=2", "--device",
-        "cpu",        "--set=text_layers=1", "--set=accumulate=3", "-o",
-    ]  # fmt: skip
-    alone = boc(*command, tmp_path / "one")
-    assert alone.exit_code == 0, alone.output
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    }
-    done = subprocess.run(
-        [*torchrun, "-c", TWICE, str(free_port()), *map(str, command), str(tmp_path / "two")],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    first, second = sorted(map(json.loads, done.stdout.splitlines()))
-    expected = alone.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))
-    assert (first, second) == (["", ""], [expected, expected])
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
-    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
-
-
-def test_process_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(EncoderError, match=r"too few GPUs \(2\) for .*; give --nproc-per-node 2,"), join_processes():
-        pass
-
-
-def test_processes_without_batches(make: Make) -> None:
-    with pytest.raises(EncoderError, match="2 processes share out the batches of a step, and accumulate=1 "):
-        make("shared", processes=Processes(0, 2))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,77 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
     place.ask("POST", f"{name}/_update_by_query?refresh=true", {"query": {"ids": {"values": ["image/3"]}}})
     with pytest.raises(BackendError, match=f"such as 'image/3'.*{LOST[-30:]}"):
         Searcher.open(name, place.at)
+
+
+@pytest.fixture
+def template(place: Place) -> Iterator[Callable[[object], None]]:
+    """Have the cluster make indexes of these names with settings of its own."""
+
+    def put(settings: object) -> None:
+        body = {"index_patterns": [f"{place.name}*"], "priority": 300, "template": {"settings": settings}}
+        place.ask("PUT", f"_index_template/{place.name}", body)
+
+    yield put
+    place.ask("DELETE", f"_index_template/{place.name}")
+
+
+def test_a_template_changes_nothing(
+    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[[object], None]
+) -> None:
+    def results(name: str) -> object:
+        searcher = Searcher.open(name, place.at)
+        by_words = searcher.search_words(["the text of 1"], k=20, find="text")
+        return answers(place.at, name, queries), [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words]
+
+    build_index(place.name, files[0], at=place.at)
+    wanted = results(place.name)
+    english = {"default": {"type": "english"}, "default_search": {"type": "english"}}
+    for number, settings in enumerate((
+        {"index.final_pipeline": "absent"},
+        {"index.default_pipeline": "absent"},
+        {"analysis": {"analyzer": english}},
+        {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
+        {"index.sort.field": "modality", "index.sort.order": "desc"},
+        {"index.max_result_window": 10},
+    )):  # fmt: skip
+        template({"number_of_replicas": 0, **settings})
+        build_index(f"{place.name}-{number}", files[0], at=place.at)
+        assert results(f"{place.name}-{number}") == wanted, settings
+        assert is_right(place, f"{place.name}-{number}")
+
+
+@pytest.mark.slow
+def test_shards_that_no_node_takes_are_told(
+    place: Place, files: list[Path], template: Callable[[object], None]
+) -> None:
+    template({"index.routing.allocation.require.data": "hot"})
+    with pytest.raises(BackendError, match=r"no node takes the shards of .* \(.*then repeat the command"):
+        build_index(place.name, files[0], at=place.at)
+    assert place.ask("GET", f"*{place.name}*") == {}
+
+
+def test_a_filtered_alias_shows_what_it_shows(
+    place: Place, files: list[Path], queries: NDArray[np.float32], tmp_path: Path
+) -> None:
+    name, alias = place.name, f"{place.name}-public"
+    rows = [f"{modality}/{i},t{i % 3}" for modality in ("image", "text") for i in range(N)]
+    (tmp_path / "tags.csv").write_text("\n".join(["id,tag", *rows]))
+    build_index(name, files[0], at=place.at, metadata=tmp_path / "tags.csv")
+    shown = {f"{modality}/{i}" for modality in ("image", "text") for i in range(1, N, 3)}
+    add = {"index": place.physical(name), "alias": alias, "filter": {"term": {"meta.tag": "t1"}}}
+    place.ask("POST", "_aliases", {"actions": [{"add": add}]})
+    searcher = Searcher.open(alias, place.at)
+    assert sum(searcher.index.manifest.items.values()) == len(shown)
+    assert {item.id for item in searcher.index.items()} == shown
+    assert set(searcher.index.sample(50, "image")) <= shown
+    with pytest.raises(KeyError):
+        searcher.index.find(["image/0"])
+    everything = searcher.search_vectors(Embeddings("text", queries), k=N)
+    assert [{hit.id for hit in hits} for hits in everything] == [{i for i in shown if i.startswith("image")}] * 6
+    assert {hit.id for hits in searcher.search_words(["image"], k=N, find="image") for hit in hits} <= shown
+    copy_index(alias, at=place.at, to=f"file:{tmp_path}")
+    assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
+    refuses_changes(place, alias, files[1])
 
 
 def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:

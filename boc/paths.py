@@ -1,0 +1,63 @@
+r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form it is typed.
+
+A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look so is ``\x5c``.
+Text is compared in NFC, one code point for an accented letter where there is one; macOS and some disks write names in
+NFD, and ids stay as they are on disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice, product
+from pathlib import Path
+from unicodedata import category, normalize
+
+FORMS = 64  # ways to write a path that are tried
+
+_BYTE = re.compile("[\udc80-\udcff]")
+_LOOKS_SO = re.compile(r"\\(?=x[0-9a-f]{2})")
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
+
+
+def path_text(path: str) -> str:
+    """Return a path of the system as text, from which ``system_path`` makes it again."""
+    return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path) if "\\" in path else path)
+
+
+def escaped_bytes(text: str) -> str:
+    """Return ``text`` with its bytes that are no UTF-8 as escapes."""
+    return text if text.isascii() else _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+
+
+def system_path(text: str) -> str:
+    """Return the path of the system that ``text`` stands for."""
+    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+
+
+def path_of(text: str) -> Path:
+    """Return ``system_path`` as a path."""
+    return Path(system_path(text))
+
+
+def nfc(text: str) -> str:
+    """Return ``text`` in NFC."""
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def forms(path: str) -> Iterator[str]:
+    """Yield ``path``, and it with each of its names in NFC or in NFD."""
+    yield path
+    if not path.isascii():
+        names = [sorted({normalize(form, name) for form in ("NFC", "NFD")}) for name in path.split("/")]
+        yield from map("/".join, islice(product(*names), FORMS))
+
+
+def words_of(text: str) -> str:
+    """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
+    return " ".join("".join(char if char.isalnum() or category(char)[0] == "M" else " " for char in text).split())
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    byte = int(match[1], 16)
+    return chr(byte if byte < 128 else 0xDC00 + byte)
