@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
-from bench.paper.ranking import Gallery, K
+from bench.paper.ranking import Gallery, K, postings_read
 from bench.report.rows import Writer
 from boc import plugins
 from boc.codecs import SurrogateCodec
-from boc.codecs.frequencies import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies
 from boc.codecs.parse import parse_code
 from boc.evaluate.metrics import DEPTH, ndcg_of_hits
 from boc.evaluate.relevance import rouge_l_matrix

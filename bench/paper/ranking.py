@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
-from boc.codecs.frequencies import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
-from boc.types import MODALITIES, Embeddings, Modality
+from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from indexing.embedded.postings import Postings
 
 K = 10
@@ -92,3 +92,9 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
         apart = values.astype(np.float64) - values.mean(dtype=np.float64)
         shifts += np.bincount(groups, apart, minlength=len(shifts)) / len(values)
     return 100 * float(np.sqrt(len(shifts) / max(1, len(shifts) - 1) * (shifts @ shifts)))
+
+
+def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
+    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring
+    reads. ``frequencies`` (V,) are document frequencies."""
+    return float(frequencies[queries.indices].sum() / queries.shape[0])

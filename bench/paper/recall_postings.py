@@ -24,12 +24,13 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.paper.ranking import postings_read
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.base import stack_rows
 from boc.codecs.dictionary import Dictionary, dictionary_steps
-from boc.codecs.frequencies import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix

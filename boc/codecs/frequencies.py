@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_rows
-from boc.errors import BocError
 from boc.types import Modality, TermMatrix
 
 BLOCK = 4096  # rows at a time, which keeps temporaries small
@@ -236,17 +235,3 @@ def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
     """Return the length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have
     it."""
     return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
-
-
-def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
-    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring
-    reads.
-
-    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers of terms differ.
-    """
-    n, n_terms = queries.shape
-    if n_terms != len(frequencies) or n == 0:
-        raise BocError(
-            f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one code for both"
-        )
-    return float(frequencies[queries.indices].sum() / n)
