@@ -10,7 +10,7 @@ This module does not import numpy, so the command line can list, complete and ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,8 +29,13 @@ HELP = "boc index --help lists all codes with their arguments"
 FORM = "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, aggregate=max)"
 BUDGETS = ("z", "query_z")
 BARE = re.compile(r"""[^\s()=,'"]+""")
-TOKEN = re.compile(rf"""{BARE.pattern}|'(?:[^']|'')*'|"(?:[^"]|"")*"|[()=,]""")
-HEAD = re.compile(r"([^:/]+)(?::([^:/]+))?(?:/([^:/]+))?")
+VALUE = rf"""(?:{BARE.pattern}|'(?:[^']|'')*'|"(?:[^"]|"")*")"""
+ARGUMENT = re.compile(rf"({BARE.pattern})\s*=\s*({VALUE})")
+SETTING = rf"{BARE.pattern}\s*=\s*{VALUE}"
+PART = r"""[^\s()=,'":/]+"""
+WHOLE = re.compile(
+    rf"\s*({PART})(?::({PART}))?(?:/({PART}))?\s*(?:\(\s*((?:{SETTING}(?:\s*,\s*{SETTING})*)?)\s*\))?\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -271,81 +276,23 @@ def parse_code(text: str) -> Code:
 
 def split_code(text: str) -> tuple[str, dict[str, str]]:
     """Split a code into its name and its arguments as text. BocError for invalid syntax."""
-    tokens = Tokens(text)
-    head = HEAD.fullmatch(tokens.take("a name"))
-    if head is None:
-        raise tokens.error("the name is followed by something else than :Z and /QUERY_Z")
-    name, *numbers = head.groups()
+    match = WHOLE.fullmatch(text)
+    if match is None:
+        raise BocError(f"code {text!r} is not of the right form; {FORM}")
+    name, *numbers, inside = match.groups()
     arguments = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
-    if tokens.accept("("):
-        for key, value in _read_arguments(tokens):
-            if key in arguments:
-                raise tokens.error(f"{key} is given twice")
-            arguments[key] = value
-    if tokens.next:
-        raise tokens.error(f"{tokens.next!r} is too much")
-    return str(name), arguments
-
-
-def _read_arguments(tokens: Tokens) -> Iterator[tuple[str, str]]:
-    """Yield the arguments up to the closing parenthesis."""
-    if tokens.accept(")"):
-        return
-    while True:
-        key = tokens.take("an argument")
-        if not tokens.accept("="):
-            raise tokens.error(f"{key} has no value")
-        yield key, tokens.take(f"a value of {key}")
-        if tokens.accept(")"):
-            return
-        if not tokens.accept(","):
-            raise tokens.error(f"a comma or ) is missing before {tokens.next!r}" if tokens.next else ") is missing")
+    for key, value in ARGUMENT.findall(inside or ""):
+        if key in arguments:
+            raise BocError(f"code {text!r}: {key} is given twice; {FORM}")
+        quote = value[0]
+        arguments[key] = value[1:-1].replace(2 * quote, quote) if quote in "'\"" else value
+    return name, arguments
 
 
 def _quote(value: object) -> str:
     """Write the value of an argument as text, in quotes if it needs them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
-
-
-class Tokens:
-    """The tokens of a code: words, quoted texts and signs."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.next = ""
-        """The next token, including quotes; "" at the end."""
-        self._advance()
-
-    def accept(self, sign: str) -> bool:
-        """Consume ``sign`` if it is the next token; return whether it was."""
-        if self.next != sign:
-            return False
-        self._advance()
-        return True
-
-    def take(self, expected: str) -> str:
-        """Consume and return the next word or quoted text. BocError naming ``expected`` if the next token is a sign."""
-        token = self.next
-        if not token or token in "()=,":
-            raise self.error(f"{expected} is missing before {token!r}" if token else f"{expected} is missing")
-        self._advance()
-        quote = token[0]
-        return token[1:-1].replace(2 * quote, quote) if quote in "'\"" else token
-
-    def error(self, what: str) -> BocError:
-        """Return a BocError about the code."""
-        return BocError(f"code {self.text!r}: {what}; {FORM}")
-
-    def _advance(self) -> None:
-        rest = self.text[self.position :].lstrip()
-        start = len(self.text) - len(rest)
-        match = TOKEN.match(self.text, start)
-        if rest and match is None:
-            raise self.error(f"the quote {rest[0]} is not closed")
-        self.next = match[0] if match else ""
-        self.position = start + len(self.next)
 
 
 def _check_name(name: str) -> None:

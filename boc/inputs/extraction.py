@@ -189,7 +189,7 @@ class _WithFacts:
                 state, facts = (), {}
             prepared = self.prepare(image)
             facts |= words.words_inside(image) if self.ocr else {}
-            if state and state == settled_state(image.path):
+            if state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(f"{image.path}: changes while it is read; repeat the command when nothing writes it")
 

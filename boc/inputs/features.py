@@ -472,11 +472,9 @@ def _check_distinct(files: Sequence[FeatureFile]) -> None:
         place.update(dict.fromkeys(ids, file))
 
 
-def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:
-    """Yield all items of an embeddings file as queries, in batches, or the single item with id ``item``.
-
-    FeatureFileError if the vectors are by another encoder than ``identity``, or there is no such item.
-    """
+def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
+    """Yield all items of an embeddings file as queries, in batches. FeatureFileError if there are none, or if they are
+    by another encoder than ``identity``."""
     with FeatureFile(path) as file:
         if file.header.kind != "embeddings":
             raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
@@ -484,12 +482,8 @@ def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[t
             raise FeatureFileError(
                 f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
             )
-        any_item = False
+        if not any(map(file.count, MODALITIES)):
+            raise FeatureFileError(f"{path}: holds no items")
         for modality in MODALITIES:
             for batch in file.batches(modality, QUERIES):
-                chosen = [i for i, row in enumerate(batch.items) if item is None or row.id == item]
-                if chosen:
-                    any_item = True
-                    yield [batch.items[i] for i in chosen], batch.embeddings.take(chosen)
-        if not any_item:
-            raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")
+                yield batch.items, batch.embeddings

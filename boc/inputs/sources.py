@@ -193,7 +193,7 @@ class Listing:
     """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
     cannot be listed.
 
-    Files are in the order of their paths part by part; those ``linked`` are links.
+    Files are in the order of their paths part by part; those ``linked`` are links that lead to one.
     """
 
     files: list[str] = field(default_factory=list)
@@ -223,7 +223,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
                         result.links.append(name)
                     else:
                         result.files.append(name)
-                        if entry.is_symlink():
+                        if entry.is_symlink() and Path(entry.path).is_file():
                             result.linked.add(name)
         except OSError as error:
             if not below:

@@ -201,7 +201,7 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
         return _by_lines(searcher, lines, search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")
-    for items, queries in read_queries(path, searcher.index.manifest.identity, None):
+    for items, queries in read_queries(path, searcher.index.manifest.identity):
         texts = [item.content for item in items] if queries.modality == "text" else None
         hits = searcher.search_vectors(queries, search_options, texts=texts)
         answers += zip(texts or [item.id for item in items], hits, strict=True)

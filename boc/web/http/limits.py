@@ -13,15 +13,17 @@ from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
 
 ZIPS = 2  # archives that are sent at a time
+BODIES = 16  # of the largest size, or more smaller ones, that are in memory at a time
 FORM = 65_536  # bytes that a form may have beside its picture
 
 
 class BodyLimit:
-    """Read the whole body before a request is handled, and reject bodies that are too long or too slow."""
+    """Read the whole body before a request is handled; reject those too long, too slow, or too many at a time."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._most = settings.upload + FORM
+        self._room = BODIES * self._most
         self._limit = settings.upload
         self._patience = settings.patience
 
@@ -30,7 +32,28 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         try:
-            body = await asyncio.wait_for(self._read(Headers(scope=scope), receive), self._patience)
+            size = self._size(Headers(scope=scope))
+        except ProblemError as error:
+            await refusal(error.status, str(error), error.headers)(scope, receive, send)
+            return
+        self._room -= size
+        try:
+            await self._with_body(scope, receive, send)
+        finally:
+            self._room += size
+
+    def _size(self, headers: Headers) -> int:
+        """Return the bytes that a body may have. ProblemError if they are too many, alone or with those in memory."""
+        declared = headers.get("content-length", str(self._most))
+        if not declared.isdecimal() or int(declared[:20]) > self._most:
+            raise self._too_long()
+        if int(declared) > self._room:
+            raise ProblemError(429, "too many pictures at once; send it again in a second", {"Retry-After": "1"})
+        return int(declared)
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await asyncio.wait_for(self._read(receive), self._patience)
         except asyncio.TimeoutError:
             answer = refusal(408, f"the picture took longer than {self._patience:g} s to arrive; send a smaller one")
             await answer(scope, receive, send)
@@ -47,11 +70,8 @@ class BodyLimit:
 
         await self._app(scope, replay, send)
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _read(self, receive: Receive) -> bytes | None:
         """Return the body; None if the client disconnected."""
-        declared = headers.get("content-length", "0")
-        if not declared.isdecimal() or int(declared[:20]) > self._most:
-            raise self._too_long()
         parts, length = [], 0
         while True:
             message = await receive()

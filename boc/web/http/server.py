@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import resource
 import socket
@@ -14,6 +15,7 @@ from boc.web.http.logs import Form, configuration
 
 CONNECTIONS = 1024  # at a time; a request on a further one is answered with 503
 FILES = 256  # that the process needs beside connections: the index, pictures
+MMAP_THRESHOLD = -3  # the option of mallopt: blocks from this size on are mapped for themselves
 GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
@@ -55,7 +57,15 @@ def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
         limit_concurrency=_connections(),
         timeout_graceful_shutdown=GRACE,
     )
+    _return_memory()
     uvicorn.Server(config).run(sockets=[sock])
+
+
+def _return_memory() -> None:
+    """Let the C library return the memory of each picture when it is freed: it would keep a gigabyte for later ones."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(MMAP_THRESHOLD, 1 << 20)
 
 
 def _connections() -> int:

@@ -240,7 +240,7 @@ def test_dangling_links_are_listed(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     assert items == {
         "a.jpg": f"{root}/a.jpg",
-        "lost.jpg": f"{root}/gone.jpg",
+        "lost.jpg": f"{root}/lost.jpg",
         "round.jpg": f"{root}/round.jpg",
         "there/b.png": f"{root}/there/b.png",
         "linked.png": f"{root}/there/b.png",

@@ -1,7 +1,8 @@
-"""A server that stops answers what it has; too many connections are told so."""
+"""A server that stops answers what it has; too many connections and bodies are told so, and memory is returned."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import signal
 import socket
@@ -9,11 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the page needs the extra web")
+
+from boc.web.http.limits import BODIES, FORM, BodyLimit
+from boc.web.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +88,65 @@ def test_graceful_shutdown() -> None:
         process.wait(LONG)
         assert "Traceback" not in process.stderr.read()
     assert statuses == [200]
+
+
+def test_bodies_in_memory_are_limited() -> None:
+    settings = Settings("photos", "file:nowhere", upload=1000)
+    statuses: list[int] = []
+
+    async def all_at_once() -> None:
+        gate, arrived = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            arrived.release()
+            await gate.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        limit = BodyLimit(app, settings)
+
+        async def post(*headers: tuple[bytes, bytes]) -> None:
+            async def receive() -> Any:
+                return {"type": "http.request", "body": b"x"}
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    statuses.append(message["status"])
+
+            await limit({"type": "http", "method": "POST", "headers": list(headers)}, receive, send)
+
+        largest = (b"content-length", str(1000 + FORM).encode())
+        waiting = [asyncio.create_task(post(largest)) for _ in range(BODIES)]
+        for _ in waiting:
+            await arrived.acquire()
+        for headers in ([largest], [(b"content-length", b"1")], [(b"transfer-encoding", b"chunked")]):
+            await post(*headers)
+        assert statuses == [429, 429, 429]
+        gate.set()
+        await asyncio.gather(*waiting)
+        await post(largest)
+
+    with ThreadPoolExecutor(1) as pool:  # this thread may have the event loop of a browser
+        pool.submit(asyncio.run, all_at_once()).result()
+    assert statuses[3:] == [200] * (BODIES + 1)
+
+
+MEMORY = """
+from pathlib import Path
+from boc.web.http.server import _return_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+_return_memory()
+del [bytearray(b"x") * (24 << 20)][:]
+before, pairs = resident(), [(bytearray(b"x") * (16 << 20), bytearray(b"x") * 100_000) for _ in range(20)]
+pins = [pin for _, pin in pairs]
+del pairs
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="where Linux says what memory is resident")
+def test_memory_of_pictures_is_returned() -> None:
+    left = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
+    assert int(left) < 32
