@@ -34,7 +34,7 @@ MAY = {
     "boc.foreign": {"boc"},
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.foreign", "boc.atomic_files"},
-    "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.types", "boc.manifest", "boc.models"},
+    "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.paths", "boc.types", "boc.manifest", "boc.models"},
     "boc.labels": {"boc", "boc.errors", "boc.foreign", "boc.types", "boc.plugins"},
     "boc.topk": {"boc"},
     "boc.vectors": {"boc", "boc.errors"},

@@ -27,7 +27,6 @@ from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
-from boc.inputs.prepare_pool import preparing, worker_count
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item
@@ -35,7 +34,6 @@ from boc.types import MODALITIES, ImageRef, Item
 if TYPE_CHECKING:
     from boc.plugins import Index, IndexEditor
 
-READ = 256  # pictures whose words are read per commit, the most that a kill can lose
 CHUNK = 4096  # items encoded per commit; a kill costs at most the part of one that differs when it is repeated
 DELETED = 1000  # items deleted at a time
 
@@ -44,8 +42,7 @@ DELETED = 1000  # items deleted at a time
 class SyncReport:
     """The result of a sync: numbers of items added, changed, moved, removed, and left as they were.
 
-    ``encoded`` counts those that the encoder saw, ``read`` those whose words were read and whose vectors were there,
-    ``missing`` those that the source lacks and ``keep_missing`` kept.
+    ``encoded`` counts those that the encoder saw, ``missing`` those that the source lacks and ``keep_missing`` kept.
     ``failed`` are (id, reason) of pictures that could not be read now, ``unreadable`` the ids of those without a
     file, or that could not be read earlier and have not changed since.
     """
@@ -57,14 +54,13 @@ class SyncReport:
     same: int = 0
     missing: int = 0
     encoded: int = 0
-    read: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def up_to_date(self) -> bool:
         """True if nothing was done."""
-        return not (self.added or self.changed or self.moved or self.removed or self.read)
+        return not (self.added or self.changed or self.moved or self.removed)
 
 
 def sync_index(
@@ -110,7 +106,8 @@ def sync_index(
     remove_many : bool, default=False
         Remove missing items even if they are more than half of the index, which is an error otherwise.
     ocr : bool, default=False
-        Read the words inside pictures of which the index does not hold them yet.
+        Read the words inside new and changed pictures, and those of which the index does not hold them yet; these count
+        as changed.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     chunk : int, default=4096
@@ -168,7 +165,7 @@ class _Sync:
         chunk: int,
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
-        self._chunk, self._read_chunk = chunk, min(READ, chunk)
+        self._chunk = chunk
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
@@ -197,9 +194,11 @@ class _Sync:
         self._gone = [key for key in missing if not key.startswith(source.closed)]
         self._n_missing = len(missing) - len(self._gone)
         self._table = table or self._index_metadata()
+        unread = {r.item.id: r for r in pictures.reuses if ocr and r.state and "ocr" not in r.donor.fields}
+        self._reuses = [reuse for reuse in self._reuses if reuse.item.id not in unread]
+        self._new = [reuse.item for reuse in unread.values()] + self._new
+        self._states |= {key: reuse.state for key, reuse in unread.items()}
         self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=table is not None)]
-        reused_pictures = [reuse for reuse in self._reuses if reuse.item.modality == "image"]
-        self._unread = [reuse.item.id for reuse in reused_pictures if ocr and "ocr" not in reuse.donor.fields]
 
     def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
         """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
@@ -237,7 +236,6 @@ class _Sync:
                     editor.delete(leaving[start : start + DELETED])
                 self._commit(editor, [done, leaving])
                 self._rewritten = []
-        self._read(progress)
         return self._report(failed)
 
     @contextmanager
@@ -251,19 +249,6 @@ class _Sync:
         source = hashlib.sha256(json.dumps([self._index.manifest.source, *done]).encode()).hexdigest()
         editor.commit(source, **self._notes())
         self._index = self._backend.open(self._name)
-
-    def _read(self, progress: Progress) -> None:
-        """Read the words inside pictures that are in the index without them, in commits of a few."""
-        items = self._index.find(self._unread)
-        images = [ImageRef(item.id, item.path) for item in items]
-        with preparing(words.words_inside, images, worker_count(len(images))) as texts:
-            for start in range(0, len(items), self._read_chunk):
-                batch = items[start : start + self._read_chunk]
-                rows = [replace(item, fields={**item.fields, **next(texts)}) for item in batch]
-                with self._editor() as editor:
-                    editor.put(rows, *stored_rows(self._index, batch))
-                    self._commit(editor, [[item.id for item in batch]])
-                progress("reading words", start + len(batch), len(items))
 
     @contextmanager
     def _encode(self, chunk: Sequence[Item], before: int, progress: Progress) -> Iterator[Path | None]:
@@ -376,7 +361,6 @@ class _Sync:
             counts["same"],
             self._n_missing,
             len(self._new) - len(failed),
-            len(self._unread),
             failed,
             sorted({*self._lost, *self._unreadable} - bad),
         )

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -19,10 +19,12 @@ from typing import Any, BinaryIO
 
 from boc.errors import ImageError
 from boc.inputs.images import open_image, orientation, upright_size
+from boc.paths import nfc, words_of
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
     "taken": "date",
+    "taken_from": "keyword",
     "camera": "keyword",
     "lens": "keyword",
     "width": "integer",
@@ -42,21 +44,36 @@ TEXTS = {2, 129}  # types of entries: ASCII, and UTF-8 of EXIF 3.0
 POINTERS = {3: "H", 4: "I", 13: "I"}
 FRACTIONS = {5: "II", 10: "ii"}
 
-MAKE, MODEL, LENS, TAKEN, DIGITIZED = 0x010F, 0x0110, 0xA434, 0x9003, 0x9004
+MAKE, MODEL, LENS, CHANGED, TAKEN, DIGITIZED = 0x010F, 0x0110, 0xA434, 0x0132, 0x9003, 0x9004
+XMP = 1 << 16  # bytes of XMP that are read
 CAMERA_DIRECTORY, GPS_DIRECTORY = 0x8769, 0x8825
 LATITUDE, LONGITUDE = (1, 2, "N", "S", 90), (3, 4, "E", "W", 180)
 
-_DATE = re.compile(r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?", re.ASCII)
+_DATE = re.compile(
+    r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+_XMP = re.compile(rb"(?:exif:DateTimeOriginal|xmp:CreateDate|photoshop:DateCreated)(?:=[\"']|>)\s*([^\"'<]{10,40})")
+# The words of a program or the parts of a date or a time must be there: a number of eight digits may be anything.
+_NAME = re.compile(
+    r"([A-Za-z][A-Za-z ]*[-_ ])?((?:19|20)\d\d)([-_.]?)(\d\d)\3(\d\d)"
+    r"(?:(?:[-_ .T]| at )(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)\d{0,3})?(?!\d)",
+    re.ASCII,
+)
+_PNG = ("Creation Time", "create-date", "date:create")  # texts with the time of a PNG
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
     """Return the facts in the header and the name of a picture, in the order of ``FIELDS``; what it does not tell is
     missing.
 
-    ``taken`` is the time of the camera's clock, whatever its time zone. ``folder`` and ``name`` follow from the id. The
+    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where it stands: exif, xmp,
+    png (its texts), or name, as cameras and messengers name files. ``folder`` and ``name`` follow from the id. The
     pixels are not decoded. A picture that cannot be opened has the facts of its name.
     """
-    return {**_header_facts(image.path), **_name_facts(image.id)}
+    facts = {**_header_facts(image.path), **_name_facts(image.id)}
+    if "taken" not in facts and (taken := _moment_of_name(PurePosixPath(image.id).stem)):
+        facts |= {"taken": taken, "taken_from": "name"}
+    return {name: facts[name] for name in FIELDS if name in facts}
 
 
 def exif_facts(file: BinaryIO) -> dict[str, Any]:
@@ -69,8 +86,11 @@ def exif_facts(file: BinaryIO) -> dict[str, Any]:
     latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
     if latitude is None or longitude is None or latitude == longitude == 0:  # zeros are written without a position
         latitude = longitude = None
+    entries = camera.get(TAKEN), camera.get(DIGITIZED), main.get(CHANGED)
+    taken = next(filter(None, (_moment(exif.text(entry)) for entry in entries)), None)
     facts = {
-        "taken": _moment(exif.text(camera.get(TAKEN))) or _moment(exif.text(camera.get(DIGITIZED))),
+        "taken": taken,
+        "taken_from": taken and "exif",
         "camera": _camera(exif.text(main.get(MAKE)), exif.text(main.get(MODEL))),
         "lens": exif.text(camera.get(LENS)) or None,
         "gps_latitude": latitude,
@@ -92,14 +112,34 @@ def _header_facts(path: Path) -> dict[str, Any]:
                 facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
         except (ImageError, OSError):  # the decoder reports the error
             return {}
-    facts |= size
-    return {name: facts[name] for name in FIELDS if name in facts}
+        if "taken" not in facts:
+            facts |= _written_moment(image.info)
+    return {**facts, **size}
+
+
+def _written_moment(info: Mapping[Any, Any]) -> dict[str, str]:
+    """Return when a picture was taken, by its XMP or the texts of a PNG."""
+    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
+    match = _XMP.search((xmp.encode() if isinstance(xmp, str) else xmp)[:XMP])
+    texts = [("xmp", match[1].decode(errors="replace"))] if match else []
+    texts += [("png", text) for name in _PNG if isinstance(text := info.get(name), str)]
+    for source, text in texts:
+        if taken := _moment(text.strip()) or _moment(f"{text.strip()} 00:00"):
+            return {"taken": taken, "taken_from": source}
+    return {}
+
+
+def _moment_of_name(name: str) -> str | None:
+    match = _NAME.match(name)
+    if match is None or not (match[1] or match[3] or match[6]):
+        return None
+    hours = f"{match[6]}:{match[7]}:{match[8]}" if match[6] else "00:00"
+    return _moment(f"{match[2]}-{match[4]}-{match[5]} {hours}")
 
 
 def _name_facts(id: str) -> dict[str, Any]:
-    path = PurePosixPath(id)
-    name = " ".join(re.split(r"[\W_]+", path.stem)).strip()
-    facts = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
+    path = PurePosixPath(nfc(id))
+    facts = {"folder": str(path.parent).strip("./") and str(path.parent), "name": words_of(path.stem)}
     return {key: value for key, value in facts.items() if value}
 
 

@@ -10,7 +10,7 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -30,6 +30,8 @@ HEIF = frozenset({".heic", ".heif", ".hif"})
 
 GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
+FRAMES = 32  # of an animation, of which one that shows something is looked for
+DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
 STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
@@ -56,11 +58,12 @@ def suffixes() -> frozenset[str]:
 
 
 def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
-    """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
+    """Upright RGB picture: EXIF orientation applied, colours converted to sRGB, transparency blended with white.
 
-    Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
-    is treated as 16-bit. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough
-    for thumbnails.
+    Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value; floating-point grey up
+    to 1 is stretched from its smallest to its largest value. An animation is read at its first frame that shows more
+    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough for
+    thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
     (checked before decoding); BocError if the system has no more files or memory.
@@ -68,12 +71,27 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     from PIL.Image import Transpose
 
     with open_image(path) as image:
-        check_pixels(image, path, max_pixels)
+        check_pixels(image, str(path), max_pixels)
         if least is not None:
             image.draft(None, (least, least))
         image.load()
+        picture = _to_rgb(image)
+        if image.format != "TIFF" and getattr(image, "is_animated", False):
+            picture = next(filter(_shows_something, _frames(image)), picture)
         turn = TURNS.get(orientation(image))
-        return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
+        return picture if turn is None else picture.transpose(Transpose(turn))
+
+
+def _frames(image: ImageFile) -> Iterator[Image]:
+    """Yield the first frames of an animation."""
+    with suppress(EOFError):
+        for number in range(FRAMES):
+            image.seek(number)
+            yield _to_rgb(image)
+
+
+def _shows_something(picture: Image) -> bool:
+    return any(low < high for low, high in cast("tuple[tuple[int, int], ...]", picture.getextrema()))
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -174,28 +192,53 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
 
 
 def _to_rgb(image: Image) -> Image:
-    if image.mode == "F":
-        low, high = cast("tuple[float, float]", image.getextrema())
-        if high <= 1:
-            factor = 255 / (high - low) if high > low else 0
-            return image.point(lambda value: value * factor - low * factor).convert("L").convert("RGB")
-        if high <= 255:
-            return image.convert("L").convert("RGB")
+    if image.mode == "F" and (extrema := cast("tuple[float, float]", image.getextrema()))[1] <= 1:
+        low, high = extrema
+        factor = 255 / (high - low) if high > low else 0
+        return image.point(lambda value: value * factor - low * factor).convert("L").convert("RGB")
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
-        return image.convert("I").point(lambda value: value / 256).convert("L").convert("RGB")
+        whole = image.convert("I")
+        bits = int(cast("tuple[int, int]", whole.getextrema())[1]).bit_length()
+        factor = 255 / (2 ** next((depth for depth in DEPTHS if depth >= bits), bits) - 1)
+        return whole.point(lambda value: value * factor + 0.5).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        return _on_white(image)
-    return image.convert("RGB")
+        return _on_white(_in_srgb(image, "RGBA"))
+    return _in_srgb(image, "RGB")
+
+
+def _in_srgb(image: Image, mode: str) -> Image:
+    """Return a picture in ``mode``, RGB or RGBA, with the colours that its profile means."""
+    from PIL import ImageCms
+
+    if image.mode in {"P", "PA"} or (image.mode in {"L", "LA"} and mode == "RGBA"):
+        image = image.convert(mode)
+    profile = image.info.get("icc_profile")
+    if profile and image.mode in {"RGB", "RGBA", "CMYK", "L"}:
+        with suppress(ImageCms.PyCMSError, OSError, ValueError):  # damaged, or of another kind of picture
+            transform = _transform(profile, image.mode, mode)
+            return image.convert(mode) if transform is None else ImageCms.applyTransform(image, transform) or image
+    return image.convert(mode)
+
+
+@lru_cache(16)
+def _transform(profile: bytes, mode: str, wanted: str) -> Any:
+    """Return the transform of a colour profile to sRGB; None for sRGB itself."""
+    from PIL import ImageCms
+
+    source = ImageCms.getOpenProfile(io.BytesIO(profile))
+    if mode != "CMYK" and ImageCms.getProfileDescription(source).startswith("sRGB"):
+        return None
+    return ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, wanted)
 
 
 def _on_white(image: Image) -> Image:
-    """Blend a transparent picture with white, strip by strip, since the whole would be in memory five times."""
+    """Blend a picture of mode RGBA with white, strip by strip, since the whole would be in memory five times."""
     from PIL import Image as Pillow
 
     width, height = image.size
     flat = Pillow.new("RGB", image.size)
     for top in range(0, height, STRIP):
-        strip = image.crop((0, top, width, min(top + STRIP, height))).convert("RGBA")
+        strip = image.crop((0, top, width, min(top + STRIP, height)))
         laid = Pillow.alpha_composite(Pillow.new("RGBA", strip.size, "white"), strip)
         flat.paste(laid.convert("RGB"), (0, top))
     return flat

@@ -100,7 +100,6 @@ def _print(name: str, report: SyncReport) -> None:
         "moved": report.moved,
         "removed": report.removed,
         "missing and kept": report.missing,
-        "read for words": report.read,
     }
     parts = [f"{count:,} {what}" for what, count in counts.items() if count] + [f"{report.same:,} as they were"]
     click.echo(f"{name}{' is up to date' if report.up_to_date else ''}: {', '.join(parts)}")

@@ -351,7 +351,7 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     lines = ok("search", "described", "a box", "--like", "003.png", "-k", 40, "--sort", "year", at(described)).stdout
     assert [line.split()[-1] for line in lines.splitlines()[:2]] == ["000.png", "001.png"]
     told = ok("info", "described", at(described)).stdout
-    assert told.count("tag:keyword, taken:date, title:text, width:integer, year:integer") == 1
+    assert told.count("tag:keyword, taken:date, taken_from:keyword, title:text, width:integer, year:integer") == 1
 
 
 def test_lines_of_no_item_are_noted(home: Path) -> None:

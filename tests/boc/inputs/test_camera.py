@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import IFDRational
 
 from boc.inputs.camera import ENTRIES, FIELDS, LONGEST, camera_facts, exif_facts
@@ -152,11 +153,55 @@ def test_time_taken(text: str, expected: str | None) -> None:
     assert facts(block(camera={TAKEN: text})).get("taken") == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("IMG-20180506-WA0001", "2018-05-06T00:00:00"),
+        ("IMG_20180506_123456", "2018-05-06T12:34:56"),
+        ("PXL_20210101_123456789", "2021-01-01T12:34:56"),
+        ("20180506_123456", "2018-05-06T12:34:56"),
+        ("2018-05-06 12.34.56-1", "2018-05-06T12:34:56"),
+        ("WhatsApp Image 2018-05-06 at 12.34.56", "2018-05-06T12:34:56"),
+        ("Screenshot_2020-01-02-12-34-56", "2020-01-02T12:34:56"),
+        ("2018-05-06", "2018-05-06T00:00:00"),
+        ("20180506", None),
+        ("19901231123456", None),
+        ("COCO_val2014_000000391895", None),
+        ("1000092795", None),
+        ("IMG_20189999", None),
+        ("IMG_20180231_123456", None),
+    ],
+)
+def test_time_in_a_name(tmp_path: Path, name: str, expected: str | None) -> None:
+    found = camera_facts(ref(tmp_path / "gone.jpg", f"sub/{name}.jpg"))
+    assert (found.get("taken"), found.get("taken_from")) == (expected, expected and "name")
+
+
+def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
+    xmp = b'<x:xmpmeta xmp:CreateDate="2019-01-01T10:20:30+02:00"/>'
+    exif = Image.Exif()
+    exif[0x0132] = "2020:01:01 00:00:00"
+    texts = PngInfo()
+    texts.add_text("Creation Time", "2018:01:01 00:00:00")
+    kinds: dict[str, dict[str, Any]] = {
+        "exif": {"exif": exif, "xmp": xmp},
+        "xmp": {"xmp": xmp},
+        "name": {},
+    }
+    for source, options in kinds.items():
+        Image.new("RGB", (2, 2)).save(tmp_path / f"IMG_20170101_{source}.jpg", **options)
+    Image.new("RGB", (2, 2)).save(tmp_path / "IMG_20170101_png.png", pnginfo=texts)
+    told = {path.stem[13:]: camera_facts(ref(path)) for path in tmp_path.iterdir()}
+    assert {name: each["taken_from"] for name, each in told.items()} == {name: name for name in (*kinds, "png")}
+    years = {"exif": "2020", "xmp": "2019", "png": "2018", "name": "2017"}
+    assert {name: each["taken"][:4] for name, each in told.items()} == years
+
+
 def test_time_of_digitizing() -> None:
     later = {DIGITIZED: "2020:01:01 00:00:00"}
     assert facts(block(camera={TAKEN: "0000:00:00 00:00:00", **later}))["taken"] == "2020-01-01T00:00:00"
     assert facts(block(camera={TAKEN: "2019:01:01 00:00:00", **later}))["taken"] == "2019-01-01T00:00:00"
-    assert facts(block({0x0132: "2021:01:01 00:00:00"})) == {}
+    assert facts(block({0x0132: "2021:01:01 00:00:00"}))["taken"] == "2021-01-01T00:00:00"
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,15 @@ def test_animation(tmp_path: Path) -> None:
     assert (values == RED).all()
 
 
+@pytest.mark.parametrize("suffix", [".gif", ".png", ".webp"])
+def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, suffix: str) -> None:
+    blank, clear = Image.new("RGBA", (6, 4), BLACK), Image.new("RGBA", (6, 4), (0, 0, 0, 0))
+    shown = corners().quantize(32).convert("RGBA")
+    options = {"lossless": True} if suffix == ".webp" else {}
+    blank.save(tmp_path / f"a{suffix}", save_all=True, append_images=[clear, shown, blank], duration=50, **options)
+    assert len(np.unique(pixels(tmp_path / f"a{suffix}").reshape(-1, 3), axis=0)) > 12
+
+
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tif"])
 def test_every_kind_of_file_is_read(tmp_path: Path, suffix: str) -> None:
     Image.new("RGB", (16, 12), RED).save(tmp_path / f"a.{suffix}")
@@ -262,3 +271,83 @@ def test_transparency(width: int, height: int, mode: str) -> None:
             rgba = stored.convert("RGBA")
         whole = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
         assert np.array_equal(pixels(Path(folder) / "a.png"), np.asarray(whole))
+
+
+def icc(space: bytes, tags: dict[bytes, bytes], kind: bytes = b"mntr", connection: bytes = b"XYZ ") -> bytes:
+    """A colour profile (ICC.1:2010), version 2."""
+    place, table, body = 132 + 12 * len(tags), b"", b""
+    for name, data in tags.items():
+        table += struct.pack(">4sII", name, place + len(body), len(data))
+        body += data + bytes(-len(data) % 4)
+    head = struct.pack(">I4sI4s4s4s", place + len(body), b"none", 0x02100000, kind, space, connection)
+    head += bytes(12) + b"acsp" + bytes(28) + struct.pack(">3i", *(round(v * 65536) for v in WHITE_POINT)) + bytes(48)
+    return head + struct.pack(">I", len(tags)) + table + body
+
+
+WHITE_POINT = (0.9642, 1.0, 0.8249)
+# Red, green and blue of wider spaces, adapted to D50: Display P3, Adobe RGB, ProPhoto RGB.
+WIDE = {
+    "p3": ((0.5151, 0.2412, -0.0011), (0.2920, 0.6922, 0.0419), (0.1571, 0.0666, 0.7841), 2.2),
+    "adobe": ((0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446), 2.2),
+    "prophoto": ((0.7977, 0.2880, 0.0), (0.1352, 0.7119, 0.0), (0.0313, 0.0001, 0.8249), 1.8),
+}
+SRGB_OF_D50 = np.array([[3.1339, -1.6169, -0.4906], [-0.9788, 1.9161, 0.0335], [0.0719, -0.2290, 1.4052]])
+
+
+def xyz(values: tuple[float, ...]) -> bytes:
+    return b"XYZ " + bytes(4) + struct.pack(">3i", *(round(value * 65536) for value in values))
+
+
+def rgb_profile(name: str) -> bytes:
+    *colours, gamma = WIDE[name]
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256))
+    tags = {b"wtpt": xyz(WHITE_POINT)}
+    for letter, colour in zip((b"r", b"g", b"b"), colours, strict=True):
+        tags |= {letter + b"XYZ": xyz(colour), letter + b"TRC": curve}
+    return icc(b"RGB ", tags)
+
+
+def in_srgb(name: str, values: np.ndarray) -> np.ndarray:
+    """What a colour-managed viewer shows: the slow way, from the definitions of the spaces."""
+    *colours, gamma = WIDE[name]
+    light = np.clip((values / 255) ** gamma @ np.array(colours) @ SRGB_OF_D50.T, 0, 1)
+    return 255 * np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".webp", "-alpha.png"])
+def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suffix: str) -> None:
+    values = np.repeat(np.repeat(np.random.default_rng(0).integers(60, 200, (6, 6, 3), np.uint8), 16, 0), 16, 1)
+    image = Image.fromarray(values).convert("RGBA" if "alpha" in suffix else "RGB")
+    exact = {"quality": 100, "lossless": True} if suffix == ".webp" else {"quality": 100, "subsampling": 0}
+    image.save(tmp_path / f"a{suffix}", icc_profile=rgb_profile(name), **(exact if suffix != ".tif" else {}))
+    shown = in_srgb(name, values.astype(float))
+    assert np.abs(shown - values).mean() > 3
+    assert np.abs(pixels(tmp_path / f"a{suffix}") - shown).mean() < 2
+    thumbnail = base64.b64decode(thumbnail_uri(tmp_path / f"a{suffix}").partition(",")[2])
+    assert np.abs(np.asarray(Image.open(io.BytesIO(thumbnail)), float).mean((0, 1)) - shown.mean((0, 1))).max() < 4
+
+
+def test_inks_are_shown_as_they_are_meant(tmp_path: Path) -> None:
+    """A profile whose black ink is red."""
+    grid = [(255 - k // 2, 128 + k // 2, 128 + k // 2) for _ in range(8) for k in (0, 255)]
+    line = bytes(range(256))
+    matrix = struct.pack(">9i", *(65536 * (i % 4 == 0) for i in range(9)))
+    lut = b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + matrix + line * 4 + bytes(sum(grid, ())) + line * 3
+    profile = icc(b"CMYK", {b"A2B0": lut, b"wtpt": xyz(WHITE_POINT)}, b"prtr", b"Lab ")
+    Image.new("CMYK", (8, 8), (0, 0, 0, 255)).save(tmp_path / "a.jpg", icc_profile=profile, quality=100)
+    red, green, blue = pixels(tmp_path / "a.jpg").mean((0, 1))
+    assert red > 2 * max(green, blue)
+
+
+@pytest.mark.parametrize("profile", [b"", b"x", rgb_profile("p3")[:200], icc(b"GRAY", {}), icc(b"RGB ", {})])
+def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes) -> None:
+    corners().save(tmp_path / "a.png", icc_profile=profile)
+    np.testing.assert_array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int) -> None:
+    values = np.linspace(0, 1, 64).reshape(8, 8)
+    Image.fromarray(np.round(values * (2**bits - 1)).astype(np.uint16)).save(tmp_path / "a.tif")
+    assert np.abs(pixels(tmp_path / "a.tif")[..., 0] - 255 * values).max() <= 1

@@ -120,10 +120,10 @@ def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Pa
     build_index("x", folder, encoder="any", at=at)
     assert (held(at), pretended) == (dict.fromkeys(("a.png", "b.png", "empty.png")), [])
     noise(folder / "new.png", 9)
-    assert sync_index("x", folder, at=at).read == 0
+    assert sync_index("x", folder, at=at).added == 1
     encoder.seen.clear()
     report = sync_index("x", folder, at=at, ocr=True, chunk=2)
-    assert (report.read, report.same, report.up_to_date, encoder.seen) == (4, 4, False, [])
+    assert (report.changed, report.same, report.up_to_date) == (4, 0, False)
     wanted = {"a.png": "sign of a", "b.png": "sign of b", "empty.png": "", "new.png": "sign of new"}
     assert held(at) == wanted
     assert sync_index("x", folder, at=at, ocr=True).up_to_date
@@ -157,7 +157,7 @@ def test_kill_while_reading_words(
     assert sum(words is not None for words in held(at).values()) == 4
     pretended.clear()
     monkeypatch.setattr(ocr, "words_inside", whole)
-    assert sync_index("x", folder, at=at, ocr=True).read == len(pretended) == 3
+    assert sync_index("x", folder, at=at, ocr=True).changed == len(pretended) == 3
     assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
 
 
