@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from boc.errors import BocError
+from boc.errors import BocError, advice
 
 SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
@@ -104,7 +104,7 @@ def read() -> tuple[Path | None, dict[str, Any]]:
     try:
         return path, {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); {advice(error)}") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise ConfigError(
             f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/reference/configuration.md"

@@ -186,7 +186,7 @@ class SurrogateCodec:
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         sets = Ragged(row, np.array([0, 1])) if self.reads_concepts else None
         for modality in MODALITIES:
-            terms = self._encode(Embeddings(modality, row, sets), "encode_queries")
+            terms = self._encode(Embeddings(modality, row, sets, words=[["dog"]]), "encode_queries")
             if terms.shape != (1, self.n_terms):
                 raise ValueError(f"it makes {terms.shape[1]} terms of {self.n_terms}")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from boc.errors import SourceError, leave_out, note
+from boc.errors import SourceError, advice, leave_out, note
 from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
@@ -227,7 +227,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
                             result.linked.add(name)
         except OSError as error:
             if not below:
-                raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions") from error
+                raise SourceError(f"{folder}: cannot be listed ({error.strerror}); {advice(error)}") from error
             result.closed.append(below)
     result.files.sort(key=lambda name: name.split("/"))
     result.unwanted.sort()

@@ -28,6 +28,9 @@ from .vector_fields import VECTOR_FIELDS, VectorField
 
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
+NARROWING = {"filter", "search_routing"}
+"""The settings of an alias by which it shows a part of an index."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -54,7 +57,10 @@ STATE = {field.name for field in fields(State)}
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias."""
+    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias.
+
+    ``narrowed``: the alias shows a part of it, by a filter or a routing.
+    """
 
     physical: str
     name: str
@@ -63,6 +69,7 @@ class Generation:
     live: bool
     manifest: Manifest
     state: State
+    narrowed: bool = False
 
     @property
     def strategy(self) -> Strategy:
@@ -88,8 +95,8 @@ class Generation:
 
     @property
     def target(self) -> str:
-        """The name by which items are read: an alias stays one, since it may have a filter, or a routing."""
-        return self.name if self.state.attached or self.is_borrowed else self.physical
+        """The name by which items are read: one index whatever the alias is moved to, unless the alias narrows it."""
+        return self.name if self.state.attached or self.narrowed else self.physical
 
     @property
     def layout(self) -> Layout:
@@ -290,8 +297,11 @@ def _generation(physical: str, entry: Json, name: str, digest: str = "", number:
                 f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the index again, or use "
                 "the version of boc that made it"
             )
-    live = (attached_alias(name) if state.attached else name) in entry.get("aliases", {})
-    return Generation(physical, name, digest, number, live, Manifest.from_dict(own["boc"], where=physical), state)
+    aliases = entry.get("aliases", {})
+    live = (attached_alias(name) if state.attached else name) in aliases
+    narrowed = not NARROWING.isdisjoint(aliases.get(name, ()))
+    manifest = Manifest.from_dict(own["boc"], where=physical)
+    return Generation(physical, name, digest, number, live, manifest, state, narrowed)
 
 
 THEIRS: dict[str, FieldType] = {

@@ -49,7 +49,7 @@ class ServerBackend:
         generation = live_generation(self.transport, name)
         if generation.state.state == "editing":
             note(f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit")
-        if generation.state.attached or generation.is_borrowed:
+        if generation.state.attached or generation.narrowed:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
             generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))
         check_codes(self.transport, generation)

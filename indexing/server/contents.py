@@ -35,7 +35,8 @@ class Contents:
         self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
-        self._searches = Searches(transport, self._target, self._layout)
+        physical = generation.physical if generation.narrowed else None
+        self._searches = Searches(transport, self._target, self._layout, physical)
 
     @property
     def exact_vectors(self) -> bool:

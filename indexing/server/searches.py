@@ -29,17 +29,26 @@ SEARCH = "_search?allow_partial_search_results=false"
 
 
 class Searches:
-    """Searches of the index ``target``, whose documents have a ``layout``. Thread-safe."""
+    """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an alias stands for.
+    With ``physical``, hits of another index raise BackendError. Thread-safe."""
 
-    def __init__(self, transport: Transport, target: str, layout: Layout, *, pauses: Sequence[float] = PAUSES) -> None:
-        self._pauses = pauses
+    def __init__(
+        self,
+        transport: Transport,
+        target: str,
+        layout: Layout,
+        physical: str | None = None,
+        *,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        self._physical, self._pauses = physical, pauses
         self._transport, self._target, self._layout = transport, target, layout
         self._path = f"/{target}/{SEARCH}"
 
     def ask(self, body: Json, **params: Any) -> Json:
         """Return the answer to one search; ``params`` are further parameters of its URL."""
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
-        return check_answer(self._transport, self._transport.search(path, body))
+        return self._checked(self._transport.search(path, body))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         """Return at most k hits for each body, and how many documents match, of more than ``WINDOW`` hits their number.
@@ -62,7 +71,7 @@ class Searches:
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [_page(check_answer(self._transport, each)) for each in answer["responses"]]
+        return [_page(self._checked(each)) for each in answer["responses"]]
 
     def sources(self, ids: Sequence[str]) -> list[Json | None]:
         """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
@@ -86,6 +95,12 @@ class Searches:
             for hit in self.ask(body)["hits"]["hits"]:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
+
+    def _checked(self, answer: Json) -> Json:
+        check_answer(self._transport, answer)
+        if self._physical and any(hit["_index"] != self._physical for hit in answer["hits"]["hits"]):
+            raise BackendError(f"{self._target} at {self._transport.label} has become another index; open it again")
+        return answer
 
 
 def _page(answer: Json) -> tuple[list[Json], int]:

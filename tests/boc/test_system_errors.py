@@ -70,7 +70,7 @@ def test_limit_of_open_files(library: Path) -> None:
     code = (
         "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli import main;"
         "n = len(__import__('os').listdir('/proc/self/fd'));"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (n + 1, n + 1));"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (n, n));"
         f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

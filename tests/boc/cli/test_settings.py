@@ -75,7 +75,7 @@ def test_file_and_environment_equal_the_flag(
     def effective(arguments: list[str]) -> Any:
         parent = click.Context(main, info_name="boc", default_map=settings.defaults(main))
         context = main.commands[command].make_context(command, arguments, parent=parent, resilient_parsing=True)
-        return context.params[str(option.name)]
+        return context.params[str(option.name)] if option.expose_value else dict(context.meta)
 
     value = sample(option)
     single, typed = value[0] if isinstance(value, list) else value, max(option.opts, key=len)

@@ -75,6 +75,7 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* of its items have no terms")
 def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     made = tmp_path / "terms.npz"
     result = boc("build-codebook", library / "photos.h5", "-o", made, "--kind", "learned", "--clusters", 16)

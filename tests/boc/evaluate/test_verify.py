@@ -27,6 +27,7 @@ from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
 from boc.types import Batch, Embeddings, Hit, Identity, Item, TermMatrix
+from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
 from tests.oracles import picture, sentence
@@ -181,7 +182,9 @@ def test_changed_frequencies_are_reported(place: str) -> None:
     assert near.rounded == ["007.jpg"]
 
 
-def test_changed_file_is_reported(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_file_is_reported(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npy_files, "SMALL", 0)
+    index = build(plugins.backend(place), "photos", fitted())
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40

@@ -282,6 +282,10 @@ def test_a_filtered_alias_shows_what_it_shows(
     copy_index(alias, at=place.at, to=f"file:{tmp_path}")
     assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
     refuses_changes(place, alias, files[1])
+    build_index(f"{name}-two", files[1], at=place.at)
+    place.move(alias, place.physical(f"{name}-two"))
+    with pytest.raises(BackendError, match="has become another index; open it again"):
+        searcher.search_vectors(Embeddings("text", queries), k=N)
 
 
 def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from boc.errors import BocError
-from boc.indexes.copy import copy_index
+from boc.indexes.build import build_index
 from boc.names import REQUEST_FORMS
 from boc.search.options import SearchOptions
 from boc.search.queries import Query
@@ -44,7 +44,7 @@ def program(text: str) -> str:
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path, tmp_path: Path) -> None:
     at = address(server, replicas=0)
-    copy_index("photos", name, at=f"file:{library / 'index'}", to=at)
+    build_index(name, library / "photos.h5", at=at, concepts="float16")
     searcher = Searcher.open(name, at, device="cpu")
     for text, minus, options in SEARCHES:
         query = Query.of(text, minus=minus)
