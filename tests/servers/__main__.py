@@ -24,7 +24,7 @@ def main() -> None:
 def get(names: tuple[str, ...]) -> None:
     """Fetch these kinds through Maven; without names, all that the tests use and no address stands for."""
     failed = False
-    for name in names or [name for name in KINDS if not name.endswith("-knn")]:
+    for name in names or KINDS:
         kind = KINDS[name]
         try:
             if place(kind).exists() or (not names and foreign_server(kind)):
