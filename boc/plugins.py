@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Item,
         Modality,
         Regions,
+        Rows,
         SearchRequest,
         Stages,
         StoredConcepts,
@@ -279,17 +280,8 @@ class IndexWriter(Protocol):
     def has(self, ids: Sequence[str]) -> bool:
         """Return whether an earlier load of the same contents left all of these ids, so that they need not be added."""
 
-    def add(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
-        """Add rows; BackendError for an id that was added before.
-
-        ``concepts`` have the ``concept_dtype`` of the manifest, or are None if it is.
-        """
+    def add(self, rows: Rows) -> None:
+        """Add rows; BackendError for an id that was added before."""
 
     def commit(self) -> None:
         """Publish all rows at once, replacing an older index with this name."""
@@ -302,13 +294,7 @@ class IndexWriter(Protocol):
 class IndexEditor(Protocol):
     """Edits an existing index; the edit is complete when ``commit`` returns. After a kill it can be repeated."""
 
-    def put(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
+    def put(self, rows: Rows) -> None:
         """Add items, replacing those with the same ids; otherwise like ``IndexWriter.add``."""
 
     def delete(self, ids: Sequence[str]) -> int:

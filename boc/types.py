@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,6 +195,16 @@ class Embeddings:
             None if self.boxes is None else self.boxes.take(chosen),
             None if self.words is None else [self.words[i] for i in chosen],
         )
+
+
+class Rows(NamedTuple):
+    """Items as a back end is given them, in one order: their ``terms`` (n, V), ``vectors`` (n, d), and concept sets if
+    the manifest has a ``concept_dtype``."""
+
+    items: Sequence[Item]
+    terms: TermMatrix
+    vectors: NDArray[np.float32]
+    concepts: StoredConcepts | None = None
 
 
 @dataclass(frozen=True)

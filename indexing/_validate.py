@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from boc.errors import BackendError, BocError
 from boc.inputs.metadata import check_filter, undeclared_field
 from boc.manifest import Manifest
 from boc.rerank import check_metric
-from boc.types import MODALITIES, Filter, Item, Modality, Rescore, SearchRequest, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, Filter, Modality, Rescore, Rows, SearchRequest
 from boc.vectors import plain_rows
 
 
-def check_rows(
-    manifest: Manifest,
-    items: Sequence[Item],
-    terms: TermMatrix,
-    vectors: NDArray[np.float32],
-    concepts: StoredConcepts | None,
-    concept_dim: int | None,
-) -> None:
-    """BackendError unless the inputs have equal lengths, the ids differ, and the rows fit the index, whose concepts
-    have width ``concept_dim`` if that is known."""
+def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
+    """BackendError unless the ``rows`` have equal lengths, the ids differ, and they fit the index, whose concepts have
+    width ``concept_dim`` if that is known."""
+    items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
     actual = terms.shape[1], vectors.shape[1]

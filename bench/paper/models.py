@@ -29,13 +29,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bench.paper.ranking import DIRECTIONS, K, share
 from bench.report.rows import Writer
-from boc.evaluate.metrics import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ranks
+from boc.evaluate.metrics import DEPTH, evaluate_ndcg, evaluate_recall, ranks
 from boc.evaluate.runs import Gallery
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.vectors import unit_rows
 
+FOLD = 1000  # pictures per fold of the "1K" protocol
 SVD = 600
 SHRINK = 0.3
 VARIATES = 128

@@ -41,7 +41,7 @@ from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.types import Embeddings
+from boc.types import Embeddings, Rows
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
@@ -217,7 +217,7 @@ class Server:
         begun, server = time.perf_counter(), self.cpu_seconds()
         with self.backend.create(name, manifest, codec.arrays()) as writer:
             for (start, block), terms in zip(data.blocks(), parts, strict=True):
-                writer.add(items[start : start + len(block)], terms, block)
+                writer.add(Rows(items[start : start + len(block)], terms, block))
             writer.commit()
         seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
         sizes, arrays = self.backend.open(name).sizes(), sum(array.nbytes for array in codec.arrays().values())

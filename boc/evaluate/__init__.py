@@ -1,1 +1,1 @@
-"""Evaluation of indexes: metrics, tuning, verification."""
+"""Evaluation of indexes: metrics and verification."""

@@ -16,7 +16,6 @@ from boc.errors import BocError
 from boc.topk import topk_of_blocks
 
 CUTOFFS = (1, 5, 10)
-FOLD = 1000  # pictures per fold of the "1K" protocol
 BLOCK = 1024  # queries processed at a time
 DEPTH = 25  # rank at which NDCG is cut
 ITEMS = 4096  # items scored against a block of queries at a time

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from boc import plugins
@@ -34,7 +33,7 @@ from boc.manifest import Manifest
 from boc.names import Metric
 from boc.outputs import check_output
 from boc.plugins import Index, IndexWriter, check_name
-from boc.types import MODALITIES, Batch, Embeddings, Item, StoredConcepts, StoredRows, TermMatrix
+from boc.types import MODALITIES, Batch, Embeddings, Item, Rows, StoredRows
 
 CHECKED = 1000  # items whose rows are compared after a copy
 
@@ -183,14 +182,9 @@ class _FileWriter:
             raise FeatureFileError(f"{self._file.folder} was begun in another way; delete it to start again")
         return self._seen <= self._file.done
 
-    def add(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
+    def add(self, rows: Rows) -> None:
         """Write the next batch, of items of one modality."""
+        items, terms, vectors, concepts = rows
         embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.to_ragged())
         self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
 
@@ -219,11 +213,11 @@ def _check_copy(index: Index, copy: Index | Path, *, as_stored: bool) -> CopyRep
             theirs, exact = _in_file(file, items), True
         else:
             counts, exact = copy.manifest.items, copy.exact_vectors
-            theirs = iter([(copy.find([item.id for item in items]), *stored_rows(copy, items))])
+            theirs = iter([stored_rows(copy, copy.find([item.id for item in items]))])
         wrong = [f"{counts[m]} items of modality {m}" for m in MODALITIES if counts[m] != index.manifest.items[m]]
         if not wrong:
-            ours = _facts(items, *stored_rows(index, items), as_stored=as_stored, exact=exact)
-            others = chain.from_iterable(_facts(*rows, as_stored=as_stored, exact=exact) for rows in theirs)
+            ours = _facts(stored_rows(index, items), as_stored=as_stored, exact=exact)
+            others = chain.from_iterable(_facts(rows, as_stored=as_stored, exact=exact) for rows in theirs)
             pairs = zip(items, ours, others, strict=True)
             wrong = [f"other rows of {item.id!r}" for item, one, other in pairs if one != other][:1]
     if wrong:
@@ -242,29 +236,19 @@ def _sample(index: Index) -> list[Item]:
     return drawn
 
 
-_Rows: TypeAlias = tuple[Sequence[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-
-
-def _in_file(file: FeatureFile, items: Iterable[Item]) -> Iterator[_Rows]:
+def _in_file(file: FeatureFile, items: Iterable[Item]) -> Iterator[Rows]:
     """Yield the rows of each item in a copy."""
     places = {key: (modality, row) for modality in MODALITIES for row, key in enumerate(file.ids(modality))}
     for item in items:
         modality, row = places[item.id]
         batch = file.batch(modality, row, row + 1)
         assert batch.stored is not None
-        yield batch.items, batch.stored.terms, batch.embeddings.vectors, batch.stored.concepts
+        yield Rows(batch.items, batch.stored.terms, batch.embeddings.vectors, batch.stored.concepts)
 
 
-def _facts(
-    items: Sequence[Item],
-    terms: TermMatrix,
-    vectors: NDArray[np.float32],
-    concepts: StoredConcepts | None,
-    *,
-    as_stored: bool,
-    exact: bool,
-) -> Iterator[tuple[object, ...]]:
+def _facts(rows: Rows, *, as_stored: bool, exact: bool) -> Iterator[tuple[object, ...]]:
     """Yield what is to be the same of each item."""
+    items, terms, vectors, concepts = rows
     sets = None if concepts is None else concepts.to_ragged()
     for i, item in enumerate(items):
         row = terms[[i]]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,7 @@ from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
-from boc.types import (
-    MODALITIES,
-    Batch,
-    Item,
-    Modality,
-    StoredConcepts,
-    TermMatrix,
-)
+from boc.types import MODALITIES, Batch, Item, Modality, Rows
 
 if TYPE_CHECKING:
     from boc.plugins import IndexEditor, IndexWriter
@@ -49,10 +42,6 @@ class Vectors(Protocol):
     def header(self) -> Header: ...
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]: ...
-
-
-_Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-"""The input of an index writer: items, term frequencies, vectors and concept sets."""
 
 
 def new_manifest(
@@ -141,7 +130,7 @@ def write_items(
     done = 0
     for count, batch in _encoding(file, codec, manifest, metadata, is_mine):
         if batch is not None:
-            writer.add(*batch)
+            writer.add(batch)
         done += count
         yield done
 
@@ -180,7 +169,7 @@ def put_items(
     done = 0
     for count, batch in _encoding(file, codec, manifest, metadata):
         if batch is not None:
-            editor.put(*batch)
+            editor.put(batch)
         done += count
         yield done
 
@@ -204,7 +193,7 @@ def _encoding(
     manifest: Manifest,
     metadata: Metadata | None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
-) -> Iterator[tuple[int, _Documents | None]]:
+) -> Iterator[tuple[int, Rows | None]]:
     """Yield for each batch the number of its items, and their encoding.
 
     ``select`` decides by the number of a batch and the ids of its items; others are not even read, and yield None.
@@ -212,7 +201,7 @@ def _encoding(
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
 
-    def encode(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
+    def encode(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, Rows | None]:
         count, read = task
         if read is None:
             return count, None
@@ -221,7 +210,7 @@ def _encoding(
         if rounds:  # first, so that the terms are those of the vectors that the index holds
             rows = round_trip(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
             batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
-        return count, _documents(batch, codec, manifest, fields)
+        return count, _rows(batch, codec, manifest, fields)
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
         for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
@@ -261,7 +250,7 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
         )
 
 
-def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> _Documents:
+def _rows(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> Rows:
     items, embeddings, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
@@ -274,7 +263,7 @@ def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, f
     sets = None if batch.stored is None else batch.stored.concepts
     if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
         sets = None if dtype is None or embeddings.concepts is None else store(embeddings.concepts, dtype)
-    return items, terms, embeddings.vectors, sets
+    return Rows(items, terms, embeddings.vectors, sets)
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:

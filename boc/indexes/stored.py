@@ -22,7 +22,7 @@ from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import Backend, Index, check_name
 from boc.rerank import check_metric
-from boc.types import Batch, Embeddings, Item, Modality, StoredConcepts, StoredRows, TermMatrix
+from boc.types import Batch, Embeddings, Item, Modality, Rows, StoredRows
 
 READ = 1000  # items or vectors read at a time
 
@@ -91,19 +91,16 @@ class StoredIndex:
             yield from (item for item in items if item.modality == modality)
 
     def _batch(self, modality: Modality, items: list[Item]) -> Batch:
-        terms, vectors, concepts = stored_rows(self.index, items)
+        _, terms, vectors, concepts = stored_rows(self.index, items)
         return Batch(items, Embeddings(modality, vectors), StoredRows(terms, concepts))
 
 
-def stored_rows(index: Index, items: Sequence[Item]) -> tuple[TermMatrix, NDArray[np.float32], StoredConcepts | None]:
-    """Return what an index stores of ``items``: terms (n, V), vectors float32 (n, d), and concept sets.
-
-    BocError if an item was deleted meanwhile.
-    """
+def stored_rows(index: Index, items: Sequence[Item]) -> Rows:
+    """Return what an index stores of ``items``; BocError if an item was deleted meanwhile."""
     ids = _ids(items)
     try:
         concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
-        return index.terms(ids), index.vectors(ids).astype(np.float32), concepts
+        return Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32), concepts)
     except KeyError as error:
         raise BocError(f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it") from None
 

@@ -29,7 +29,7 @@ from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, ImageRef, Item
+from boc.types import MODALITIES, ImageRef, Item, Rows
 
 if TYPE_CHECKING:
     from boc.plugins import Index, IndexEditor
@@ -286,13 +286,13 @@ class _Sync:
         later = [k for k in self._rewritten if k.item.id not in early]
         size = CONCEPT_BATCH if self._index.manifest.concept_dtype is not None else BATCH
 
-        def rows(batch: Sequence[Reuse]) -> tuple[Any, ...]:
+        def rows(batch: Sequence[Reuse]) -> Rows:
             return stored_rows(self._index, [reuse.donor for reuse in batch])
 
         read = [(batch, rows(batch)) for batch in _batches(first, size)]
         done = 0
         for batch, stored in chain(read, ((batch, rows(batch)) for batch in _batches(later, size))):
-            editor.put([self._with_fields(reuse) for reuse in batch], *stored)
+            editor.put(stored._replace(items=[self._with_fields(reuse) for reuse in batch]))
             done += len(batch)
             progress("moving", done, len(self._rewritten))
 

@@ -19,7 +19,7 @@ from boc.errors import BackendError, ManifestError, UnreachableError
 from boc.manifest import FORMAT, Manifest
 from boc.rerank.compact import CompactCode
 from boc.rerank.storage import store_rows
-from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, Item, Rows, StoredConcepts, TermMatrix
 
 from .._validate import check_rows, not_unique
 from . import commits, fs
@@ -44,18 +44,13 @@ class _Buffer:
         self.place: dict[str, int] = {}
         self.size = 0
 
-    def add(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None,
-    ) -> None:
+    def add(self, rows: Rows) -> None:
+        items, terms, vectors, concepts = rows
         self.place.update(zip([item.id for item in items], count(len(self._items)), strict=False))
         self._items += items
         self._terms.append(terms)
-        rows = store_rows(vectors, self._manifest.vector_dtype)
-        self._vectors.append(rows.copy() if rows is vectors else rows)
+        stored = store_rows(vectors, self._manifest.vector_dtype)
+        self._vectors.append(stored.copy() if stored is vectors else stored)
         if concepts is not None:
             self._concepts.append(concepts)
             self.size += concepts.values.nbytes
@@ -109,27 +104,15 @@ class _Writing:
         """Return the segments to start from."""
         raise NotImplementedError
 
-    def _store(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None,
-    ) -> None:
-        self._buffer.add(items, terms, vectors, concepts)
+    def _store(self, rows: Rows) -> None:
+        self._buffer.add(rows)
         if self._buffer.size >= WAITING:
             self._flush()
 
-    def _check(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None,
-    ) -> None:
-        check_rows(self._manifest, items, terms, vectors, concepts, self._concept_dim)
-        if concepts is not None:
-            self._concept_dim = concepts.values.shape[1]
+    def _check(self, rows: Rows) -> None:
+        check_rows(self._manifest, rows, self._concept_dim)
+        if rows.concepts is not None:
+            self._concept_dim = rows.concepts.values.shape[1]
 
     def _flush(self) -> None:
         """Flush the buffer as a segment."""
@@ -184,17 +167,11 @@ class EmbeddedWriter(_Writing):
     def has(self, ids: Sequence[str]) -> bool:
         return self._goes_on and len(self._known_ids(ids)) == len(ids)
 
-    def add(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
-        self._check(items, terms, vectors, concepts)
-        for known in self._known_ids([item.id for item in items]):
+    def add(self, rows: Rows) -> None:
+        self._check(rows)
+        for known in self._known_ids([item.id for item in rows.items]):
             raise not_unique(known)
-        self._store(items, terms, vectors, concepts)
+        self._store(rows)
 
     def commit(self) -> None:
         self._wait()
@@ -274,17 +251,11 @@ class EmbeddedEditor(_Writing):
             self._merger.close()
             _sweep(self._home)
 
-    def put(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
-        self._check(items, terms, vectors, concepts)
-        for item in items:
+    def put(self, rows: Rows) -> None:
+        self._check(rows)
+        for item in rows.items:
             self._remove(item.id)
-        self._store(items, terms, vectors, concepts)
+        self._store(rows)
 
     def delete(self, ids: Sequence[str]) -> int:
         return sum(self._remove(key) for key in dict.fromkeys(ids))

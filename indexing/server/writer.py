@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.rerank.storage import round_trip
-from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, Rows
 
 from .._validate import check_rows
 from . import requests, term_fields
@@ -104,20 +104,14 @@ class ServerWriter:
     def has(self, ids: Sequence[str]) -> bool:
         return self._ledger.has(ids)
 
-    def add(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
+    def add(self, rows: Rows) -> None:
         known = None if self._load is None else self._load.generation.state.concept_dim
-        check_rows(self._manifest, items, terms, vectors, concepts, known)
-        self._ledger.add([item.id for item in items])
+        check_rows(self._manifest, rows, known)
+        self._ledger.add([item.id for item in rows.items])
         if self._load is None:
-            generation = self._create(int(terms.data.max(initial=0)))
+            generation = self._create(int(rows.terms.data.max(initial=0)))
             self._load = Load(self._transport, generation, self._address.patience)
-        self._load.put(items, terms, vectors, concepts)
+        self._load.put(rows)
 
     def commit(self) -> None:
         if self._load is None or not len(self._ledger):
@@ -244,19 +238,17 @@ class Load:
         self.shards = Shards(transport, generation.physical)
         self.rows = _Rows(transport, generation, generation.loading_alias, patience, self.shards)
 
-    def put(
-        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
-    ) -> None:
+    def put(self, rows: Rows) -> None:
         state = self.generation.state
-        self.generation.vectors.check(vectors)
-        if concepts is not None:
-            state = replace(state, concept_dim=concepts.values.shape[1])
-        if state.unit and not is_unit(vectors):
+        self.generation.vectors.check(rows.vectors)
+        if rows.concepts is not None:
+            state = replace(state, concept_dim=rows.concepts.values.shape[1])
+        if state.unit and not is_unit(rows.vectors):
             state = replace(state, unit=False)
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
             remember(self._transport, self.generation)
-        self.rows.put(items, terms, vectors, concepts)
+        self.rows.put(rows)
 
 
 class ServerEditor:
@@ -272,15 +264,10 @@ class ServerEditor:
         self._rows = _Rows(self._transport, self._generation, self._generation.name, self._patience)
         return self
 
-    def put(
-        self,
-        items: Sequence[Item],
-        terms: TermMatrix,
-        vectors: NDArray[np.float32],
-        concepts: StoredConcepts | None = None,
-    ) -> None:
+    def put(self, rows: Rows) -> None:
         state = self._generation.state
-        check_rows(self._generation.manifest, items, terms, vectors, concepts, state.concept_dim)
+        check_rows(self._generation.manifest, rows, state.concept_dim)
+        terms, vectors = rows.terms, rows.vectors
         digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
         if digits > state.digits:
             raise BackendError(
@@ -291,7 +278,7 @@ class ServerEditor:
             raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
         self._generation.vectors.check(vectors)
         self._begin()
-        self._rows.put(items, terms, vectors, concepts)
+        self._rows.put(rows)
 
     def delete(self, ids: Sequence[str]) -> int:
         unwanted = list(dict.fromkeys(map(requests.document_id, ids)))
@@ -345,9 +332,8 @@ class _Rows:
         self._manifest = generation.manifest
         self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
 
-    def put(
-        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
-    ) -> None:
+    def put(self, rows: Rows) -> None:
+        items, terms, vectors, concepts = rows
         stored = round_trip(vectors, self._manifest.vector_dtype)
         firsts = requests.first_terms(terms)
         documents = requests.documents(self._strategy, self._vectors, items, terms, stored)

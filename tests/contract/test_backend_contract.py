@@ -33,6 +33,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    Rows,
     SearchRequest,
     Stages,
     StoredConcepts,
@@ -84,7 +85,7 @@ def build(
         for i in range(0, len(items), batch):
             part = slice(i, i + batch)
             sets = None if concepts is None or concept_dtype is None else store_rows(concepts[part], concept_dtype)
-            writer.add(items[part], terms[part], vectors[part], sets)
+            writer.add(Rows(items[part], terms[part], vectors[part], sets))
         writer.commit()
     return backend.open(name)
 
@@ -449,11 +450,11 @@ def test_arrays_follow_the_order_of_ids(backend: Backend, name: str, dtype: str,
 def test_repeated_ids_are_refused(backend: Backend, name: str) -> None:
     terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
     with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
-        writer.add([picture("a"), picture("b")], terms, vectors_for(2))
+        writer.add(Rows([picture("a"), picture("b")], terms, vectors_for(2)))
         for keys in (["c", "a"], ["d", "d"]):
             with pytest.raises(BackendError, match=f"'{keys[1]}'"):
-                writer.add([sentence(key) for key in keys], terms, vectors_for(2))
-        writer.add([sentence("c"), sentence("d")], terms, vectors_for(2))
+                writer.add(Rows([sentence(key) for key in keys], terms, vectors_for(2)))
+        writer.add(Rows([sentence("c"), sentence("d")], terms, vectors_for(2)))
         writer.commit()
     assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
 
@@ -496,7 +497,7 @@ def test_replacement_is_atomic(backend: Backend, name: str, dtype: str | None) -
     fresh, terms = [picture("new"), sentence("also new")], random_terms(rng, (2, 6), 9, 1)
     asleep = backend.open(name)  # not touched before the replacement
     with backend.create(name, new_manifest(6, 3, ARRAYS), ARRAYS) as writer:
-        writer.add(fresh, terms, vectors_for(2))
+        writer.add(Rows(fresh, terms, vectors_for(2)))
         assert everything(backend.open(name), queries) == before
         writer.commit()
     assert everything(old, queries) == before
@@ -514,7 +515,7 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
 
     def give_up() -> None:
         with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
-            writer.add(mixed_items(5), terms, vectors_for(5))
+            writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
             assert not backend.exists(name)
             if ending == "failing":
                 raise GivingUpError
@@ -533,7 +534,7 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
     index = build(backend, name, [picture("kept")], terms[:1])
     attempt_over_an_existing_one = backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS)
     with attempt_over_an_existing_one as writer:
-        writer.add(mixed_items(5), terms, vectors_for(5))
+        writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
     assert [item.id for item in backend.open(name).items()] == [item.id for item in index.items()] == ["kept"]
 
 
@@ -609,7 +610,7 @@ def assert_holds(index: Index, row_of: Mapping[str, Row], dtype: str | None) -> 
 
 def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...]) -> None:
     with backend.create(name, manifest, ARRAYS) as writer:
-        writer.add(*rows)
+        writer.add(Rows(*rows))
         writer.commit()
 
 
@@ -630,7 +631,7 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
                     expected = {key: row for key, row in expected.items() if key not in chosen}
                 else:
                     rows = rows_for(chosen, 10 * number + step)
-                    editor.put(*columns(rows, dtype))
+                    editor.put(Rows(*columns(rows, dtype)))
                     expected |= {row.item.id: row for row in rows}
             if number % 2:  # else it stays as it is
                 unreadable = {f"{number}.jpg": [number, 10**18]}
@@ -663,7 +664,7 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
             assert not writer.has(["a"])
             with pytest.raises(BackendError, match="nothing"):
                 writer.commit()
-            writer.add(*first)
+            writer.add(Rows(*first))
         put = writer.put if edits else writer.add
         for wrong, words in (
             ((items[:1], terms, vectors, sets), "1 items"),
@@ -677,8 +678,8 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
             (([replace(items[0], fields={"tag": "x"}), items[1]], terms, vectors, sets), "'tag'"),
         ):
             with pytest.raises(BackendError, match=words):
-                put(*wrong)
-        put(items, terms, vectors, sets)
+                put(Rows(*wrong))
+        put(Rows(items, terms, vectors, sets))
         writer.commit(*["ef" * 32] * edits)
     assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
 
@@ -689,7 +690,7 @@ def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> Non
     query = sparse.csr_array(np.ones((1, 3), np.int32))
     assert len(index.search(SearchRequest(query, 9, "image"))[0]) == 2
     with backend.edit(name) as editor:
-        editor.put([sentence("c"), sentence("d")], terms[2:], vectors_for(2))
+        editor.put(Rows([sentence("c"), sentence("d")], terms[2:], vectors_for(2)))
         editor.commit("ef" * 32)
     for opened in (index, backend.open(name)):
         for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
@@ -758,7 +759,7 @@ def test_copies_and_exports_equal_the_index(
             with plugins.backend(place).create(f"{name}-3", file.manifest, file.code_arrays()) as writer:
                 for batch in (batch for modality in MODALITIES for batch in file.batches(modality, 7)):
                     parts = batch.stored.terms, batch.embeddings.vectors, batch.stored.concepts
-                    writer.add(batch.items, *parts)
+                    writer.add(Rows(batch.items, *parts))
                 writer.commit()
     queries = random_terms(rng, (8, 9), 9, 0.5)
     for place, copy in ((address, name), (back, f"{name}-2"), (address, f"{name}-3"), (back, f"{name}-3")):

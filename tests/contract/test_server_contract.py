@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from boc.plugins import Backend
+from boc.types import Rows
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
 from tests.contract.test_odd_options import *  # noqa: F403
@@ -46,7 +47,7 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
     build(backend, name, [picture("a")], terms[:1])
     for commits in (False, True):
         with backend.edit(name) as editor:
-            editor.put([picture("b")], terms[1:], vectors_for(1))
+            editor.put(Rows([picture("b")], terms[1:], vectors_for(1)))
             if commits:
                 editor.commit("ef" * 32)
         with warnings.catch_warnings(record=True) as caught:

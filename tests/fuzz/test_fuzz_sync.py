@@ -18,6 +18,7 @@ import pytest
 
 from boc.indexes.sync import sync_index
 from boc.inputs.file_facts import FIELDS
+from boc.types import Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.boc.indexes.collections_of_files import Counting, Files, new
 from tests.fuzz.mutations import FORGED, damaged, verdict
@@ -52,7 +53,7 @@ def forge_facts(home: Path, rng: random.Random) -> str:
     unreadable = {rng.choice([item.id, "new.png"]): [rng.choice((-1, 0, 10**30)) for _ in range(rng.randrange(4))]}
     with backend.edit(home.name) as editor:
         forged = replace(item, fields=fields, content=content)
-        editor.put([forged], index.terms([item.id]), index.vectors([item.id]), None)
+        editor.put(Rows([forged], index.terms([item.id]), index.vectors([item.id]), None))
         editor.commit("ab" * 32, unreadable=unreadable, table_facts=rng.choice([[], ["size"], ["x"]]))
     return f"{name} of {item.id} = {fields.get(name)!r}, content {content[:20]!r}, unreadable {unreadable}"
 

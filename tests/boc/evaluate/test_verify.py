@@ -26,7 +26,7 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
-from boc.types import Batch, Embeddings, Hit, Identity, Item, TermMatrix
+from boc.types import Batch, Embeddings, Hit, Identity, Item, Rows, TermMatrix
 from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
@@ -69,7 +69,7 @@ def build(
     vectors, arrays = unit(), codec.arrays()
     manifest = Manifest.new(IDENTITY, codec.config(), arrays, rm=10.0, dtype="float32", source="cd" * 32)
     with backend.create(name, manifest, arrays) as writer:
-        writer.add(ITEMS, change(coded(codec, ITEMS, vectors)), vectors)
+        writer.add(Rows(ITEMS, change(coded(codec, ITEMS, vectors)), vectors))
         writer.commit()
     return backend.open(name)
 

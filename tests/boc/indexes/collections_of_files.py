@@ -108,9 +108,9 @@ class _BreakingEditor:
     def __exit__(self, *exc: Any) -> None:
         self._editor.__exit__(*exc)
 
-    def put(self, *rows: Any) -> None:
+    def put(self, rows: Any) -> None:
         self._owner.tick()
-        self._editor.put(*rows)
+        self._editor.put(rows)
 
     def delete(self, ids: Sequence[str]) -> int:
         self._owner.tick()

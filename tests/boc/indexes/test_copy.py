@@ -16,7 +16,7 @@ from boc.errors import BocError, FeatureFileError, UnreachableError
 from boc.evaluate.verify import verify
 from boc.indexes.build import add_items, delete
 from boc.inputs.feature_writer import FeatureWriter
-from boc.types import Batch
+from boc.types import Batch, Rows
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc
@@ -185,8 +185,8 @@ def test_a_copy_with_other_rows_is_refused(
 ) -> None:
     add, append = EmbeddedWriter.add, FeatureWriter.append
 
-    def add_wrong(self: EmbeddedWriter, items: Any, terms: Any, vectors: Any, *rest: Any) -> None:
-        add(self, items, terms, -vectors, *rest)
+    def add_wrong(self: EmbeddedWriter, rows: Rows) -> None:
+        add(self, rows._replace(vectors=-rows.vectors))
 
     def append_wrong(self: FeatureWriter, consumed: int, batches: list[Batch], *rest: Any) -> None:
         wrong = [replace(b, embeddings=replace(b.embeddings, vectors=-b.embeddings.vectors)) for b in batches]

@@ -27,6 +27,7 @@ from typing import BinaryIO, TypeAlias
 
 import pytest
 
+from boc.types import Rows
 from indexing.embedded import fs
 from indexing.embedded.backend import EmbeddedBackend
 from tests.indexing.embedded.test_model_based import (
@@ -326,9 +327,9 @@ def make_edit(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) 
 
     def step(backend: EmbeddedBackend) -> None:
         with backend.edit(NAME) as editor:
-            editor.put(*columns(model.kind, rows[: len(rows) // 2]))
+            editor.put(Rows(*columns(model.kind, rows[: len(rows) // 2])))
             editor.delete(gone)
-            editor.put(*columns(model.kind, rows[len(rows) // 2 :]))
+            editor.put(Rows(*columns(model.kind, rows[len(rows) // 2 :])))
             editor.commit(f"{seed:064x}")
 
     old = {key: row for key, row in model.rows.items() if key not in gone}
@@ -475,7 +476,7 @@ def stir(folder: str, rounds: str) -> None:
         rows = random.Random(number).sample(list(model.rows.values()), 9)
         with backend.edit(NAME) as editor:
             editor.delete([row.item.id for row in rows[3:]])
-            editor.put(*columns(model.kind, rows))
+            editor.put(Rows(*columns(model.kind, rows)))
             editor.commit("ef" * 32)
         if number % 3 == 2:
             backend.compact(NAME)

@@ -22,7 +22,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Filter, Item, Ragged, SearchRequest
+from boc.types import Filter, Item, Ragged, Rows, SearchRequest
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
@@ -46,7 +46,7 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
     terms, vectors = random_terms(np.random.default_rng(0), (n, 4), largest, 1), np.eye(n, 3, dtype=np.float32)
     concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
     with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS, concepts="int8"), ARRAYS) as writer:
-        writer.add(items, terms, vectors, concepts)
+        writer.add(Rows(items, terms, vectors, concepts))
         writer.commit()
 
 
@@ -236,7 +236,9 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     before = state(home)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
-        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        writer.add(
+            Rows([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        )
     assert before.items() <= state(home).items()
     build(home, "pets", n=2)
     assert len(connect(f"file:{home}").open("pets")) == 2
@@ -265,7 +267,7 @@ def test_empty_segments_are_dropped(tmp_path: Path) -> None:
     terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
     with backend.edit("dogs") as editor:
         for i in range(60):  # each takes the place of the one before
-            editor.put([picture("same", f"/{i}" + 1000 * "x")], terms, np.ones((1, 3), np.float32))
+            editor.put(Rows([picture("same", f"/{i}" + 1000 * "x")], terms, np.ones((1, 3), np.float32)))
             editor._flush()
         editor.commit("ef" * 32)
     assert len(backend.open("dogs")) == 41
@@ -311,7 +313,7 @@ def test_load_without_commit_leaves_nothing(home: Path, monkeypatch: pytest.Monk
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
         for key in "ab":  # the one is there when the other begins to be written
             writer.add(
-                [picture(key)], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32)
+                Rows([picture(key)], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
             )
         assert before.items() < state(home).items()
     assert state(home) == before
@@ -332,7 +334,7 @@ def test_failed_segment_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPa
         def load() -> None:
             for key in range(adds):
                 terms = random_terms(np.random.default_rng(0), (1, 4), 3, 1)
-                writer.add([picture(str(key))], terms, np.ones((1, 3), np.float32))
+                writer.add(Rows([picture(str(key))], terms, np.ones((1, 3), np.float32)))
             writer.commit()
 
         with pytest.raises(OSError, match="no space"):
@@ -360,7 +362,7 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
                 raise KilledError
             batch = items[i : i + 10]
             if not writer.has([item.id for item in batch]):
-                writer.add(batch, terms[i : i + 10], vectors[i : i + 10])
+                writer.add(Rows(batch, terms[i : i + 10], vectors[i : i + 10]))
                 added += [item.id for item in batch]
         writer.commit()
     return added
@@ -460,7 +462,7 @@ def test_small_edits_are_merged(tmp_path: Path) -> None:
     terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
     for i in range(30):
         with backend.edit("dogs") as editor:
-            editor.put([picture(f"new {i}")], terms, np.ones((1, 3), np.float32))
+            editor.put(Rows([picture(f"new {i}")], terms, np.ones((1, 3), np.float32)))
             editor.commit(f"{i:064x}")
         assert len(list((tmp_path / "dogs").glob("segment-*"))) <= 9
     assert len(backend.open("dogs")) == 70
@@ -484,7 +486,7 @@ def test_deletes_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     items, terms = items_of(200)[100:], random_terms(np.random.default_rng(1), (100, 6), 5, 1)
     with backend.edit("dogs") as editor:
         for i in range(0, 100, 10):
-            editor.put(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32))
+            editor.put(Rows(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32)))
         gone = [item.id for item in items[:15]]
         assert editor.delete(gone) == 15
         gate.set()
@@ -516,7 +518,9 @@ def test_second_writer_is_refused(home: Path) -> None:
             backend.create("pets", new_manifest(4, 3), {}),
         ):
             raise AssertionError("two writers at once")
-        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        writer.add(
+            Rows([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        )
         writer.commit()
     assert [item.id for item in backend.open("pets").items()] == ["a"]
     build(home, "pets", n=2)  # the lock is free again
@@ -526,7 +530,7 @@ def test_second_writer_is_refused(home: Path) -> None:
 def test_frequency_dtype(tmp_path: Path, largest: int, dtype: str) -> None:
     terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
     with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
-        writer.add([picture("a")], terms, np.ones((1, 3), np.float32))
+        writer.add(Rows([picture("a")], terms, np.ones((1, 3), np.float32)))
         writer.commit()
     stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
     assert stored.dtype == dtype

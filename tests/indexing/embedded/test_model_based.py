@@ -48,6 +48,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    Rows,
     SearchRequest,
     StoredConcepts,
     TermMatrix,
@@ -279,7 +280,7 @@ def load(backend: EmbeddedBackend, model: Model, batch: int = 7) -> None:
         for start in range(0, len(rows), batch):
             part = columns(model.kind, rows[start : start + batch])
             if not writer.has([item.id for item in part[0]]):
-                writer.add(*part)
+                writer.add(Rows(*part))
         writer.commit()
 
 
@@ -370,9 +371,9 @@ class Machine(RuleBasedStateMachine):
                 repeated = [row for row in rows if row.item.id in draft.rows]
                 if repeated:
                     with pytest.raises(BackendError, match="occurs more than once"):
-                        writer.add(*columns(kind, rows))
+                        writer.add(Rows(*columns(kind, rows)))
                 new = [row for row in rows if row not in repeated]
-                writer.add(*columns(kind, new))
+                writer.add(Rows(*columns(kind, new)))
                 draft.rows |= {row.item.id: row for row in new}
             self.end(writer.commit, draft, ending)
         if ending == "commit":
@@ -389,7 +390,7 @@ class Machine(RuleBasedStateMachine):
                 known = sorted(draft.rows)
                 if isinstance(change, tuple):
                     rows = rows_for(draft.kind, *change)
-                    editor.put(*columns(draft.kind, rows))
+                    editor.put(Rows(*columns(draft.kind, rows)))
                     draft.rows |= {row.item.id: row for row in rows}
                 elif known:
                     keys = {known[key % len(known)] if isinstance(key, int) else key for key in change}

@@ -19,6 +19,7 @@ import numpy as np
 
 from boc import plugins
 from boc.errors import BackendError
+from boc.types import Rows
 from indexing.server.address import Address
 from indexing.server.aliases import Generation, State
 from indexing.server.contents import sizes
@@ -120,7 +121,7 @@ def loaded(transport: Transport) -> Iterator[None]:
     load = Load(transport, made, 60)
     items = [picture(f"{i}.jpg") for i in range(N)]
     vectors = rng.standard_normal((N, DIM)).astype(np.float32)
-    load.put(items, random_terms(rng, (N, TERMS), 9, 0.3), vectors / 10, None)
+    load.put(Rows(items, random_terms(rng, (N, TERMS), 9, 0.3), vectors / 10, None))
     load.rows.bulk.flush()
     refresh(transport, PHYSICAL)
     transport.request("POST", f"/{PHYSICAL}/_flush")

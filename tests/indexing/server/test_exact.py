@@ -18,7 +18,7 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError, BocWarning
 from boc.plugins import Index
-from boc.types import Embeddings, Filter, Item, Rescore, SearchRequest
+from boc.types import Embeddings, Filter, Item, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.force_merge import one_per_shard
@@ -64,7 +64,7 @@ def build(
         items = [replace(item, fields={"tag": "even" if i % 2 == 0 else "odd"}) for i, item in enumerate(ITEMS)]
     first = min(first, terms.shape[0])
     with backend.create(name, manifest, {}) as writer:
-        writer.add(items[:first], terms[:first], VECTORS[:first])
+        writer.add(Rows(items[:first], terms[:first], VECTORS[:first]))
         writer.commit()
     return backend.open(name)
 
@@ -162,7 +162,7 @@ def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: st
     for start in range(40, N, 40):
         part = slice(start, start + 40)
         with backend.edit(name) as editor:
-            editor.put(ITEMS[part], terms[part], VECTORS[part])
+            editor.put(Rows(ITEMS[part], terms[part], VECTORS[part]))
             editor.commit("ab" * 32)
     index = backend.open(name)
     assert segments(backend, index) >= 5 * shards

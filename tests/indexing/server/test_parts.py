@@ -22,7 +22,7 @@ from boc.errors import BackendError
 from boc.indexes import load as load_module
 from boc.indexes.load import load_index
 from boc.inputs.features import FeatureFile
-from boc.types import Item
+from boc.types import Rows
 from indexing.server.aliases import indices_of
 from indexing.server.parts import CLAIM, forget, reserve, share_code
 from tests.fault_proxy import Proxy
@@ -122,7 +122,7 @@ def load(at: str, name: str, made: Made, number: int) -> None:
     ids = [item.id for item in made.index.items()][number - 1 :: 2]
     with plugins.backend(at).create_part(name, made.index.manifest, made.index.arrays(), f"{number}/2") as writer:
         if not writer.has(ids):
-            writer.add(made.index.find(ids), made.index.terms(ids), made.index.vectors(ids))
+            writer.add(Rows(made.index.find(ids), made.index.terms(ids), made.index.vectors(ids)))
         writer.commit()
 
 
@@ -180,8 +180,8 @@ class Written:
     def has(self, ids: list[str]) -> bool:
         return False
 
-    def add(self, items: list[Item], *_: object) -> None:
-        self.ids += [item.id for item in items]
+    def add(self, rows: Rows) -> None:
+        self.ids += [item.id for item in rows.items]
 
     def commit(self) -> None:
         return

@@ -13,7 +13,7 @@ from scipy import sparse
 from boc import plugins
 from boc.inputs.metadata import holds
 from boc.rerank.storage import store
-from boc.types import Embeddings, Filter, Modality, Ragged, Rescore, SearchRequest
+from boc.types import Embeddings, Filter, Modality, Ragged, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server import index as server_index
 from indexing.server.index import ServerIndex
@@ -55,7 +55,7 @@ def test_hits_are_the_right_ones(
     backend = plugins.backend(address(server, replicas=0))
     manifest = replace(new_manifest(TERMS, DIM, dtype="float16", concepts="float16"), fields={"n": "integer"})
     with backend.create(name, manifest, {}) as writer:
-        writer.add(ITEMS, CODES, vectors[:N], store(SETS, "float16"))
+        writer.add(Rows(ITEMS, CODES, vectors[:N], store(SETS, "float16")))
         writer.commit()
     queries = Embeddings("text", vectors[N:], SETS.take(range(QUERIES)))
     products = vectors[:N] @ queries.vectors.T
@@ -99,7 +99,7 @@ def test_items_added_meanwhile_are_found(server: Any, name: str, monkeypatch: py
     backend, rows = plugins.backend(address(server, replicas=0)), VECTORS.astype(np.float16).astype(np.float32)
     manifest = replace(new_manifest(TERMS, DIM, dtype="float16"), fields={"n": "integer"})
     with backend.create(name, manifest, {}) as writer:
-        writer.add(ITEMS[: FEW // 2], CODES[: FEW // 2], rows[: FEW // 2])
+        writer.add(Rows(ITEMS[: FEW // 2], CODES[: FEW // 2], rows[: FEW // 2]))
         writer.commit()
     index = backend.open(name)
     request = SearchRequest(
@@ -107,7 +107,7 @@ def test_items_added_meanwhile_are_found(server: Any, name: str, monkeypatch: py
     )
     assert len(index.search(request)[0]) == 2
     with backend.edit(name) as editor:
-        editor.put(ITEMS[FEW // 2 :], CODES[FEW // 2 :], rows[FEW // 2 : N])
+        editor.put(Rows(ITEMS[FEW // 2 :], CODES[FEW // 2 :], rows[FEW // 2 : N]))
         editor.commit("ef" * 32)
     best = sorted(range(N), key=lambda i: -rows[i] @ rows[N])
     order = [ITEMS[i].id for i in best if ITEMS[i].modality == "image" and ITEMS[i].fields]

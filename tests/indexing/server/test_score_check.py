@@ -15,7 +15,7 @@ from scipy import sparse
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.types import TermMatrix
+from boc.types import Rows, TermMatrix
 from indexing.server import score_check, term_fields
 from indexing.server.backend import ServerBackend
 from indexing.server.score_check import saturation, self_test
@@ -207,7 +207,7 @@ def test_wrong_scores_prevent_an_index(
         pytest.raises(BackendError, match="scores wrongly"),
         backend.create(index, new_manifest(3, 3), {}) as writer,
     ):
-        writer.add([picture("a.jpg")], terms, vectors)
+        writer.add(Rows([picture("a.jpg")], terms, vectors))
     assert backend.transport.request("GET", f"/{index}-boc-*/_alias") == {}
     assert backend.about()[strategy.name].startswith("no (")
 

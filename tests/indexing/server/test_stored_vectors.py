@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.types import Embeddings, Filter, Rescore, SearchRequest
+from boc.types import Embeddings, Filter, Rescore, Rows, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
@@ -47,7 +47,7 @@ def connected(server: Any, **options: object) -> ServerBackend:
 def build(backend: ServerBackend, name: str) -> ServerIndex:
     manifest = replace(new_manifest(TERMS, DIM), vector_dtype="float16", fields={"tag": "keyword"})
     with backend.create(name, manifest, {}) as writer:
-        writer.add(ITEMS, random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05), VECTORS)
+        writer.add(Rows(ITEMS, random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05), VECTORS))
         writer.commit()
     return backend.open(name)
 
@@ -104,7 +104,7 @@ def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
     build(backend, name)
     terms = random_terms(np.random.default_rng(2), (1, TERMS), 64, 0.05)
     with backend.edit(name) as editor, pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"):
-        editor.put([picture("new.jpg")], terms, VECTORS[:1] / 2)
+        editor.put(Rows([picture("new.jpg")], terms, VECTORS[:1] / 2))
     index = backend.open(name)
     assert not index.is_unfinished
     assert index.manifest.items["image"] == N
