@@ -29,7 +29,7 @@ from boc.labels import (
     whole_words,
 )
 from boc.plugins import Index
-from boc.types import Item
+from boc.types import Item, Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.oracles import new_manifest
 
@@ -109,7 +109,7 @@ def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> I
     n = len(items)
     backend = EmbeddedBackend(folder)
     with backend.create("i", new_manifest(terms.shape[1], 2), {}) as writer:
-        writer.add(items, sparse.csr_array(terms), np.ones((n, 2), np.float32))
+        writer.add(Rows(items, sparse.csr_array(terms), np.ones((n, 2), np.float32)))
         writer.commit()
     return backend.open("i")
 

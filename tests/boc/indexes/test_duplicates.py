@@ -17,7 +17,7 @@ from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError
 from boc.indexes.duplicates import DEPTH, Group, find_duplicates, group_near
 from boc.manifest import Manifest
-from boc.types import Embeddings, Identity, Item
+from boc.types import Embeddings, Identity, Item, Rows
 from tests.helpers import boc
 from tests.oracles import picture, sentence
 
@@ -32,7 +32,7 @@ def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Sear
                             fields=fields)  # type: ignore[arg-type]  # fmt: skip
     at = f"file:{folder}"
     with plugins.backend(at).create("photos", manifest, codec.arrays()) as writer:
-        writer.add(items, codec.encode_documents(Embeddings("image", vectors)), vectors)
+        writer.add(Rows(items, codec.encode_documents(Embeddings("image", vectors)), vectors))
         writer.commit()
     return Searcher.open("photos", at)
 
