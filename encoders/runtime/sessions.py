@@ -1,0 +1,33 @@
+"""Networks in ONNX, run on the CPU by ONNX Runtime, without torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boc.errors import EncoderError
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+def open_session(model: Path | bytes, threads: int = 0) -> InferenceSession:
+    """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without ONNX Runtime, or for
+    a damaged file."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it keeps a device id and looks up its collector otherwise
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise EncoderError(
+            f"this network needs the package {error.name}; install it with: pip install 'boc[search]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common class that is public
+        name = "a network" if isinstance(model, bytes) else model
+        raise EncoderError(f"{name}: damaged network ({str(error).splitlines()[0]}); make it again") from error
