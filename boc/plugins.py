@@ -81,6 +81,11 @@ def converter() -> ModuleType:
     return _module("encoders.conversion", "convert")
 
 
+def exporter() -> ModuleType:
+    """Import the module that writes the networks of a model folder in ONNX: export."""
+    return _module("encoders.runtime", "onnx_export")
+
+
 def aligner() -> ModuleType:
     """Import the module that scores concept sets on a device: alignments."""
     return _module("encoders.runtime", "alignments")

@@ -18,7 +18,7 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network
-from ..networks.word_tokenizer import Vocabulary
+from ..networks.tokens import Vocabulary
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
 from .checkpoints import teran_from_published, tern_from_published

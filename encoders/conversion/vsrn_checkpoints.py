@@ -16,7 +16,7 @@ from boc.foreign import parse_json
 
 from ..networks.base import Network
 from ..networks.vsrn import Vsrn, VsrnConfig
-from ..networks.word_tokenizer import is_words
+from ..networks.tokens import is_words
 
 CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
 TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}

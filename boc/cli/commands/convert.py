@@ -11,31 +11,42 @@ from boc.cli import options
 
 @click.command("convert")
 @click.argument("checkpoint", type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
+@click.option("-o", "--output", type=options.PATH, help="Model folder to write.")
 @click.option(
     "--tokens",
     type=options.PATH,
-    required=True,
     help="For a TERN or TERAN, vocab.txt or tokenizer.json of its BERT; for a VSRN, its vocabulary (pickle or JSON).",
 )
 @click.option(
     "--regions",
-    required=True,
     metavar="KIND[:PATH]",
     help="Region source that the network was trained on, for example files:DIR.",
 )
 @click.option("--stop-list", type=options.PATH, help="File of the stop-words that a TERAN leaves out, one per line.")
-def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_list: Path | None) -> None:
+def command(
+    checkpoint: Path, output: Path | None, tokens: Path | None, regions: str | None, stop_list: Path | None
+) -> None:
     """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
+
+    Or write the networks of a model folder in ONNX beside its weights, for searching without torch: boc train, boc
+    convert and boc model get have done that, boc of before 0.3 has not.
 
     Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
     read from the tensors, and every tensor must be used.
 
     \b
-    Example: boc convert model_best_ndcg.pth -o models/tern --tokens vocab.txt --regions files:features_36
+    Examples: boc convert model_best_ndcg.pth -o models/tern --tokens vocab.txt --regions files:features_36
+              boc convert models/mine
     """
     from boc import plugins
 
+    if checkpoint.is_dir():
+        if output or tokens or regions or stop_list:
+            raise click.UsageError(f"{checkpoint} is a folder, whose networks are written beside it; leave options out")
+        _write_onnx(checkpoint)
+        return
+    if output is None or tokens is None or regions is None:
+        raise click.UsageError("a checkpoint needs -o FOLDER, --tokens FILE and --regions KIND[:PATH]")
     source = plugins.region_source(regions)
     model = plugins.converter().convert(checkpoint, output, tokens, source, stop_list=stop_list)
     settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())
@@ -46,4 +57,12 @@ def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_lis
             for key, value in model.training.items()
         )
         click.echo(f"the file says: {', '.join(message)}")
+    _write_onnx(output)
     click.echo(f"model in {output}; use it with --encoder {model.kind}:{output}")
+
+
+def _write_onnx(folder: Path) -> None:
+    from boc import plugins
+
+    for line in plugins.exporter().export(folder):
+        click.echo(line, err=True)

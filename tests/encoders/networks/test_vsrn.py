@@ -24,7 +24,7 @@ from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabula
 from encoders.networks.sinkhorn import sinkhorn
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
-from encoders.networks.word_tokenizer import SPECIALS
+from encoders.networks.tokens import SPECIALS
 from encoders.runtime.model_folder import RETIRED, make
 from tests.helpers import Bomb
 

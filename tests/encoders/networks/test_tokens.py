@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import EncoderError
-from encoders.networks.word_tokenizer import SPECIALS, Vocabulary, tokenize
+from encoders.networks.tokens import SPECIALS, Vocabulary, tokenize
 
 pytest.importorskip("nltk")
 

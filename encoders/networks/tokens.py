@@ -1,13 +1,16 @@
-"""Tokenizer of whole words with a learned or a published vocabulary (VSRN, section 3.2)."""
+"""Tokenizers: word-pieces of a BERT, and whole words with a learned or a published vocabulary (VSRN, section 3.2)."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
 
 from boc.errors import EncoderError
 from boc.foreign import parse_json
@@ -15,6 +18,7 @@ from boc.foreign import parse_json
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 START, END, UNKNOWN = 1, 2, 3
 LIMIT = 512  # ids per text; the network itself has no limit
+BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 
 # Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ? before a space,
 # unless it closes a single letter ("a.m.", an initial) or one of a few abbreviations.
@@ -83,6 +87,61 @@ class Vocabulary:
         if not isinstance(words, dict) or words.get("kind") != "words" or not is_words(words.get("words")):
             raise EncoderError("not a vocabulary of words; it needs the entries kind, words and limit")
         return cls(words["words"], int(words["limit"]))
+
+
+class Tokens(Protocol):
+    """A tokenizer: texts as ids, special ids first and last, 0 for padding."""
+
+    @property
+    def size(self) -> int:
+        """Number of different ids."""
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, cut to the limit of the tower."""
+
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Return the tokens of the ids as readable strings."""
+
+    def dump(self) -> str:
+        """JSON from which ``read_tokens`` restores the tokenizer."""
+
+
+class WordPieces:
+    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
+        self.limit = limit
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(limit)
+
+    @property
+    def size(self) -> int:
+        size: int = self._tokenizer.get_vocab_size()
+        return size
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
+
+    def dump(self) -> str:
+        text: str = self._tokenizer.to_str()
+        return text
+
+
+def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
+    """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
+    ``text_towers.build``)."""
+    dumped = path.read_text(encoding="utf-8")
+    tokens = json.loads(dumped)
+    if tokens.get("kind") == "words":
+        return Vocabulary.load(dumped)
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
+        raise ValueError(f"{path} holds no tokenizer")
+    limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
+    return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
 def is_words(value: Any) -> bool:

@@ -1,0 +1,95 @@
+"""The two towers of a model folder on ONNX Runtime: on a CPU, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import EncoderError
+from boc.types import Ragged, Regions
+
+from .model_config import IMAGE, TEXT, OnnxRecord
+from .sessions import open_session
+from .set_encoder import Places
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+class OnnxTowers:
+    """The networks that ``onnx_export`` wrote into a model folder, each opened with its first input.
+
+    A batch holds inputs of one length, so that there is no padding.
+    """
+
+    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
+        self._folder, self._record, self._batch = folder, record, batch
+
+    def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
+        vectors = np.empty((len(regions), self._record.dim), np.float32)
+        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(regions)
+        for places in self._batches([len(each) for each in regions]):
+            vectors[places], rows = _run(self._image, image_inputs([regions[i] for i in places]))
+            for place, own in zip(places, rows, strict=True):
+                sets[place] = own[: len(regions[place])]
+        return vectors, Ragged.from_sets(sets, self._record.dim)
+
+    def texts(
+        self, ids: Sequence[list[int]], places: Places | None = None
+    ) -> tuple[NDArray[np.float32], Ragged, Places]:
+        vectors = np.empty((len(ids), self._record.dim), np.float32)
+        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
+        chosen = list(places) if places is not None else [range(0)] * len(ids)
+        for batch in self._batches([len(row) for row in ids]):
+            vectors[batch], rows, words = _run(self._text, {"ids": np.array([ids[i] for i in batch], np.int64)})
+            for place, own, mask in zip(batch, rows, words, strict=True):
+                if places is None:
+                    chosen[place] = np.flatnonzero(mask).tolist()
+                sets[place] = own[list(chosen[place])]
+        return vectors, Ragged.from_sets(sets, self._record.dim), chosen
+
+    @cached_property
+    def _image(self) -> InferenceSession:
+        return self._open(IMAGE)
+
+    @cached_property
+    def _text(self) -> InferenceSession:
+        return self._open(TEXT)
+
+    def _open(self, name: str) -> InferenceSession:
+        """Open a network. EncoderError if it is not the one that was written."""
+        if not self._record.is_whole(self._folder, name):
+            raise EncoderError(
+                f"{self._folder / name}: missing or damaged; make it again with boc convert {self._folder}"
+            )
+        return open_session(self._folder / name)
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the places of the inputs, at most ``batch`` of one length at a time."""
+        order = np.argsort(lengths, kind="stable")
+        for group in np.split(order, np.flatnonzero(np.diff(np.array(lengths)[order])) + 1 if len(order) else []):
+            for start in range(0, len(group), self._batch):
+                yield group[start : start + self._batch].tolist()
+
+
+def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
+    """Return the inputs of the network for pictures with equally many regions; without any, it reads a row of zeros that
+    does not count."""
+    rows = {
+        "features": np.stack([np.asarray(each.features, np.float32) for each in regions]),
+        "boxes": np.stack([np.asarray(each.boxes, np.float32) for each in regions]),
+    }
+    if not len(regions[0]):
+        rows = {name: np.zeros((len(regions), 1, values.shape[2]), np.float32) for name, values in rows.items()}
+    return {**rows, "lengths": np.full(len(regions), len(regions[0]), np.int64)}
+
+
+def _run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
+    outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
+    return outputs
