@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -26,10 +27,12 @@ from ..networks.teran import Teran
 from ..networks.tern import Tern
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
+from ..regions.feature_maps import MapRegions
 
 FORMAT = 2
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
-NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training")
+REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX
+NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training", REGIONS)
 """The contents of a model folder, also while it is trained."""
 
 PARTS = {"network", "text", "regions"}
@@ -79,12 +82,16 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers
     lacks the boxes that the network reads."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
+    (folder / REGIONS).unlink(missing_ok=True)
+    if isinstance(source, MapRegions):
+        source.save_onnx(folder / REGIONS)
+    spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)  # wherever the folder is then
     config = {
         "format": FORMAT,
         "kind": kind,
         "network": asdict(network.config),
         "text": network.text,
-        "regions": {"spec": source.identity.spec, "digest": source.identity.digest},
+        "regions": {"spec": spec, "digest": source.identity.digest},
     }
     write_text(folder / "tokenizer.json", tokens.dump())
     write_text(folder / "config.json", json.dumps(config, indent=1, sort_keys=True))
@@ -109,7 +116,8 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         check_system(folder, error, EncoderError)
         raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
-    source = regions.load(config["regions"]["spec"])
+    saved = folder / REGIONS
+    source = regions.load(config["regions"]["spec"], saved if saved.is_file() else None)
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
     return network, tokens, source, Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), network.dim)
