@@ -57,17 +57,15 @@ def preparing(
         return
     context = get_context("spawn")  # a fork would copy threads and locks of torch
     # One pool per worker, each of one process: so the picture at which a worker died is known.
-    pools = [ProcessPoolExecutor(1, context, _begin) for _ in range(min(workers, len(images)))]
+    pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(min(workers, len(images)))]
     try:
-        yield _results(pickled, images, pools, ahead)
+        yield _results(images, pools, ahead)
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
 
 
-def _results(
-    pickled: bytes, images: Sequence[ImageRef], pools: Sequence[ProcessPoolExecutor], ahead: int
-) -> Iterator[Any]:
+def _results(images: Sequence[ImageRef], pools: Sequence[ProcessPoolExecutor], ahead: int) -> Iterator[Any]:
     """Yield the results in order; picture i is prepared by worker i modulo their number."""
     queue: deque[Future[Any]] = deque()
     for place, image in enumerate(images):
@@ -75,7 +73,7 @@ def _results(
             number = place + len(queue)
             with _interrupts_held(), _program_hidden():
                 try:
-                    queue.append(pools[number % len(pools)].submit(_work, pickled, images[number]))
+                    queue.append(pools[number % len(pools)].submit(_work, images[number]))
                 except BrokenProcessPool as error:
                     queue.append(Future())
                     queue[-1].set_exception(error)
@@ -89,8 +87,13 @@ def _results(
         yield _check_result(value)
 
 
-def _begin() -> None:
+_pickled = b""  # of a worker: what it prepares pictures with
+
+
+def _begin(pickled: bytes) -> None:
     """Limit the threads of a worker, and end it when its parent ends."""
+    global _pickled
+    _pickled = pickled
     os.environ.update(dict.fromkeys(THREADS, "1"))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -102,17 +105,17 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(pickled: bytes, image: ImageRef) -> Any:
+def _work(image: ImageRef) -> Any:
     try:
-        return _unpickle(pickled)(image)
+        return _unpickle()(image)
     except BocError as error:
         return error
 
 
 @cache
-def _unpickle(pickled: bytes) -> Prepare:
+def _unpickle() -> Prepare:
     """Make ``prepare`` once per worker."""
-    prepare: Prepare = ForkingPickler.loads(pickled)
+    prepare: Prepare = ForkingPickler.loads(_pickled)
     return prepare
 
 

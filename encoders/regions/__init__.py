@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
@@ -13,6 +14,7 @@ KINDS = {
     "efficientnet": ("efficientnet", "load", "NAME?cells=0&crops=0", "eyes"),
     "files": ("precomputed", "load_files", "DIR", "encoders"),
     "grid": ("grid", "load", "", "encoders"),
+    "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
     "patches": ("patches", "load", "FOLDER", "encoders"),
     "scan": ("precomputed", "load_scan", "DIR", "encoders"),
     "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
@@ -20,8 +22,9 @@ KINDS = {
 """Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with its packages."""
 
 
-def load(spec: str) -> RegionSource:
-    """Load the region source ``KIND`` or ``KIND:ARGUMENT``. EncoderError for an unknown kind or a missing package."""
+def load(spec: str, network: Path | None = None) -> RegionSource:
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``; ``network`` is the file that its ``save_onnx`` has written,
+    from which it is loaded without torch. EncoderError for an unknown kind or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")
@@ -32,7 +35,8 @@ def load(spec: str) -> RegionSource:
         raise EncoderError(
             f"{kind} needs the package {error.name}; install it with: pip install 'boc[{extra}]'"
         ) from error
-    source: RegionSource = getattr(module, function)(argument)
+    made_of = (argument,) if network is None else (argument, network)
+    source: RegionSource = getattr(module, function)(*made_of)
     return source
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..networks.tern import Tern
 from ..networks.tokens import Tokens
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
+from ..regions.feature_maps import MapRegions
 from .model_config import FORMAT, IMAGE, RECORD, REGIONS, SETTINGS, TEXT, WEIGHTS, damaged, read_config
 
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
@@ -75,12 +77,16 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: Tokens, sou
     lacks the boxes that the network reads."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
+    (folder / REGIONS).unlink(missing_ok=True)
+    if isinstance(source, MapRegions):
+        source.save_onnx(folder / REGIONS)
+    spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)  # wherever the folder is then
     config = {
         "format": FORMAT,
         "kind": kind,
         "network": asdict(network.config),
         "text": network.text,
-        "regions": {"spec": source.identity.spec, "digest": source.identity.digest},
+        "regions": {"spec": spec, "digest": source.identity.digest},
     }
     write_text(folder / "tokenizer.json", tokens.dump())
     write_text(folder / "config.json", json.dumps(config, indent=1, sort_keys=True))

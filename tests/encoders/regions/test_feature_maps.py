@@ -1,0 +1,142 @@
+"""Regions of a network in ONNX: its cells and crops against a slow loop, and networks of another form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from PIL import Image
+
+from boc import plugins
+from boc.errors import EncoderError
+from boc.types import ImageRef
+from encoders.regions.feature_maps import SPARE, _averages, crop_boxes
+
+SIDE, CELL = 32, 8  # pixels of the input, and of a cell
+
+
+def make_network(
+    path: Path,
+    shape: tuple[object, ...] = ("B", 3, SIDE, SIDE),
+    type_: int = TensorProto.FLOAT,
+    operator: str = "cells",
+) -> Path:
+    """Write a network whose map is the mean colour of each cell; or one that no source takes."""
+    made_by = {
+        "cells": [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[CELL] * 2, strides=[CELL] * 2)],
+        "vector": [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
+        "same": [helper.make_node("Identity", ["x"], ["y"])],
+        "two": [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])],
+        "failing": [
+            helper.make_node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
+            helper.make_node("Reshape", ["x", "s"], ["y"]),
+        ],
+    }[operator]
+    inputs = [helper.make_tensor_value_info("x", type_, shape)]
+    outputs = [helper.make_tensor_value_info(name, type_, None) for name in ("y", "z")[: 1 + (operator == "two")]]
+    graph = helper.make_graph(made_by, "network", inputs, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def draw(path: Path, size: tuple[int, int], seed: int = 0) -> ImageRef:
+    """Draw a smooth picture of random colours."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path, quality=95)
+    return ImageRef(path.name, path)
+
+
+def cell_means(picture: Image.Image) -> NDArray[np.float32]:
+    """Return the mean colours (16, 3) of the cells of a picture."""
+    square = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float32)
+    corners = [(y, x) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)]
+    return np.array([square[y : y + CELL, x : x + CELL].mean(axis=(0, 1)) for y, x in corners])
+
+
+def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
+    source = plugins.region_source(f"onnx:{make_network(tmp_path / 'n.onnx')}?crops=2")
+    image = draw(tmp_path / "one.png", (90, 60))
+    found = source(image)
+    with Image.open(image.path) as picture:
+        parts = [picture.crop((x, y, x + 60, y + 40)) for y in (0, 20) for x in (0, 30)]
+        expected = np.concatenate([cell_means(picture), [cell_means(part).mean(axis=0) for part in parts]])
+    assert np.allclose(found.features[:16], expected[:16], atol=1e-3)
+    assert np.allclose(found.features[16:], expected[16:], atol=0.2)  # the resized edge reads pixels beside the crop
+    assert np.allclose(found.boxes[[0, 15]], [[0, 0, 0.25, 0.25], [0.75, 0.75, 1, 1]])
+    assert np.allclose(found.boxes[16:], crop_boxes(2))
+    assert source.identity.dim == 3
+
+
+@pytest.mark.parametrize("crops", [0, 2])
+def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> None:
+    """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of 255."""
+    network = make_network(tmp_path / "n.onnx")
+    side = SPARE * SIDE * (crops + 1) // 2 * 8
+    for seed in range(3):
+        image = draw(tmp_path / "large.jpg", (side + 64, side), seed)
+        with Image.open(image.path) as picture:
+            picture.save(tmp_path / "large.png")
+        source = plugins.region_source(f"onnx:{network}?crops={crops}")
+        exact = source(ImageRef("large.png", tmp_path / "large.png"))
+        assert np.abs(source(image).features - exact.features).max() < 1
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
+def test_averages(size: int, count: int, seed: int) -> None:
+    values = np.random.default_rng(seed).random(size, dtype=np.float32)
+    bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    assert np.allclose(_averages(size, count) @ values, [values[a:b].mean() for a, b in bounds], atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [1, 2, 5])
+def test_crop_boxes(side: int) -> None:
+    boxes = crop_boxes(side)
+    assert boxes.shape == (side * side, 4)
+    assert np.allclose(boxes[:, 2:] - boxes[:, :2], 2 / (side + 1))
+    assert boxes[:, :2].min() == 0
+    assert boxes[:, 2:].max() == 1
+    if side > 1:
+        assert np.allclose(boxes[1, 0] - boxes[0, 0], (boxes[0, 2] - boxes[0, 0]) / 2)
+
+
+def test_the_file_and_the_options_are_the_digest(tmp_path: Path) -> None:
+    network = make_network(tmp_path / "n.onnx")
+    (tmp_path / "copy.onnx").write_bytes(network.read_bytes())
+    other = make_network(tmp_path / "other.onnx", operator="same")
+    specs = [f"onnx:{network}", f"onnx:{network}?cells=2", f"onnx:{network}?crops=1", f"onnx:{other}"]
+    digests = [plugins.region_source(spec).identity.digest for spec in specs]
+    assert len(set(digests)) == len(specs)
+    assert plugins.region_source(f"onnx:{tmp_path / 'copy.onnx'}").identity.digest == digests[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type_": TensorProto.INT32, "operator": "same"}, r"reads tensor\(int32\)"),
+        ({"shape": ("B", 3, "S", "S")}, "S fixed"),
+        ({"shape": ("B", 1, SIDE, SIDE)}, r"B, C, rows, columns"),
+        ({"shape": ("B", 3, SIDE, 2 * SIDE)}, "S fixed"),
+        ({"operator": "vector"}, "one map"),
+        ({"operator": "two"}, "one map"),
+        ({"operator": "failing"}, "cannot be run"),
+        ({"shape": (1, 3, SIDE, SIDE)}, "B free"),
+    ],
+)
+def test_networks_of_another_form_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    network = make_network(tmp_path / "n.onnx", **change)  # type: ignore[arg-type]
+    with pytest.raises(EncoderError, match=rf"onnx:{network}.*{words}"):
+        plugins.region_source(f"onnx:{network}?crops=2")
+
+
+def test_missing_and_damaged_files(tmp_path: Path) -> None:
+    (tmp_path / "rubbish").write_bytes(b"no network")
+    for name, words in {"rubbish": "damaged network", "nowhere": "no network", "": "no network"}.items():
+        with pytest.raises(EncoderError, match=words):
+            plugins.region_source(f"onnx:{tmp_path / name}")
