@@ -15,8 +15,8 @@ from boc.errors import EncoderError
 from boc.foreign import parse_json
 
 from ..networks.base import Network
-from ..networks.vsrn import Vsrn, VsrnConfig
 from ..networks.tokens import is_words
+from ..networks.vsrn import Vsrn, VsrnConfig
 
 CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
 TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}

@@ -25,7 +25,8 @@ from ..networks.tokens import Tokens
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
 from ..regions.feature_maps import MapRegions
-from .model_config import FORMAT, IMAGE, RECORD, REGIONS, SETTINGS, TEXT, WEIGHTS, damaged, read_config
+from .model_config import FORMAT, REGIONS, SETTINGS, WEIGHTS, damaged, read_config
+from .onnx_record import IMAGE, RECORD, TEXT
 
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
 NAMES = (*SETTINGS, WEIGHTS, TEXT, IMAGE, REGIONS, RECORD, "training.json", "history.json", "training")

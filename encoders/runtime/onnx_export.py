@@ -20,8 +20,9 @@ from boc.errors import EncoderError
 from boc.types import Ragged, Regions, Runtime
 
 from ..networks.base import Network
-from .model_config import IMAGE, RECORD, TEXT, OnnxRecord, read_config, read_record
+from .model_config import parts, read_config
 from .model_folder import load_network
+from .onnx_record import IMAGE, RECORD, TEXT, OnnxRecord, read_record
 from .onnx_towers import OnnxTowers, image_inputs
 from .set_encoder import Towers
 from .torch_towers import TorchTowers
@@ -59,10 +60,10 @@ def export(folder: Path) -> Iterator[str]:
     Yields a line before each. A network with an operation that ONNX lacks is left to torch, with a line that says so.
     EncoderError if ONNX Runtime computes something else than torch.
     """
-    present = read_record(folder)
-    if present is not None and all(present.is_whole(folder, name) for name in present.files):
-        return
     config = read_config(folder)
+    present = read_record(folder, parts(folder))
+    if present is not None and present.is_whole(folder):
+        return
     network = load_network(folder, config).eval()
     rng = np.random.default_rng(0)
     texts = [rng.integers(1, _vocabulary(network), 2 + length).tolist() for length in LENGTHS]
@@ -85,7 +86,7 @@ def export(folder: Path) -> Iterator[str]:
             names.append(name)
         except OnnxExporterError as error:
             yield f"{name} is left to torch: {next(iter(str(error.__cause__ or error).splitlines()), '')}"
-    record = OnnxRecord.of(folder, network.dim, names)
+    record = OnnxRecord.of(folder, parts(folder), network.dim, names)
     reference = TorchTowers(network, Runtime("cpu"))
     for name in names:
         (vectors, sets), (expected, rows) = (encode[name](each) for each in (OnnxTowers(folder, record, 2), reference))
@@ -97,7 +98,9 @@ def export(folder: Path) -> Iterator[str]:
 def write_onnx(module: nn.Module, example: dict[str, NDArray[Any]], path: Path) -> None:
     """Export ``module`` to a file; the first two axes of its inputs, such as those of ``example``, have any length."""
     inputs = {name: torch.from_numpy(values) for name, values in example.items()}
-    free = {name: dict.fromkeys(range(min(2, values.ndim)), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
+    free = {
+        name: dict.fromkeys(range(min(2, values.ndim)), torch.export.Dim.DYNAMIC) for name, values in inputs.items()
+    }
     with _quiet():
         program = torch.onnx.export(
             module.eval(), kwargs=inputs, dynamic_shapes=free, dynamo=True, verbose=False,

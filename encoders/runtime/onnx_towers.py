@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import EncoderError
 from boc.types import Ragged, Regions
 
-from .model_config import IMAGE, TEXT, OnnxRecord
-from .sessions import open_session
+from .onnx_record import IMAGE, TEXT, OnnxRecord
 from .set_encoder import Places
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ class OnnxTowers:
     def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
         vectors = np.empty((len(regions), self._record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(regions)
-        for places in self._batches([len(each) for each in regions]):
-            vectors[places], rows = _run(self._image, image_inputs([regions[i] for i in places]))
+        for places in of_one_length([len(each) for each in regions], self._batch):
+            vectors[places], rows = run(self._image, image_inputs([regions[i] for i in places]))
             for place, own in zip(places, rows, strict=True):
                 sets[place] = own[: len(regions[place])]
         return vectors, Ragged.from_sets(sets, self._record.dim)
@@ -45,8 +43,8 @@ class OnnxTowers:
         vectors = np.empty((len(ids), self._record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
         chosen = list(places) if places is not None else [range(0)] * len(ids)
-        for batch in self._batches([len(row) for row in ids]):
-            vectors[batch], rows, words = _run(self._text, {"ids": np.array([ids[i] for i in batch], np.int64)})
+        for batch in of_one_length([len(row) for row in ids], self._batch):
+            vectors[batch], rows, words = run(self._text, {"ids": np.array([ids[i] for i in batch], np.int64)})
             for place, own, mask in zip(batch, rows, words, strict=True):
                 if places is None:
                     chosen[place] = np.flatnonzero(mask).tolist()
@@ -55,26 +53,19 @@ class OnnxTowers:
 
     @cached_property
     def _image(self) -> InferenceSession:
-        return self._open(IMAGE)
+        return self._record.open(self._folder, IMAGE)
 
     @cached_property
     def _text(self) -> InferenceSession:
-        return self._open(TEXT)
+        return self._record.open(self._folder, TEXT)
 
-    def _open(self, name: str) -> InferenceSession:
-        """Open a network. EncoderError if it is not the one that was written."""
-        if not self._record.is_whole(self._folder, name):
-            raise EncoderError(
-                f"{self._folder / name}: missing or damaged; make it again with boc convert {self._folder}"
-            )
-        return open_session(self._folder / name)
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the places of the inputs, at most ``batch`` of one length at a time."""
-        order = np.argsort(lengths, kind="stable")
-        for group in np.split(order, np.flatnonzero(np.diff(np.array(lengths)[order])) + 1 if len(order) else []):
-            for start in range(0, len(group), self._batch):
-                yield group[start : start + self._batch].tolist()
+def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield the places of inputs with these lengths, at most ``most`` of one length at a time."""
+    order = np.argsort(lengths, kind="stable")
+    for group in np.split(order, np.flatnonzero(np.diff(np.array(lengths)[order])) + 1 if len(order) else []):
+        for start in range(0, len(group), most):
+            yield group[start : start + most].tolist()
 
 
 def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
@@ -89,7 +80,7 @@ def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
     return {**rows, "lengths": np.full(len(regions), len(regions[0]), np.int64)}
 
 
-def _run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+def run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
     outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
     return outputs

@@ -21,7 +21,8 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 from .. import regions
 from ..networks.tokens import Tokens, read_tokens
 from .device import has_cuda, runs_onnx
-from .model_config import IMAGE, REGIONS, TEXT, damaged, folder_digest, read_config, read_record
+from .model_config import REGIONS, damaged, folder_digest, parts, read_config
+from .onnx_record import IMAGE, TEXT, read_record
 
 if TYPE_CHECKING:
     from .torch_towers import TorchTowers
@@ -149,8 +150,9 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
         tokens = read_tokens(folder / "tokenizer.json", config["text"])
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
-    record = read_record(folder) if runs_onnx(runtime) else None
+    record = read_record(folder, parts(folder)) if runs_onnx(runtime) else None
     files = record.files if record is not None else {}
+    name = f"{kind}:{folder.resolve()}"
 
     @cache
     def on_torch() -> TorchTowers:
@@ -174,9 +176,9 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
         onnx = OnnxTowers(folder, record, runtime.batch)
         on_cpu = IMAGE in files and (runtime.device == "cpu" or not has_cuda())
         images = onnx.images if on_cpu else lambda prepared: on_torch().images(prepared)
-        return SetEncoder(images, onnx.texts, tokens, source, record.identity(kind, folder))
+        return SetEncoder(images, onnx.texts, tokens, source, Identity(name, record.digest, record.dim))
     towers = on_torch()
-    identity = Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), towers.network.dim)
+    identity = Identity(name, folder_digest(folder), towers.network.dim)
     return SetEncoder(towers.images, towers.texts, tokens, source, identity)
 
 

@@ -1,0 +1,82 @@
+"""The networks in ONNX beside the weights of a model, and the record that ties them to these weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from boc.atomic_files import sha256, write_text
+from boc.errors import EncoderError
+from boc.foreign import parse_json
+
+from .sessions import open_session
+
+TEXT, IMAGE, RECORD = "text.onnx", "image.onnx", "onnx.json"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The files of a model that its networks in ONNX were made of: small ``settings``, which are hashed with every use,
+    and ``weights``, which are hashed again only where they are newer than the record. ``digest`` is that of the
+    identity of the model."""
+
+    settings: Sequence[str]
+    weights: Sequence[str]
+    digest: Callable[[], str]
+
+    def hash(self, folder: Path) -> str:
+        return sha256(*(path for path in map(folder.joinpath, self.settings) if path.is_file()))
+
+    def size(self, folder: Path) -> int:
+        return sum((folder / name).stat().st_size for name in self.weights)
+
+
+@dataclass(frozen=True)
+class OnnxRecord:
+    """What networks in ONNX were made of: ``digest`` and ``dim`` of the identity of the model, the SHA-256 of its
+    ``settings``, the bytes of its ``weights``. ``files`` has the SHA-256 of each network by its file name; ``details``
+    is what its runtime needs besides."""
+
+    digest: str
+    dim: int
+    settings: str
+    weights: int
+    files: dict[str, str]
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, parts: Parts, dim: int, names: Iterable[str], **details: Any) -> OnnxRecord:
+        """Describe the files ``names`` that were just written into ``folder``."""
+        files = {name: sha256(folder / name) for name in names}
+        return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / RECORD, json.dumps(asdict(self), indent=1, sort_keys=True))
+
+    def is_whole(self, folder: Path) -> bool:
+        """Return whether all networks have the bytes that were written."""
+        return all((folder / name).is_file() and sha256(folder / name) == self.files[name] for name in self.files)
+
+    def open(self, folder: Path, name: str) -> Any:
+        """Open a network. EncoderError if it is not the one that was written."""
+        path = folder / name
+        if not path.is_file() or sha256(path) != self.files[name]:
+            raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
+        return open_session(path)
+
+
+def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:
+    """Return the record in ``folder``, None without one or if the model was changed since."""
+    path = folder / RECORD
+    try:
+        record = OnnxRecord(**parse_json(path.read_bytes()))
+        if record.settings != parts.hash(folder) or record.weights != parts.size(folder):
+            return None
+        newest = max((folder / name).stat().st_mtime_ns for name in parts.weights)
+        changed = newest > path.stat().st_mtime_ns and record.digest != parts.digest()
+    except (OSError, ValueError, TypeError):
+        return None
+    return None if changed else record
