@@ -80,11 +80,8 @@ class Teran(Tern):
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         places = torch.arange(ids.shape[1], device=ids.device)[None, :]
-        mask = (
-            (places >= 1)
-            & (places < (lengths - 1)[:, None])
-            & ~(ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
-        )
+        stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
+        mask = (places >= 1) & (places < (lengths - 1)[:, None]) & ~stop
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from importlib.util import find_spec
 
 from boc.errors import EncoderError
 from boc.types import Runtime
@@ -16,7 +17,9 @@ def runs_onnx(runtime: Runtime) -> bool:
 
 
 def has_cuda() -> bool:
-    """Return whether this machine has the driver of a CUDA card, without torch."""
+    """Return whether torch is installed and this machine has the driver of a CUDA card, without importing torch."""
+    if find_spec("torch") is None:
+        return False
     for name in DRIVERS:
         try:
             ctypes.CDLL(name)

@@ -94,7 +94,7 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: Tokens, sou
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically; networks in ONNX that were made of others are no longer used."""
+    """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no longer used."""
     (folder / RECORD).unlink(missing_ok=True)
     with replacing(folder / WEIGHTS) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)

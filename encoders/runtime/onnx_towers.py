@@ -69,8 +69,8 @@ def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
-    """Return the inputs of the network for pictures with equally many regions; without any, it reads a row of zeros that
-    does not count."""
+    """Return the inputs of the network for pictures with equally many regions; without any, it reads a row of zeros
+    that does not count."""
     rows = {
         "features": np.stack([np.asarray(each.features, np.float32) for each in regions]),
         "boxes": np.stack([np.asarray(each.boxes, np.float32) for each in regions]),
