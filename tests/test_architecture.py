@@ -115,10 +115,10 @@ def walked_imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def caught_anything(tree: ast.AST, module: str) -> list[ast.ExceptHandler]:
-    """The handlers that may be of any exception: those of the one function around the decoders of pictures."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "decoding"]
-    if module != "boc.inputs.images":
-        return []
+    """The handlers that may be of any exception: those of the function around the decoders of pictures, and around ONNX
+    Runtime."""
+    name = {"boc.inputs.images": "decoding", "encoders.runtime.sessions": "running"}.get(module)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
     return [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
 
 
@@ -222,8 +222,18 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
 
 
 @pytest.mark.slow
+def test_encoders_and_regions_are_imported_without_torch() -> None:
+    """Not even the region source of a network, which runs on ONNX Runtime."""
+    modules = (
+        "encoders.clip, encoders.tern, encoders.teran, encoders.vsrn, encoders.vsrnpp, encoders.regions.feature_maps"
+    )
+    code = f"import sys, {modules}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert {"torch", "transformers", "huggingface_hub", "nltk"}.isdisjoint(done.stdout.split())
+
+
 def test_a_network_without_a_bert_does_not_import_transformers() -> None:
-    code = "import sys, encoders.teran, encoders.vsrn; print(*sys.modules)"
+    code = "import sys, encoders.runtime.torch_towers, encoders.runtime.model_folder; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "torch" in done.stdout.split()
     assert "transformers" not in done.stdout.split()

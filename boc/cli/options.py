@@ -254,6 +254,14 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
             position = count
 
 
+def write_onnx(folder: Path) -> None:
+    """Write the networks of a model in ONNX beside its weights, with lines on stderr."""
+    from boc import plugins
+
+    for line in plugins.exporter().export(folder):
+        click.echo(plain(line), err=True)
+
+
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""

@@ -25,17 +25,11 @@ class Tower:
         self._tower = tower
         self._projection = projection or nn.Identity()
         self._pool: nn.Module = nn.Identity()
-        self._hidden: Tensor | None = None
-        # Before version 5 of the library these functions returned the global vectors only.
-        tower.register_forward_hook(self._keep)
 
     def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
         output = self._features(**inputs)
-        vectors = output if isinstance(output, Tensor) else output.pooler_output
-        hidden, self._hidden = self._hidden, None
-        if hidden is None:
-            raise RuntimeError("the tower was not called")
+        vectors, hidden = output.pooler_output, output.last_hidden_state
         if hidden.ndim == 4:  # the feature map of a convolutional network
             hidden = hidden.flatten(2).transpose(1, 2)
         return nn.functional.normalize(vectors.float(), dim=-1), hidden
@@ -66,6 +60,3 @@ class Tower:
 
     def compile(self) -> None:
         self._tower.forward = torch.compile(self._tower.forward)
-
-    def _keep(self, _: nn.Module, __: Any, output: Any) -> None:
-        self._hidden = output[0]

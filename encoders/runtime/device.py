@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 from boc.errors import EncoderError
 from boc.types import Runtime
@@ -14,6 +16,19 @@ DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 def runs_onnx(runtime: Runtime) -> bool:
     """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
     return runtime.device in ("auto", "cpu") and runtime.precision == "float32" and not runtime.compile
+
+
+def import_for_torch(name: str) -> ModuleType:
+    """Import a module of this folder that needs torch. EncoderError says how to get what is missing."""
+    try:
+        return import_module(f".{name}", __package__)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders"}:
+            raise
+        raise EncoderError(
+            f"this model has no networks in ONNX that are usable here, and torch needs the package {error.name}; "
+            "install it with: pip install 'boc[encoders]'"
+        ) from error
 
 
 def has_cuda() -> bool:

@@ -54,10 +54,11 @@ def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Netwo
 
 def check_model_folder(folder: Path) -> None:
     """BocError if a model in ``folder`` would replace files that are of none."""
-    check_folder(folder, NAMES, _is_model)
+    check_folder(folder, NAMES, is_model)
 
 
-def _is_model(folder: Path) -> bool:
+def is_model(folder: Path) -> bool:
+    """Return whether ``folder`` holds a model of boc with its weights."""
     try:
         return read_config(folder)["kind"] in NETWORKS
     except EncoderError:

@@ -62,10 +62,18 @@ class OnnxRecord:
 
     def open(self, folder: Path, name: str) -> Any:
         """Open a network. EncoderError if it is not the one that was written."""
+        self._check(folder, name)
+        return open_session(folder / name)
+
+    def read(self, folder: Path, name: str) -> bytes:
+        """Read a file. EncoderError if it is not the one that was written."""
+        self._check(folder, name)
+        return (folder / name).read_bytes()
+
+    def _check(self, folder: Path, name: str) -> None:
         path = folder / name
         if not path.is_file() or sha256(path) != self.files[name]:
             raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
-        return open_session(path)
 
 
 def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:

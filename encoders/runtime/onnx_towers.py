@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from boc.types import Ragged, Regions
 
 from .onnx_record import IMAGE, TEXT, OnnxRecord
-from .set_encoder import Places
+from .sessions import running
+from .towers import Places
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -82,5 +83,6 @@ def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
 
 def run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
-    outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
+    with running("a network in ONNX", "give fewer or smaller inputs"):
+        outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
     return outputs

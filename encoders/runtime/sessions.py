@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +28,15 @@ def open_session(model: Path | bytes, threads: int = 0) -> InferenceSession:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     source = model if isinstance(model, bytes) else str(model)
-    try:
+    with running("a network" if isinstance(model, bytes) else str(model), "make it again"):
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common class that is public
-        name = "a network" if isinstance(model, bytes) else model
-        raise EncoderError(f"{name}: damaged network ({str(error).splitlines()[0]}); make it again") from error
+
+
+@contextmanager
+def running(name: str, advice: str) -> Iterator[None]:
+    """Turn errors of ONNX Runtime, which have no common class that is public, into an EncoderError with ``advice``."""
+    try:
+        yield
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise EncoderError(f"{name}: cannot be run ({reason}); {advice}") from error

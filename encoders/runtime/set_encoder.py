@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,27 +20,12 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 
 from .. import regions
 from ..networks.tokens import Tokens, read_tokens
-from .device import has_cuda, runs_onnx
+from .device import has_cuda, import_for_torch, runs_onnx
 from .model_config import REGIONS, damaged, folder_digest, parts, read_config
 from .onnx_record import IMAGE, TEXT, read_record
 
 if TYPE_CHECKING:
     from .torch_towers import TorchTowers
-
-Places = Sequence[Sequence[int]]
-"""Rows of the set of each text, in ascending order."""
-
-
-class Towers(Protocol):
-    """A network, on torch or ONNX Runtime."""
-
-    def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
-        """Return vectors (n, d), and the row of each region."""
-
-    def texts(
-        self, ids: Sequence[list[int]], places: Places | None = None
-    ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        """Return vectors (n, d), the rows ``places`` of each set, and these places: by default those of words."""
 
 
 class SetEncoder:
@@ -156,10 +141,9 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
 
     @cache
     def on_torch() -> TorchTowers:
-        from .model_folder import load_network
-        from .torch_towers import TorchTowers
-
-        return TorchTowers(load_network(folder, config), runtime)
+        network = import_for_torch("model_folder").load_network(folder, config)
+        towers: TorchTowers = import_for_torch("torch_towers").TorchTowers(network, runtime)
+        return towers
 
     def source() -> RegionSource:
         network = folder / REGIONS

@@ -26,7 +26,8 @@ from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.labels import whole_words
 from boc.types import ImageRef, Runtime
-from encoders.clip import JOINER, ClipEncoder, patch_boxes, window
+from encoders.clip import JOINER, ClipEncoder
+from encoders.runtime.dual_inputs import patch_boxes, window
 from tests.helpers import Bomb, refuse_connections
 
 TEXTS = ["a red box at the left", "box", "", " ", "?!", "\U0001f408 日本語", "A RED BOX, reddish boxes", "word" * 200]

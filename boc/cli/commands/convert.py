@@ -43,7 +43,7 @@ def command(
     if checkpoint.is_dir():
         if output or tokens or regions or stop_list:
             raise click.UsageError(f"{checkpoint} is a folder, whose networks are written beside it; leave options out")
-        _write_onnx(checkpoint)
+        options.write_onnx(checkpoint)
         return
     if output is None or tokens is None or regions is None:
         raise click.UsageError("a checkpoint needs -o FOLDER, --tokens FILE and --regions KIND[:PATH]")
@@ -57,12 +57,5 @@ def command(
             for key, value in model.training.items()
         )
         click.echo(f"the file says: {', '.join(message)}")
-    _write_onnx(output)
+    options.write_onnx(output)
     click.echo(f"model in {output}; use it with --encoder {model.kind}:{output}")
-
-
-def _write_onnx(folder: Path) -> None:
-    from boc import plugins
-
-    for line in plugins.exporter().export(folder):
-        click.echo(line, err=True)

@@ -56,6 +56,7 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     present = models.find(repository)
     if present is not None and commit in (None, present.revision) and not models.verify(present):
         click.echo(f"{repository} is there already: {present.folder}")
+        options.write_onnx(present.folder)
         if revision is None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
@@ -68,7 +69,9 @@ def get(name: str, revision: str | None, yes: bool) -> None:
         raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
     if not yes and not click.confirm("Download it?", err=True):
         raise BocError("nothing was downloaded")
-    click.echo(f"{repository}: {hub.download(offer).folder}")
+    folder = hub.download(offer).folder
+    click.echo(f"{repository}: {folder}")
+    options.write_onnx(folder)
     click.echo(f"Use it: boc index photos ~/Pictures --encoder {name if '/' not in name else f'clip:{name}'}")
 
 

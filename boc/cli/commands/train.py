@@ -109,8 +109,7 @@ def command(
             )
             options.show("reading captions", training.captions, training.prepare())
             _show(training.run())
-        for line in plugins.exporter().export(output):
-            click.echo(line, err=True)
+        options.write_onnx(output)
     best = trainer.best(output)
     for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
         click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")

@@ -117,7 +117,7 @@ def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
         home, home / f"{kind}.pth", tmp_path / "model", tokens="words.json" if kind == "vsrn" else "vocab.txt"
     )
     assert status == 0, printed
-    first, told, last = printed.splitlines()
+    first, told, *_, last = printed.splitlines()
     parameters = sum(p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters())
     assert first.startswith(f"{kind} of {parameters:,} parameters: region_dim {REGION}, ")
     assert told == (

@@ -18,10 +18,14 @@ from PIL import Image
 from torch import Tensor
 
 from boc import plugins
-from boc.types import ImageRef
+from boc.types import ImageRef, Runtime
 from encoders.conversion.checkpoints import read_published
 from encoders.conversion.convert import from_published
 from encoders.networks.alignment import pool_cosines
+from encoders.runtime.model_config import read_config
+from encoders.runtime.model_folder import load_network
+from encoders.runtime.set_encoder import SetEncoder
+from encoders.runtime.torch_towers import TorchTowers
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, run
 
@@ -200,8 +204,11 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
         "image": given.get("expected_image_set", given.get("expected_region_set")),
         "text": given.get("expected_text_set"),
     }
-    encoder: Any = plugins.encoder(spec, "cpu")
-    network = encoder.network
+    whole: Any = plugins.encoder(spec, "cpu")
+    folder = Path(spec.partition(":")[2])
+    network = load_network(folder, read_config(folder))
+    towers = TorchTowers(network, Runtime("cpu"))
+    encoder = SetEncoder(towers.images, towers.texts, whole.tokens, lambda: whole.regions, whole.identity)
     if spec.startswith("teran"):
         network.config = replace(network.config, vector="first")  # that of the authors; nothing trains it
     assert missed(outputs(network, given), given) == missed(outputs(network_of(file), given), given)

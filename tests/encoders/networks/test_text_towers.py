@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel
 
 from boc.errors import EncoderError
 from encoders.networks import text_towers
+from encoders.networks.tokens import read_tokens
 
 TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red red red"] * 4
 
@@ -25,7 +26,7 @@ def test_text_tower_round_trip(tmp_path: Path, spec: str) -> None:
     again = text_towers.build(json.loads(json.dumps(tower.text))).eval()
     again.load_state_dict(module.state_dict())
     (tmp_path / "tokenizer.json").write_text(tower.tokens.dump(), encoding="utf-8")
-    tokens = text_towers.read_tokens(tmp_path / "tokenizer.json", tower.text)
+    tokens = read_tokens(tmp_path / "tokenizer.json", tower.text)
     assert tokens.ids(TEXTS) == tower.tokens.ids(TEXTS)
     assert tokens.strings(tokens.ids(TEXTS)) == tower.tokens.strings(tokens.ids(TEXTS))
     assert tokens.size == tower.tokens.size
