@@ -9,8 +9,8 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-# What people need who search with a model that is there; the demo does with it.
-SEARCH := encoders,web
+# What people need who search with a model that is there; the demo needs no more.
+SEARCH := search
 $(VENV)/installed: WANTED := $(EXTRAS)
 $(VENV)/searching: WANTED := $(SEARCH)
 $(VENV)/installed $(VENV)/searching: setup.cfg pyproject.toml setup.py $(wildcard boc/*.[ch] boc/*/*.[ch] indexing/*/*.[ch])
@@ -36,19 +36,23 @@ demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html $(DEMO)/hits.html --at file:$(DEMO)/index
 	$(SHOW)
 
-# Makes the model of the demo again: draws other scenes, trains eyes on what the painter knows of them, and a network on
-# their captions. So small networks learn on one thread faster than on two where other work runs: they wait for each
-# other. MODEL is where it goes.
+# Makes the model of the demo again: eyes from what the painter knows of twelve galleries, and a network from the
+# captions of another. So small a network learns on one thread faster than on two where other work runs: they wait for
+# each other. Make paints several galleries at once with --jobs. MODEL is where the model goes.
 MODEL := demo/model
-LESSONS := 3000
-demo-model: install
-	$(BIN)/python -m demo.gallery $(DEMO)/train --count $(LESSONS) --seed 1
-	OMP_NUM_THREADS=1 $(BIN)/python -m demo.eyes $(DEMO)/train -o $(DEMO)/eyes.onnx $(EYES_OPTIONS)
+LESSONS := 1000
+CAPTIONED := 3000
+STUDIES := $(foreach seed,101 102 103 104 105 106 107 108 109 110 111 112,$(DEMO)/studies/$(seed))
+demo-model: install $(STUDIES:%=%/captions.csv)
+	$(BIN)/python -m demo.eyes $(STUDIES) -o $(DEMO)/eyes.onnx $(EYES_OPTIONS)
+	$(BIN)/python -m demo.gallery $(DEMO)/train --count $(CAPTIONED) --seed 1
 	rm -rf $(DEMO)/model
 	OMP_NUM_THREADS=1 $(BIN)/boc train $(DEMO)/train/captions.csv -o $(DEMO)/model --recipe scenes \
 		--regions onnx:$(DEMO)/eyes.onnx $(MODEL_OPTIONS)
 	mkdir -p $(MODEL)
-	cp $(addprefix $(DEMO)/model/,config.json tokenizer.json model.safetensors regions.onnx) $(MODEL)
+	cp $(DEMO)/model/*.safetensors $(DEMO)/model/*.onnx $(addprefix $(DEMO)/model/,config.json tokenizer.json onnx.json) $(MODEL)
+$(DEMO)/studies/%/captions.csv: | install
+	$(BIN)/python -m demo.gallery $(@D) --count $(LESSONS) --seed $*
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
 # regions. AT is where the index goes: a folder, or a server.

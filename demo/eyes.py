@@ -1,8 +1,8 @@
-"""Train the eyes of the demo on painted scenes: ``python -m demo.eyes GALLERY -o eyes.onnx``.
+"""Train the eyes of the demo on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
 
-Eyes are a small convolutional network. Each cell of its last map learns what the painter knows of it: the kind and the
-colour of the thing there, the place, the sky, and the kinds of the things left of it, right of it, above and below.
-The map is what ``--regions onnx:FILE`` gives to a network that learns from captions.
+Eyes are a small residual network. Each cell of its last map learns what the painter knows of it: the kind and the
+colour of the thing in front, the place and the sky. ``--regions onnx:FILE`` gives the map to a network that learns from
+captions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -26,17 +25,15 @@ from demo.land import PLACES
 from demo.scene import Scene, read_scenes
 from demo.things import ART, COLOURS
 from encoders.regions.lite import export
+from encoders.runtime.device import pick
 
-SIDE = 112  # pixels of a picture
-PATCH = 4  # pixels of a side of the patches that the first layer reads
-CELLS = 7  # of a side of the map
-WIDTHS = (32, 64, 96)  # channels of the maps, each half as wide and high as the one before
+SIDE = 128  # pixels of a picture
+CELLS = 8  # of a side of the map
 FEATURES = 128
-HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES), "beside": 4 * len(ART)}
+HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}  # classes
 UNKNOWN = -100  # a class that is not learned
-WEIGHTS = {"kind": 1.0, "colour": 1.0, "place": 1.0, "sky": 1.0, "beside": 5.0}  # of the losses
-BATCH = 32
-RATE = 3e-3
+BATCH = 64
+RATE = 5e-3
 
 
 class Eyes(nn.Module):
@@ -44,14 +41,14 @@ class Eyes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        small, middle, large = WIDTHS
         self.layers = nn.Sequential(
-            _convolution(3, small, PATCH, PATCH),
-            _convolution(small, middle, 3, 2),
-            _convolution(middle, middle, 3, 1),
-            _convolution(middle, large, 3, 2),
-            _Residual(large),
-            _convolution(large, FEATURES, 1, 1),
+            _convolution(3, 12, 3, 2),
+            _convolution(12, 24, 3, 2),
+            _convolution(24, 48, 3, 2),
+            *(_Residual(48) for _ in range(2)),
+            _convolution(48, 96, 3, 2),
+            *(_Residual(96) for _ in range(3)),
+            _convolution(96, FEATURES, 1, 1),
         )
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -70,120 +67,81 @@ class _Residual(nn.Module):
 
 
 def _convolution(before: int, width: int, kernel: int, stride: int) -> nn.Module:
-    padding = kernel // 2 if kernel % 2 else 0
-    convolution = nn.Conv2d(before, width, kernel, stride, padding, bias=False)
+    convolution = nn.Conv2d(before, width, kernel, stride, kernel // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU())
 
 
-def read_pixels(paths: Sequence[Path]) -> NDArray[np.uint8]:
-    """Return the pixels of pictures uint8 (n, 3, SIDE, SIDE), resized as the source of regions resizes them."""
-    pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
-    for row, path in zip(pixels, paths, strict=True):
-        with Image.open(path) as picture:
-            row[:] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    return pixels
-
-
-def describe(scene: Scene, boxes: Sequence[Box]) -> dict[str, NDArray[Any]]:
-    """Return what each cell should tell, by the name of the head: classes (CELLS, CELLS), of ``beside`` flags
-    (4 * kinds, CELLS, CELLS). Cells without a thing have no kind, no colour and nothing beside them."""
-    kinds, colours = list(ART), list(COLOURS)
-    shape = (CELLS, CELLS)
-    made = {
-        "kind": np.full(shape, len(kinds)),
-        "colour": np.full(shape, UNKNOWN),
-        "place": np.full(shape, list(PLACES).index(scene.background)),
-        "sky": np.full(shape, list(SKIES).index(scene.sky)),
-        "beside": np.zeros((4, len(kinds), *shape), np.float32),
-    }
+def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
+    """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of a cell is in its
+    box, of the place and of the sky. Where there is no thing, its kind is the last class, and its colour UNKNOWN."""
+    nothing = (len(ART), UNKNOWN, list(PLACES).index(scene.background), list(SKIES).index(scene.sky))
+    made = np.tile(np.array(nothing)[:, None, None], (1, CELLS, CELLS))
     centres = (np.arange(CELLS) + 0.5) / CELLS
     for k in sorted(range(len(boxes)), key=lambda k: boxes[k][3]):  # as they are painted: the last in front
-        box, thing = boxes[k], scene.things[k]
-        rows, columns = ((centres > box[axis]) & (centres < box[axis + 2]) for axis in (1, 0))
-        here = rows[:, None] & columns
-        made["kind"][here] = kinds.index(thing.kind)
-        made["colour"][here] = colours.index(thing.colour)
-        made["beside"][:, :, here] = 0
-        for other, neighbour in zip(boxes, scene.things, strict=True):
-            for side, holds in enumerate(_sides(other, box)):
-                made["beside"][side, kinds.index(neighbour.kind), here] = holds
-    return made | {"beside": made["beside"].reshape(-1, *shape)}
+        (left, top, right, bottom), thing = boxes[k], scene.things[k]
+        inside = ((centres > top) & (centres < bottom))[:, None] & ((centres > left) & (centres < right))
+        made[:2, inside] = np.array([[list(ART).index(thing.kind)], [list(COLOURS).index(thing.colour)]])
+    return made
 
 
-def _sides(a: Box, b: Box) -> tuple[bool, ...]:
-    """Return whether ``a`` is left of ``b``, right of it, above and below."""
-    return a[2] <= b[0], b[2] <= a[0], a[3] <= b[1], b[3] <= a[1]
-
-
-def mirror(boxes: Sequence[Box]) -> list[Box]:
-    return [(1 - right, top, 1 - left, bottom) for left, top, right, bottom in boxes]
-
-
-class Lessons(NamedTuple):
-    pixels: Tensor  # uint8 (n, 3, SIDE, SIDE)
-    targets: dict[str, Tensor]
-
-
-def read_lessons(gallery: Path) -> Lessons:
-    """Read a gallery of ``demo.gallery``, and each of its pictures in a mirror."""
+def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, as the source of regions resizes them, and their classes (n,
+    HEADS, CELLS, CELLS)."""
     scenes = read_scenes(gallery / "scenes.json")
     boxes = [entry["boxes"] for entry in json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))]
-    pixels = torch.from_numpy(read_pixels([gallery / "images" / f"{k:05d}.jpg" for k in range(len(scenes))]))
-    told = [describe(*pair) for pair in zip(scenes, boxes, strict=True)]
-    told += [describe(scene, mirror(each)) for scene, each in zip(scenes, boxes, strict=True)]
-    targets = {name: torch.from_numpy(np.stack([each[name] for each in told])) for name in HEADS}
-    return Lessons(torch.cat([pixels, pixels.flip(3)]), targets)
+    pixels = np.empty((len(scenes), 3, SIDE, SIDE), np.uint8)
+    for k, row in enumerate(pixels):
+        with Image.open(gallery / "images" / f"{k:05d}.jpg") as picture:
+            row[:] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    return pixels, np.stack([describe(*pair) for pair in zip(scenes, boxes, strict=True)])
 
 
-def loss(made: Tensor, targets: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the loss of each head, given the logits of all of them (B, sum of HEADS, CELLS, CELLS)."""
-    logits = dict(zip(HEADS, made.split(list(HEADS.values()), dim=1), strict=True))
-    losses = {
-        name: functional.cross_entropy(logits[name], targets[name], ignore_index=UNKNOWN)
-        for name in ("kind", "colour", "place", "sky")
-    }
-    on = (targets["colour"] != UNKNOWN)[:, None].expand_as(targets["beside"])
-    return losses | {"beside": functional.binary_cross_entropy_with_logits(logits["beside"][on], targets["beside"][on])}
+def loss(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return the sum of the losses of the heads, given their logits (B, sum of HEADS, CELLS, CELLS)."""
+    parts = zip(logits.split(list(HEADS.values()), dim=1), classes.unbind(1), strict=True)
+    return torch.stack([functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts]).sum()
 
 
-def train(lessons: Lessons, epochs: int, seed: int) -> Eyes:
-    """Train eyes on lessons, whose second half is the first in a mirror: an epoch sees each picture once, one way or
-    the other. Prints the mean losses of each epoch."""
+def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
+    """Train eyes on lessons; half of the batches are seen in a mirror. Prints the loss of each epoch."""
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    device = pick("auto")
     eyes = Eyes()
-    network = nn.Sequential(eyes, nn.Conv2d(FEATURES, sum(HEADS.values()), 1)).to(memory_format=torch.channels_last)
-    count = len(lessons.pixels) // 2
-    batch = min(BATCH, count)
-    steps = count // batch
+    network = nn.Sequential(eyes, nn.Conv2d(FEATURES, sum(HEADS.values()), 1))
+    network = network.to(device, memory_format=torch.channels_last)
+    batch = min(BATCH, len(pixels))
+    steps = len(pixels) // batch
     optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, epochs * steps, pct_start=0.15)
     for epoch in range(epochs):
-        order = torch.randperm(count) + count * torch.randint(2, (count,))
-        sums = dict.fromkeys(HEADS, 0.0)
-        for rows in order[: steps * batch].split(batch):
-            made = network(lessons.pixels[rows].float().contiguous(memory_format=torch.channels_last))
-            losses = loss(made, {name: values[rows] for name, values in lessons.targets.items()})
+        total = torch.zeros((), device=device)
+        for rows in torch.randperm(len(pixels))[: steps * batch].split(batch):
+            seen, told = (values[rows].to(device) for values in (pixels, classes))
+            if torch.rand(()) < 0.5:
+                seen, told = seen.flip(3), told.flip(3)
+            value = loss(network(seen.float()), told)
             optimiser.zero_grad()
-            torch.stack([WEIGHTS[name] * value for name, value in losses.items()]).sum().backward()
+            value.backward()
             optimiser.step()
             schedule.step()
-            sums = {name: total + losses[name].item() for name, total in sums.items()}
-        means = ", ".join(f"{name} {total / steps:.3f}" for name, total in sums.items())
-        click.echo(f"epoch {epoch + 1} of {epochs}, losses: {means}", err=True)
-    return eyes.eval()
+            total += value.detach()
+        click.echo(f"epoch {epoch + 1} of {epochs}: loss {total.item() / steps:.3f}", err=True)
+    return eyes.cpu().eval()
 
 
 @click.command()
-@click.argument("gallery", type=click.Path(path_type=Path))
+@click.argument("galleries", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file of the network.")
-@click.option("--epochs", default=16, show_default=True, help="Passes over the pictures.")
+@click.option("--epochs", default=12, show_default=True, help="Passes over the pictures.")
 @click.option("--seed", default=0, show_default=True, help="The same seed makes the same eyes, on the same machine.")
-def main(gallery: Path, output: Path, epochs: int, seed: int) -> None:
-    """Train eyes on a GALLERY of demo.gallery."""
-    eyes = train(read_lessons(gallery), epochs, seed)
+def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
+    """Train eyes on GALLERIES of demo.gallery."""
+    pixels, classes = (
+        torch.from_numpy(np.concatenate(parts)) for parts in zip(*map(read_lessons, galleries), strict=True)
+    )
     with replacing(output) as temporary:
-        temporary.write_bytes(export(eyes, SIDE, {}))
+        temporary.write_bytes(export(train(pixels, classes, epochs, seed), SIDE, {}))
 
 
 if __name__ == "__main__":
