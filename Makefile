@@ -5,39 +5,61 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
+.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
 
 install: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml setup.py $(wildcard boc/*.[ch] boc/*/*.[ch] indexing/*/*.[ch])
+# What people need who search with a model that is there; the demo needs no more.
+SEARCH := search
+$(VENV)/installed: WANTED := $(EXTRAS)
+$(VENV)/searching: WANTED := $(SEARCH)
+$(VENV)/installed $(VENV)/searching: setup.cfg pyproject.toml setup.py $(wildcard boc/*.[ch] boc/*/*.[ch] indexing/*/*.[ch])
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-	uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[$(EXTRAS)]'
+	uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[$(WANTED)]'
 else
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet -e '.[$(WANTED)]'
 endif
 	@touch $@
 
-# Draws two galleries of scenes, learns on one, and serves a page that searches the other. So small a network learns on
-# one thread faster than on two where other work runs: they wait for each other.
-SCENE_EYES := efficientnet:lite0?maps=slim&colours=1
-demo: install
-	$(BIN)/python -m demo.gallery demo-out/train --count 3000 --seed 1
-	$(BIN)/python -m demo.gallery demo-out/photos --count 500 --seed 2
-	OMP_NUM_THREADS=1 $(BIN)/boc train demo-out/train/captions.csv -o demo-out/model --recipe scenes --regions '$(SCENE_EYES)'
-	$(BIN)/boc extract demo-out/photos/captions.csv -o demo-out/photos.h5 --encoder teran:demo-out/model
-	$(BIN)/boc index scenes demo-out/photos.h5 --rerank mrsw --rm 20 --at file:demo-out/index
-	$(BIN)/python -m bench.paper.scene_truth demo-out/photos demo-out/photos.h5 --index scenes --at file:demo-out/index --brief
-	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo-out/hits.html --at file:demo-out/index
-	$(BIN)/boc serve scenes --at file:demo-out/index --open
+# Draws a gallery of scenes that the model in demo/model never saw, indexes it, and serves a page that searches it. SHOW
+# is the last step.
+DEMO := demo-out
+SCENES := 500
+SHOW = $(BIN)/boc serve scenes --at file:$(DEMO)/index --open
+demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
+	$(BIN)/python -m demo.gallery $(DEMO)/photos --count $(SCENES) --seed 2
+	$(BIN)/boc extract $(DEMO)/photos/captions.csv -o $(DEMO)/photos.h5 --encoder teran:demo/model
+	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 --at file:$(DEMO)/index
+	$(BIN)/python -m bench.paper.scene_truth $(DEMO)/photos $(DEMO)/photos.h5 --index scenes --at file:$(DEMO)/index --brief
+	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html $(DEMO)/hits.html --at file:$(DEMO)/index
+	$(SHOW)
+
+# Makes the model of the demo again: eyes from what the painter knows of twelve galleries, and a network from the
+# captions of another. So small a network learns on one thread faster than on two where other work runs: they wait for
+# each other. Make paints several galleries at once with --jobs. MODEL is where the model goes.
+MODEL := demo/model
+LESSONS := 1000
+CAPTIONED := 3000
+STUDIES := $(foreach seed,101 102 103 104 105 106 107 108 109 110 111 112,$(DEMO)/studies/$(seed))
+demo-model: install $(STUDIES:%=%/captions.csv)
+	$(BIN)/python -m demo.eyes $(STUDIES) -o $(DEMO)/eyes.onnx $(EYES_OPTIONS)
+	$(BIN)/python -m demo.gallery $(DEMO)/train --count $(CAPTIONED) --seed 1
+	rm -rf $(DEMO)/model
+	OMP_NUM_THREADS=1 $(BIN)/boc train $(DEMO)/train/captions.csv -o $(DEMO)/model --recipe scenes \
+		--regions onnx:$(DEMO)/eyes.onnx $(MODEL_OPTIONS)
+	mkdir -p $(MODEL)
+	cp $(DEMO)/model/*.safetensors $(DEMO)/model/*.onnx $(addprefix $(DEMO)/model/,config.json tokenizer.json onnx.json) $(MODEL)
+$(DEMO)/studies/%/captions.csv: | install
+	$(BIN)/python -m demo.gallery $(@D) --count $(LESSONS) --seed $*
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
 # regions. AT is where the index goes: a folder, or a server.
 AT ?= file:flickr8k/index
 DATA ?= ../shared/data/flickr8k
 EYES ?= efficientnet:lite2?cells=3&crops=2
-export EYES SCENE_EYES
+export EYES
 flickr8k: install
 	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
 	$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/model \

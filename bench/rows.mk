@@ -14,7 +14,7 @@ F ?= $(OUT)/flickr8k
 S := $(OUT)/scenes
 M := $(OUT)/multi30k
 RECIPES := photos photos-teran photos-align photos-vsrn photos-vsrnpp
-SCENES := 3000 500
+SCENES := 500
 # Training pictures that are encoded without context, where each region is a picture of its own.
 ALONE := 1500
 SHARD := --shard 1/6
@@ -36,8 +36,7 @@ ifdef TINY
 DATA := $(OUT)/data
 RECIPES := photos photos-teran
 EYES := grid
-SCENE_EYES := grid
-SCENES := 40 20
+SCENES := 20
 SHARD :=
 CLUSTERS := 9
 COUNTS := 300 600
@@ -143,14 +142,10 @@ $(OUT)/alignment.csv: $(F)/$(ALIGNED).h5 $(F)/train-$(ALIGNED).h5
 	$(call rows,paper.alignment_rerank $< --fit $(F)/train-$(ALIGNED).h5 $(FEW_RM))
 
 # Rows about painted scenes, whose contents are known: the steps of make demo.
-$(S)/train/captions.csv:
-	$(PAINT) $(@D) --count $(word 1,$(SCENES)) --seed 1
 $(S)/photos/captions.csv:
-	$(PAINT) $(@D) --count $(word 2,$(SCENES)) --seed 2
-$(S)/model/history.json: $(S)/train/captions.csv
-	$(BOC) train $< -o $(@D) --recipe scenes --regions '$(SCENE_EYES)' $(SMALL)
-$(S)/photos.h5: $(S)/photos/captions.csv $(S)/model/history.json
-	$(BOC) extract $< -o $@ --encoder teran:$(S)/model
+	$(PAINT) $(@D) --count $(SCENES) --seed 2
+$(S)/photos.h5: $(S)/photos/captions.csv demo/model/config.json
+	$(BOC) extract $< -o $@ --encoder teran:demo/model
 $(OUT)/scene-truth.csv: $(S)/photos.h5
 	$(call rows,paper.scene_truth $(S)/photos $< --rerank mrsw --rerank dot $(FEW_QUERIES))
 $(OUT)/cutoff.csv: $(S)/photos.h5

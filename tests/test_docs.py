@@ -101,7 +101,7 @@ def test_every_page_is_one_link_from_the_first() -> None:
 NUMBER = r"(?<![\w.-])\d[\d.,]*"
 UNIT = r"(?:(?:ms|milliseconds?|[kMG]B|KB|s|seconds?|minutes?|hours?|points?|times)\b|%)"
 SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings, limits, rules
-    "README.md": ["6 GB with PyTorch", "(0.6 GB, once)"],
+    "README.md": ["(0.6 GB, once)"],
     "explanation/embedded-engine.md": ["about 48 MB"],
     "explanation/exactness.md": ["512 times its weight"],
     "explanation/servers.md": ["at most 8 MB"],

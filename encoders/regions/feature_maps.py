@@ -126,7 +126,8 @@ class MapRegions:
         if made is None or made.dtype != np.float32 or made.ndim != 4 or not made.size:
             takes, gives = ([f"{each.type} {each.shape}" for each in ends] for ends in (inputs, outputs))
             raise EncoderError(f"{spec}: reads {', '.join(takes)} and gives {', '.join(gives)}; {FORM}")
-        return side, made.shape[1:]
+        _, dim, rows, columns = made.shape
+        return int(shape[-1]), (dim, rows, columns)
 
 
 def crop_boxes(side: int) -> NDArray[np.float32]:
@@ -142,4 +143,5 @@ def _averages(size: int, count: int) -> NDArray[np.float32]:
     to (i + 1) * size / count, rounded outwards."""
     i, place = np.arange(count)[:, None], np.arange(size)
     inside = (place >= i * size // count) & (place < -(-(i + 1) * size // count))
-    return (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
+    weights: NDArray[np.float32] = (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
+    return weights
