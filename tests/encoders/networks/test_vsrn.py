@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from boc.errors import EncoderError
 from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabulary
 from encoders.networks.sinkhorn import sinkhorn
+from encoders.networks.tokens import SPECIALS
 from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
-from encoders.networks.tokens import SPECIALS
 from encoders.runtime.model_folder import RETIRED, make
 from tests.helpers import Bomb
 
