@@ -65,19 +65,6 @@ def test_accessibility(visit: Callable[..., Any], server: str, dark: bool, phone
     assert found + serious(page) == []
 
 
-def test_the_theme_is_remembered(visit: Callable[..., Any], server: str) -> None:
-    page = visit(server)
-    paper = "() => getComputedStyle(document.documentElement).backgroundColor"
-    light = page.evaluate(paper)
-    page.get_by_role("button", name="Dark colours").click()
-    dark = page.evaluate(paper)
-    assert dark != light
-    page.reload()
-    assert page.evaluate(paper) == dark
-    page.get_by_role("button", name="Light colours").click()
-    assert page.evaluate(paper) == light
-
-
 @pytest.mark.parametrize("query", ["", f"?q={quote(SENTENCE)}", f"?q={quote(SENTENCE)}&find=text"])
 def test_nothing_moves_while_it_loads(visit: Callable[..., Any], server: str, query: str) -> None:
     page = visit("about:blank")
