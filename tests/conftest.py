@@ -1,7 +1,5 @@
 """Shared by all tests: where real data lies, and a tiny library of pictures made once."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """What several test files share: slow obvious references, and strategies for their input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

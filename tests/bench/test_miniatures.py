@@ -9,8 +9,6 @@ u_c. The word of o_j is NOUNS[j], those of u_0 and u_1 are stop-words. The train
 codebook of as many clusters as it holds concepts is the concepts themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The race on miniatures whose answers and bytes are known beforehand, and on tiny random data."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable

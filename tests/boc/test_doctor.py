@@ -1,7 +1,5 @@
 """``boc doctor``: what is missing or wrong is found, and each finding that is not fine has a next step."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Freshness is content: whatever has changed about pictures or vectors is seen, and nobody's own files are touched."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

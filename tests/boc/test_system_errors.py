@@ -1,7 +1,5 @@
 """Errors of the operating system are told as what they are: never as damage, and never as a traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

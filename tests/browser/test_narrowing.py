@@ -1,7 +1,5 @@
 """The line, facets, the selection, and questions of several items, on the page."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from pathlib import Path

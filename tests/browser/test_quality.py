@@ -1,7 +1,5 @@
 """Figures of the page: accessibility, layout shift, bytes, width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The dialog that takes a score apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

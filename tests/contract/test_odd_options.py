@@ -1,7 +1,5 @@
 """Odd options and values of a search: every back end answers them alike, or refuses them with the same words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

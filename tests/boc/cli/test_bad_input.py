@@ -1,7 +1,5 @@
 """What a newcomer can get wrong: one line on stderr that names what to do, status 1 or 2, nothing damaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

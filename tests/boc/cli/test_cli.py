@@ -1,7 +1,5 @@
 """The commands as they are meant to be used: what stands on stdout, what on the disk, what is done twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

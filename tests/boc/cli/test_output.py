@@ -1,7 +1,5 @@
 """What is printed names the real cause, and gives a terminal nothing to obey."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings: which source is stronger, what a file may say, and what a wrong one is answered with."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The library as a program uses it: pictures to regions, a model, vectors, an index, and hits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Codebooks: what is sampled, which words are taken, and the file."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Labels of codebooks against slow loops over all concepts."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

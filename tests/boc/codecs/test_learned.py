@@ -1,7 +1,5 @@
 """Learned terms: the step against its definition, its training, and an index of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Explanations: their sums are the engine's scores, their parts those of slow loops, and the page shows them all."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from fractions import Fraction

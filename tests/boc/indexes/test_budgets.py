@@ -1,7 +1,5 @@
 """Budgets chosen for a recall: what they promise holds for other queries; those given by hand are obeyed."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

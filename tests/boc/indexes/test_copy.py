@@ -1,7 +1,5 @@
 """Copies to indexes and to files: the same index, or none; kills, changes meanwhile, what is there already, damage."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

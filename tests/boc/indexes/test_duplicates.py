@@ -1,7 +1,5 @@
 """Duplicates are those that a loop over all pairs finds; no chain joins what is far apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Codes learned from feature files, and bytes of planned indexes: a larger one takes what a smaller one predicts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Indexes of rounded vectors: what they hold, through all that is done with an index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The confidence of hits, from the scores of a sample of the index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Questions of several parts: how they are written, and what they find."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

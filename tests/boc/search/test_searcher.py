@@ -1,7 +1,5 @@
 """Queries of a few terms only, the heaviest; what a search took."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

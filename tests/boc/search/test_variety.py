@@ -1,7 +1,5 @@
 """Varied hits: maximal marginal relevance by a slow loop, near-duplicates under one hit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

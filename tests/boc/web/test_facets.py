@@ -1,7 +1,5 @@
 """Facets, archives and confidences of the JSON interface."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -3,8 +3,6 @@
 BOC_FLIPS sets how many damages are tried (default 150; 1000 for all).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """The embedded index: what an older format, damage, second writers and half-finished loads do to its folder."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import json

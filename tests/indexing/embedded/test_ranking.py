@@ -1,7 +1,5 @@
 """The native call gives the hits of the steps in numpy, and both give those of slow loops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Strings side by side: what is taken, found, and refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,8 +1,6 @@
 """What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates. Afterwards an index
 is whole, or opening it says in one line what is lost and what to do."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Iterator

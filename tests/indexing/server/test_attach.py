@@ -1,7 +1,5 @@
 """A code in the documents of another program: its own fields stay, whoever writes and whatever is killed meanwhile."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -4,8 +4,6 @@ Whoever searches meanwhile gets what the old index or the new one gives, whole. 
 loader is killed (default 3).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real servers re-rank by the vectors that they store, in every format, with and without a search of their own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
