@@ -12,25 +12,21 @@ from boc.codecs import SurrogateCodec, global_code
 from boc.indexes.build import build_index
 from boc.indexes.facts import planned_sizes
 from boc.indexes.learn import fit_code, held_out
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFiles, Header
+from boc.inputs.features import FeatureFiles
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
+from tests.oracles import random_units, write_features
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 24)
 
 
 def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
     """A feature file of that many items of each modality."""
-    head = Header("embeddings", IDENTITY.spec, IDENTITY.digest, IDENTITY.dim, "float32", source * 32)
-    with FeatureWriter(path, head) as writer:
-        for modality, count in counts.items():
-            vectors = np.random.default_rng(count).standard_normal((count, IDENTITY.dim)).astype(np.float32)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
-            writer.append(count, [Batch(items, Embeddings(modality, vectors))])
-        writer.finish()
-    return path
+    batches = []
+    for modality, count in counts.items():
+        items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
+        batches.append(Batch(items, Embeddings(modality, random_units(count, count, IDENTITY.dim))))
+    return write_features(path, *batches, spec=IDENTITY.spec, digest=IDENTITY.digest, source=source * 32)
 
 
 @pytest.fixture(scope="module")
