@@ -5,8 +5,6 @@ the connected components of all near pairs, which would join a sunset to a portr
 member is near the item that the group keeps.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Codes learned from a sample of a collection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

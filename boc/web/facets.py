@@ -1,7 +1,5 @@
 """Facets: how many hits have which value of a metadata field, and the filters that narrow a search to it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Schemas of all answers, for OpenAPI."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel

@@ -1,8 +1,6 @@
 """Reads checkpoints published by the authors of TERN, TERAN and VSRN. Nothing in them is executed, and every tensor
 must be used."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

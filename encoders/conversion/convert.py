@@ -1,7 +1,5 @@
 """Conversion of a published checkpoint to a model folder, for ``boc convert``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
