@@ -1,5 +1,7 @@
 """The settings of a training run."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
