@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.helpers import SHARED, boc, draw_pictures
+from tests.helpers import SHARED, draw_pictures, run
 from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
@@ -120,5 +120,4 @@ def make_library(home: Path) -> None:
         ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
         ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
     ):
-        result = boc(*command)
-        assert result.exit_code == 0, result.output
+        run(*command)

@@ -28,7 +28,7 @@ from boc.errors import BackendError
 from boc.plugins import Index
 from boc.types import MODALITIES, Batch, Embeddings, Hit, Item, SearchRequest
 from tests.fault_proxy import Faults, Proxy
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.oracles import random_units, same_matrix, write_features
 from tests.servers import SecureServer, Server
 from tests.servers.fixtures import kinds
@@ -100,11 +100,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
         raise AssertionError(f"hangs; it said {process.communicate()[1]!r}") from None
     assert "Traceback" not in said, said
     return process.returncode, out + said
-
-
-def run(*arguments: object) -> None:
-    result = boc(*arguments)
-    assert result.exit_code == 0, result.output
 
 
 def fails(*arguments: object) -> str:
