@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from boc.search.searcher import Searcher
 from tests.helpers import SHARED, draw_pictures, run
 from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
@@ -107,6 +108,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     All workers read the same one: tests write elsewhere.
     """
     return once(tmp_path_factory, "library", make_library)
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    """A searcher of the index ``photos`` of the library."""
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
 
 
 def make_library(home: Path) -> None:

@@ -21,11 +21,6 @@ from tests.helpers import boc, draw_pictures, run
 
 
 @pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-@pytest.fixture(scope="module")
 def stored(library: Path) -> dict[Modality, tuple[list[str], NDArray[np.float32]]]:
     """Ids and vectors of the feature file behind the index."""
     with FeatureFile(library / "photos.h5") as file:

@@ -29,11 +29,6 @@ SENTENCE = "a red box at the left"
 
 
 @pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}")
-
-
-@pytest.fixture(scope="module")
 def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index of the library by counts of ten codewords."""
     with FeatureFile(library / "photos.h5") as file:

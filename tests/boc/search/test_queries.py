@@ -23,11 +23,6 @@ WEIGHTS = st.floats(0.01, 100)
 
 
 @pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-@pytest.fixture(scope="module")
 def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"

@@ -31,11 +31,6 @@ def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(terms: sparse.csr_
         assert cut == [f if j in expected else 0 for j, f in enumerate(row)]
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
 def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
     queries = searcher.encoder.encode_texts(["a red box", "something green"])
     codes = searcher.codec.encode_queries(queries)

@@ -85,11 +85,6 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(n: int, 
     assert sorted(row) == sorted([*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)])
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
 def test_a_balance_of_one_is_the_ranking_and_collapsing_fills_up(searcher: Searcher) -> None:
     plain = searcher.search(TEXT, k=6)
     assert searcher.search(TEXT, k=6, mmr=1) == plain
