@@ -1,7 +1,5 @@
 """The files of ``deploy/`` name commands, options, variables and files that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -5,8 +5,6 @@ say the rest: ``<!-- run -->`` before a block of shell lines runs those too; ``<
 says that it comes from other pictures, so that only the number of its lines can be held against what is printed here.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util

@@ -5,8 +5,6 @@ The options of SHARED can stand at the top of the file, and have a variable for 
 has priority over the environment, and the environment over the file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

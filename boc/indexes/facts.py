@@ -54,3 +54,16 @@ def index_facts(index: Index) -> dict[str, Any]:
 
 def _step_text(name: str, params: dict[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value}' for key, value in params.items() if value is not None)})"
+
+
+def planned_sizes(index: Index, items: int) -> dict[str, int]:
+    """Return the bytes by part that ``items`` like those of ``index`` take with its code.
+
+    ``code`` are the arrays of the code, which do not grow; all else grows with the number of items.
+    """
+    code = sum(array.nbytes for array in index.arrays().values())
+    measured = dict(index.sizes())
+    code = min(code, measured.get("other", 0))
+    measured["other"] = measured.get("other", 0) - code
+    count = max(1, sum(index.manifest.items.values()))
+    return {part: round(size * items / count) for part, size in measured.items()} | {"code": code}

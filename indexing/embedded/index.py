@@ -134,13 +134,9 @@ class EmbeddedIndex:
 
     def _matching(self, text: str) -> list[Rows]:
         """Return the rows of each part that share a word with ``text``, and their scores."""
-        matches: list[Rows] = []
-        scores = iter(self._words.scores(text))
-        for part in self._parts:
-            total = np.zeros(0) if part.segment.words is None else next(scores)
-            rows = np.flatnonzero(total)
-            matches.append((rows, total[rows]))
-        return matches
+        matches = iter(self._words.match(text))
+        nothing = np.zeros(0, np.int64), np.zeros(0)
+        return [nothing if part.segment.words is None else next(matches) for part in self._parts]
 
     @cached_property
     def _words(self) -> bm25.Ranking:

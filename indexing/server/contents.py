@@ -85,15 +85,8 @@ class Contents:
         return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
-        distinct = list(dict.fromkeys(ids))
-        items: dict[str, Item] = {}
-        for start in range(0, len(distinct), PAGE):
-            part = distinct[start : start + PAGE]
-            for key, source in zip(part, self._searches.sources(part), strict=True):
-                if source is None:
-                    raise KeyError(key)
-                items[key] = self._item(source)
-        return [items[key] for key in ids]
+        hits = self._searches.hits_of(ids, {"_source": self._layout.source_fields})
+        return [self._item(hit["_source"]) for hit in hits]
 
     def sample(self, count: int, modality: Modality) -> list[str]:
         draw = {"seed": 0, "field": "_seq_no"}

@@ -73,17 +73,6 @@ class Searches:
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
         return [_page(self._checked(each)) for each in answer["responses"]]
 
-    def sources(self, ids: Sequence[str]) -> list[Json | None]:
-        """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
-        keys = list(map(self._layout.key, ids))
-        known = [key for key in keys if key]  # servers reject an empty id
-        sources = {}
-        if known:  # by a search: a document is fetched past the filter of an alias, and needs its routing
-            there = [{"ids": {"values": known}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(known), "_source": self._layout.source_fields}
-            sources = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
-        return [sources.get(key) for key in keys]
-
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
         hits: dict[str, Json] = {}

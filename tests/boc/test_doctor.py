@@ -1,7 +1,5 @@
 """``boc doctor``: what is missing or wrong is found, and each finding that is not fine has a next step."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -19,7 +17,7 @@ from packaging.version import Version
 
 from boc import doctor
 from boc.doctor import Finding
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.ports import free_port
 
 
@@ -176,8 +174,7 @@ def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("BOC_SEARCH_RM", "5")
     monkeypatch.setenv("BOC_SERCH_K", "5")
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
-    result = boc("doctor")
-    assert result.exit_code == 0, result.output
+    result = run("doctor")
     variables = "variables BOC_PASSWORD, BOC_SEARCH_RM, BOC_SERCH_K"
     for line in ("file boc.toml", variables, "write BOC_SEARCH_K, or unset it", "file:places: no index yet"):
         assert line in result.stdout

@@ -1,7 +1,5 @@
 """What every codec step must do; a newcomer in ``boc.codecs.STEPS`` is tested unasked."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

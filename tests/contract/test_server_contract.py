@@ -1,7 +1,5 @@
 """What every back end must do, of those on real servers, each as it stores codes by itself."""
 
-from __future__ import annotations
-
 import uuid
 import warnings
 from collections.abc import Iterator

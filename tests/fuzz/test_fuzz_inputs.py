@@ -3,8 +3,6 @@
 ``make fuzz`` tries hundreds of times as many; ``FOUND`` are cases that were once answered in another way.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Elasticsearch as it is outside a test: TLS with an authority of its own, users, API keys."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 from collections.abc import Mapping

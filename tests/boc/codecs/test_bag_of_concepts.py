@@ -1,7 +1,5 @@
 """Bag of Concepts against literal transcriptions of its equations, and the encoder's kinds of concept sets."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What strangers may try: nothing of the disk gets out, nothing takes the server down, every refusal says why."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A code in the documents of another program: its own fields stay, whoever writes and whatever is killed meanwhile."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -22,13 +20,11 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.indexes.attach import attach, detach
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.inputs.metadata import parse_filter
-from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
+from tests.oracles import random_units, write_features
 from tests.servers.fixtures import address, kinds
 
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
@@ -108,18 +104,12 @@ def at(server: Any) -> str:
 
 @pytest.fixture(scope="module")
 def vectors() -> NDArray[np.float32]:
-    found = np.random.default_rng(0).standard_normal((N, DIM)).astype(np.float32)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    return found
+    return random_units(0, N, DIM)
 
 
 def features(path: Path, keys: list[str], vectors: NDArray[np.float32]) -> Path:
     items = [Item(key, "image", f"/pictures/{key}.jpg", key) for key in keys]
-    header = Header("embeddings", "mine:3", "ab" * 32, DIM, "float16", Source(items).digest)
-    with FeatureWriter(path, header) as writer:
-        writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
-        writer.finish()
-    return path
+    return write_features(path, Batch(items, Embeddings("image", vectors)), dtype="float16")
 
 
 def theirs(source: dict[str, Any]) -> str:

@@ -1,7 +1,5 @@
 """Searches over several hosts, of which one hangs: repeated on the others. Writes are sent once."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

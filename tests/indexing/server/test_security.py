@@ -1,7 +1,5 @@
 """A cluster as it is run for real: TLS by an authority of its own, an API key that opens one index's names only."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
