@@ -11,7 +11,7 @@ from pathlib import Path
 
 from boc import plugins
 from boc.codecs import parse_code
-from boc.errors import FeatureFileError
+from boc.errors import BackendError, FeatureFileError
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFiles, LazyBatch
@@ -28,6 +28,8 @@ def planned_sizes(index: Index, items: int) -> dict[str, int]:
     """
     code = sum(array.nbytes for array in index.arrays().values())
     measured = dict(index.sizes())
+    if not measured:
+        raise BackendError("the server does not tell this user the size of the index; ask for the right monitor on it")
     code = min(code, measured.get("other", 0))
     measured["other"] = measured.get("other", 0) - code
     count = max(1, sum(index.manifest.items.values()))
