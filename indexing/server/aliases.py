@@ -265,6 +265,14 @@ def remember(transport: Transport, generation: Generation) -> None:
     transport.request("PUT", f"/{generation.physical}/_mapping", body)
 
 
+def check_live(transport: Transport, generation: Generation) -> None:
+    """Raise BackendError if the name has become that of another generation."""
+    if generation.physical not in indices_of(transport, generation.name):
+        raise BackendError(
+            f"another command has replaced {generation.name} meanwhile, without what this one changed; repeat it"
+        )
+
+
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:
     """Point the name to ``generation`` only, in one request."""
     actions: list[Json] = [

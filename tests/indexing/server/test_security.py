@@ -117,7 +117,7 @@ def test_fingerprint(secure: SecureServer, library: Path, monkeypatch: pytest.Mo
 def test_rights_on_an_alias_alone(
     secure: SecureServer, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is shown, and nothing refused that the server allows: of a whole index, of a part, of attached codes."""
+    """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part, of attached codes."""
     monkeypatch.setenv("BOC_PASSWORD", secure.password)
     host, options = secure.url.removeprefix("https://"), f"?ca_certs={secure.authority}"
     admin = ("--at", f"elastic+https://elastic@{host}{options}&replicas=0")
