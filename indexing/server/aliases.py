@@ -95,7 +95,7 @@ class Generation:
     @property
     def alias(self) -> str:
         """The alias of a generation that is published: its name, unless that is an index of another program."""
-        return attached_alias(self.name) if self.state.attached else self.name
+        return attached_alias(self.physical.rpartition("-boc-")[0]) if self.state.attached else self.name
 
     @property
     def target(self) -> str:
