@@ -13,6 +13,7 @@ import pytest
 
 from boc.inputs.features import FeatureFile
 from boc.plugins import backend
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES
 from tests.helpers import boc
 from tests.servers import SecureServer
@@ -118,6 +119,12 @@ def test_rights_on_an_alias_alone(
     secure: SecureServer, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part, of attached codes."""
+    pytest.importorskip("fastapi", reason="the interface needs the extra web")
+    from fastapi.testclient import TestClient
+
+    from boc.web.app import create_app
+    from boc.web.settings import Settings
+
     monkeypatch.setenv("BOC_PASSWORD", secure.password)
     host, options = secure.url.removeprefix("https://"), f"?ca_certs={secure.authority}"
     admin = ("--at", f"elastic+https://elastic@{host}{options}&replicas=0")
@@ -161,6 +168,11 @@ def test_rights_on_an_alias_alone(
                 hits = json.loads(subprocess.run(["sh"], input=result.output, capture_output=True, text=True).stdout)
                 assert {hit["_id"] for hit in hits["hits"]["hits"]} <= shown
             assert not [id for id in {*ids} - shown if id in result.output]
+        searcher = Searcher.open(alias, user[1], encoder=model, device="cpu")
+        app = create_app(searcher, Settings(alias, user[1], cache=tmp_path, api_only=True))
+        client = TestClient(app, base_url="http://127.0.0.1:8000")
+        for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
+            assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
         if alias != "window":
             assert {item.id for item in backend(f"file:{tmp_path}").open(f"{alias}-copy").items()} == shown
         for other in ("whole", physical, "shop-1"):
