@@ -87,8 +87,8 @@ class EmbeddedIndex:
         if self._damage:
             return ManifestError(f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}")
         return ManifestError(
-            f"{self._home}: its files are as they were written, but do not fit each other, or boc fails on this request "
-            f"({error}); keep them, and report this; if a stranger made the index, do not use it"
+            f"{self._home}: its files are as they were written, but do not fit each other, or boc fails on this "
+            f"request ({error}); keep them, and report this; if a stranger made the index, do not use it"
         )
 
     @cached_property

@@ -86,6 +86,8 @@ export class Controls {
       },
       "Back to the index's settings",
     );
+    const leave = document.getElementById("leave");
+    if (leave) leave.hidden = false;
     root.replaceChildren(
       h(
         "div",
@@ -97,7 +99,7 @@ export class Controls {
         h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
       ),
       h("div", { class: "filters" }, h("h2", {}, "Filters"), this.form()),
-      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset),
+      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave),
     );
   }
 

@@ -229,7 +229,7 @@ def test_only_changed_files_are_called_damaged(tmp_path: Path, monkeypatch: pyte
         raise ValueError("offsets must rise within terms and weights")
 
     monkeypatch.setattr("indexing.embedded.index.locate", fail)
-    with pytest.raises(ManifestError, match="files are as they were written.*or boc fails on this") as sound:
+    with pytest.raises(ManifestError, match=r"files are as they were written.*or boc fails on this") as sound:
         index.vectors(list(model.rows)[:1])
     assert "--replace" not in str(sound.value)
     next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(b"")
