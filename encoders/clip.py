@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
 from tokenizers import Encoding, normalizers
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
@@ -42,6 +40,7 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
 from .conversion import open_clip
 from .networks.dual_tower import Tower
+from .networks.foreign import reading_model
 from .runtime import device
 from .runtime.batching import in_batches, to_device
 
@@ -51,10 +50,6 @@ EXAMPLE = "clip"
 LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
 THINNEST = 100  # largest ratio of the long to the short side: resizing the short side enlarges the long one too
 JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a character that an earlier piece shows
-
-# Errors of the library for files that are damaged, foreign, or of a newer version.
-UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError,
-            UnpicklingError, EOFError)  # fmt: skip
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -254,19 +249,14 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     """
     device.pick(runtime.device)
     name, folder = _find(argument)
-    with _quiet():
-        try:
-            weights, digest = _contents(name, folder)
-            read = _open_clip if weights[0].startswith("open_clip") else _transformers
-            model, tokenizer, processor = read(name, folder, weights)
-            if not tokenizer.is_fast:
-                raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
-            return ClipEncoder(model.float(), tokenizer, processor, name, digest, runtime)
-        except UNUSABLE as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise EncoderError(
-                f"{name}: no dual encoder that can be used ({reason}); get it again, or take one of {WORKS}"
-            ) from error
+    unusable = f"get it again, or take one of {WORKS}"
+    with _quiet(), reading_model(lambda reason: f"{name}: no dual encoder that can be used ({reason}); {unusable}"):
+        weights, digest = _contents(name, folder)
+        read = _open_clip if weights[0].startswith("open_clip") else _transformers
+        model, tokenizer, processor = read(name, folder, weights)
+        if not tokenizer.is_fast:
+            raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
+        return ClipEncoder(model.float(), tokenizer, processor, name, digest, runtime)
 
 
 def _transformers(name: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:

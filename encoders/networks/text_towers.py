@@ -4,24 +4,23 @@ plain embeddings over whole words. The library takes seconds to import, so only 
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from boc.errors import EncoderError
+from boc.foreign import parse_json
 from boc.labels import stop_words
 
+from .foreign import reading_model
 from .layers import padding_mask
 from .word_tokenizer import LIMIT, Vocabulary
 
@@ -36,9 +35,6 @@ BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 SMALL = 128  # width of the towers that are learned from few captions
 BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
-DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
-"""Errors that the libraries raise for files of a BERT that are missing or damaged."""
-
 TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
 
 
@@ -88,7 +84,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
     ``build``)."""
     dumped = path.read_text(encoding="utf-8")
-    tokens = json.loads(dumped)
+    tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
         return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
@@ -202,14 +198,9 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
-    try:
+    files = "fetch the whole model again: config.json, tokenizer.json or vocab.txt, and the weights"
+    with reading_model(lambda reason: f"{folder}: no BERT that can be read ({reason}); {files}"):
         return _bert_tower(folder, layers)
-    except DAMAGE as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise EncoderError(
-            f"{folder}: no BERT that can be read ({first}); fetch the whole model again: config.json, "
-            "tokenizer.json or vocab.txt, and the weights"
-        ) from error
 
 
 def _bert_tower(folder: Path, layers: int) -> TextTower:

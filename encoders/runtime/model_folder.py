@@ -8,7 +8,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from boc.types import Identity
 from .. import regions
 from ..networks import text_towers
 from ..networks.base import Network
+from ..networks.foreign import reading_model
 from ..networks.teran import Teran
 from ..networks.tern import Tern
 from ..networks.vsrn import Vsrn
@@ -101,14 +101,11 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
     config = _read_config(folder)
     if config["kind"] != kind:
         raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
-    network = make(kind, config["network"], config["text"])
-    try:
+    with reading_model(lambda reason: f"{folder}: damaged model ({reason}); train or convert it again"):
+        network = make(kind, config["network"], config["text"])
         (folder / "model.safetensors").open("rb").close()  # its library takes any error for a missing file
         network.load_state_dict(load_file(folder / "model.safetensors"))
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        check_system(folder, error, EncoderError)
-        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
     source = regions.load(config["regions"]["spec"])
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
@@ -136,7 +133,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if isinstance(version, int) and version != FORMAT:
         step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
         raise EncoderError(f"{path}: model format {version}, this boc reads format {FORMAT}; {step}")
-    if config.get("kind") not in NETWORKS or version != FORMAT or not set(config) >= PARTS:
+    if str(config.get("kind")) not in NETWORKS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / "model.safetensors").is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it continues where it stopped")

@@ -110,7 +110,6 @@ def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
 @example("elastic+http://h:99999999")
 @example("elastic+http://h?shards=\u0664")
 def test_addresses(address: str) -> None:
-    pytest.importorskip("elasticsearch")
     from indexing.server.address import parse
 
     for text in (address, f"http://{address}", f"http://h?{address}"):
