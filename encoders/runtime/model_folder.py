@@ -106,7 +106,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
         (folder / "model.safetensors").open("rb").close()  # its library takes any error for a missing file
         network.load_state_dict(load_file(folder / "model.safetensors"))
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
-    source = regions.load(config["regions"]["spec"])
+        source = regions.load(config["regions"]["spec"])
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
     return network, tokens, source, Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), network.dim)
