@@ -23,13 +23,7 @@ class ElasticTransport(HttpTransport):
 
     engine = "elasticsearch"
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"
+    pits = "_pit", "id"
 
     def _is_product(self, headers: Mapping[str, str]) -> bool:
         return "x-elastic-product" in headers
-
-    def open_pit(self, index: str, keep_alive: str) -> str:
-        pit: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
-        return pit
-
-    def close_pit(self, pit: str) -> None:
-        self.request("DELETE", "/_pit", {"id": pit})

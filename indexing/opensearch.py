@@ -25,6 +25,7 @@ class OpenSearchTransport(HttpTransport):
 
     engine = "opensearch"
     advice = "no OpenSearch; for Elasticsearch write elastic+URL"
+    pits = "_search/point_in_time", "pit_id"
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
@@ -56,10 +57,3 @@ class OpenSearchTransport(HttpTransport):
 
     def _is_product(self, headers: Mapping[str, str]) -> bool:
         return "x-elastic-product" not in headers
-
-    def open_pit(self, index: str, keep_alive: str) -> str:
-        pit: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
-        return pit
-
-    def close_pit(self, pit: str) -> None:
-        self.request("DELETE", "/_search/point_in_time", {"pit_id": [pit]})

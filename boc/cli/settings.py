@@ -25,7 +25,7 @@ INDEX_ENCODER = ("search", "explain", "serve")
 ONCE = {"all", "apply", "detach", "replace", "yes"}
 """Options that are never settings, so that a forgotten line cannot replace an index."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
-OTHERS = ("BOC_CONFIG", "BOC_MODELS", *SECRETS.values())
+OTHERS = ("BOC_CONFIG", "BOC_HEADERS", "BOC_MODELS", *SECRETS.values())
 PASSWORD = re.compile(r"://[^@]*:.*@", re.DOTALL)  # an address with a password, whatever its characters
 
 

@@ -6,7 +6,6 @@ that servers of another generation refuse.
 
 from __future__ import annotations
 
-import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +32,7 @@ from .requests import dumps
 from .transport import Json, refusal, send_until_answered, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
+HERE = {"localhost", "127.0.0.1", "::1"}
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that proxies, gateways and access control return too; they do not identify the product behind them."""
 
@@ -53,6 +53,8 @@ class HttpTransport(ABC):
     engine: str
     advice: str
     """What answers, if it is another product, and what to write then."""
+    pits: tuple[str, str]
+    """The path of points in time, and the name of their ids."""
 
     def __init__(self, address: Address) -> None:
         self.address, self.label = address, address.label
@@ -143,23 +145,17 @@ class HttpTransport(ABC):
     def _is_product(self, headers: Mapping[str, str]) -> bool:
         """Return whether an answer with these headers may be of the product."""
 
-    @abstractmethod
-    def open_pit(self, index: str, keep_alive: str) -> str: ...
+    def open_pit(self, index: str, keep_alive: str) -> str:
+        pit: str = self.request("POST", f"/{index}/{self.pits[0]}", keep_alive=keep_alive)[self.pits[1]]
+        return pit
 
-    @abstractmethod
-    def close_pit(self, pit: str) -> None: ...
+    def close_pit(self, pit: str) -> None:
+        self.request("DELETE", f"/{self.pits[0]}", {self.pits[1]: pit})
 
 
 def _proxy(address: Address, scheme: str, host: str) -> str | None:
     """Return the proxy on the way to a host: that of the address, or of the environment, if it is another machine."""
-    if address.proxy is not None or _is_loopback(host) or proxy_bypass(host):
+    if address.proxy is not None or host in HERE or proxy_bypass(host):
         return address.proxy
     proxies = getproxies()
     return proxies.get(scheme) or proxies.get("all")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
