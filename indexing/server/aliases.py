@@ -250,7 +250,7 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 
 def names(transport: Transport) -> list[str]:
     """Return the names of all published indexes, sorted."""
-    answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="open")
+    answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="open,closed")
     result = set()
     for physical, entry in answer.items():
         match = PHYSICAL.fullmatch(physical)

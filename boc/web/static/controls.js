@@ -2,7 +2,7 @@
 
 import { count, h, icon, many } from "./dom.js";
 
-const KEYS = "Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
+const KEYS = "In the box, -snow or -\"two cats\" leaves out what shows that. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
 const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
 const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
 const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
