@@ -178,10 +178,3 @@ def test_certificates_of_clients(stack: ExitStack, kind: str, authority: trustme
     assert "version" in ask(kind, f"{at}&client_cert={tmp_path / 'my.pem'}&client_key={tmp_path / 'my.key'}")
     with pytest.raises(BackendError, match="client_key in the address needs client_cert"):
         ask(kind, f"https://one?client_key={tmp_path / 'my.key'}")
-
-
-@pytest.mark.parametrize("kind", ["elastic", "opensearch"])
-def test_another_product_is_named(stack: ExitStack, kind: str) -> None:
-    server = cluster(stack, {"elastic": "opensearch", "opensearch": "elastic"}[kind])
-    with pytest.raises(BackendError, match=r"is no (Elasticsearch|OpenSearch); for (OpenSearch|Elasticsearch) write"):
-        ask(kind, f"http://127.0.0.1:{server.server_port}")
