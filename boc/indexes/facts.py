@@ -63,6 +63,8 @@ def planned_sizes(index: Index, items: int) -> dict[str, int]:
     """
     code = sum(array.nbytes for array in index.arrays().values())
     measured = dict(index.sizes())
+    if not measured:
+        raise BackendError("the server does not tell this user the size of the index; ask for the right monitor on it")
     code = min(code, measured.get("other", 0))
     measured["other"] = measured.get("other", 0) - code
     count = max(1, sum(index.manifest.items.values()))

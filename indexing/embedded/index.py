@@ -49,8 +49,8 @@ PARTS = {  # part of the size, by the first word of a file name
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of methods of an index: arrays that do not fit each other are reported as damage. Forged files can have
-    right digests; arguments were checked before."""
+    """Decorator of methods of an index: where arrays do not fit each other, the files are looked at before any is
+    called damaged. Forged files can have right digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -84,7 +84,16 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def _misfit(self, error: Exception) -> ManifestError:
-        return ManifestError(f"{self._home}: damaged, its files do not fit each other ({error}); {DAMAGED}")
+        if self._damage:
+            return ManifestError(f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}")
+        return ManifestError(
+            f"{self._home}: its files are as they were written, but do not fit each other, or boc fails on this "
+            f"request ({error}); keep them, and report this; if a stranger made the index, do not use it"
+        )
+
+    @cached_property
+    def _damage(self) -> list[str]:
+        return self.damaged_files()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codec arrays; opening has compared their digests with those of the commit."""

@@ -120,11 +120,18 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
-        left = k
+        left, path = k, f"/{SEARCH}"
         while left is None or left > 0:
             size = SCAN if left is None else min(SCAN, left)
-            here = {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}, "size": size, "track_total_hits": False}
-            answer = transport.request("POST", f"/{SEARCH}", {**body, **here, **after})
+            here: Json = {"size": size, "track_total_hits": False}
+            here |= {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}} if path == f"/{SEARCH}" else {}
+            try:
+                answer = transport.request("POST", path, {**body, **here, **after})
+            except RefusedError as error:
+                if error.status != 403 or after or "pit" not in here:
+                    raise
+                path = f"/{index}/{SEARCH}"  # rights on an alias alone do not open its points in time
+                continue
             hits = answer["hits"]["hits"]
             yield from hits
             if len(hits) < size:

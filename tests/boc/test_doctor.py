@@ -149,7 +149,7 @@ def test_server_without_rights(version: str) -> None:
             return 403, {"error": {"type": "security_exception", "reason": "no"}}
         return 200, {}
 
-    pytest.importorskip("elasticsearch")
+    pytest.importorskip("elastic_transport")
     with serving(searchable) as port:
         findings = list(doctor.backend(f"elastic+http://127.0.0.1:{port}"))
     assert {finding.state for finding in findings} == {"note"}
@@ -159,7 +159,7 @@ def test_server_without_rights(version: str) -> None:
 
 
 def test_unusable_servers() -> None:
-    pytest.importorskip("elasticsearch")
+    pytest.importorskip("elastic_transport")
     [finding] = doctor.backend(f"elastic+http://127.0.0.1:{free_port()}")
     assert (finding.state, bool(finding.todo)) == ("problem", True)
     denied = 401, {"error": {"type": "security_exception", "reason": "missing authentication"}}

@@ -2,7 +2,7 @@
 
 import ssl
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,8 @@ class SecureServer(Server):
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def api_key(self, *patterns: str) -> str:
-        """An API key, as clients take it, with all rights on indices of these name patterns and on nothing else."""
-        rights = {"indices": [{"names": list(patterns), "privileges": ["all"]}]}
-        body = {"name": ",".join(patterns), "role_descriptors": {"boc": rights}}
+    def api_key(self, *patterns: str, rights: Sequence[str] = ("all",)) -> str:
+        """An API key, as clients take it, with these rights on indices of these name patterns and on nothing else."""
+        role = {"indices": [{"names": list(patterns), "privileges": list(rights)}]}
+        body = {"name": ",".join(patterns), "role_descriptors": {"boc": role}}
         return str(self.request("POST", "_security/api_key", body)["encoded"])

@@ -94,6 +94,8 @@ def _place(backend: Backend, *, as_json: bool) -> None:
 
 
 def _bytes(sizes: dict[str, int], items: int) -> str:
+    if not sizes:
+        return "not told to this user, who lacks the right monitor"
     parts = ", ".join(f"{part} {size / items:.0f}" for part, size in sizes.items() if size)
     return f"{sum(sizes.values()) / items:.0f} per item ({parts})"
 

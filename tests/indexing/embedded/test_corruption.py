@@ -216,3 +216,19 @@ def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.M
         assert str(path) in report.output
         path.write_bytes(whole)
     assert boc("verify", "photos", "--at", f"file:{tmp_path}").exit_code == 0
+
+
+def test_only_changed_files_are_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(tmp_path)
+    index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))
+
+    def fail(*_: object) -> None:
+        raise ValueError("offsets must rise within terms and weights")
+
+    monkeypatch.setattr("indexing.embedded.index.locate", fail)
+    with pytest.raises(ManifestError, match=r"files are as they were written.*or boc fails on this") as sound:
+        index.vectors(list(model.rows)[:1])
+    assert "--replace" not in str(sound.value)
+    next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"damaged \(.*vectors.*: changed since\); .*--replace"):
+        other.vectors(list(model.rows)[:1])
