@@ -51,8 +51,8 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option(
     "--queries",
     type=options.PATH,
-    help="Search by each line of this file (- for stdin; in a .tsv, an id before each), or by each vector of this "
-    "feature file.",
+    help="Search by each line of this file (- for stdin; in a .tsv, an id before each; JSON Lines), or by each "
+    "vector of this feature file.",
 )
 @click.option("--run", type=options.PATH, help="With --queries: write the hits to this file, a run of TREC.")
 @click.option(
@@ -211,6 +211,7 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file, read_queries
+    from boc.inputs.vector_files import id_of, read_jsonl, text_of
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
@@ -220,6 +221,10 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
             if odd := next((line for line in lines if "\t" not in line), ""):
                 raise BocError(f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence")
             ids, lines = map(list, zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True))
+        elif path.suffix.lower() == ".jsonl":
+            records = list(read_jsonl(path))
+            ids = [id_of(record, number) for number, record in enumerate(records, 1)]
+            lines = [json.dumps(each["vector"]) if "vector" in each else text_of(each) for each in records]
         twice = [id for id, count in Counter(ids).items() if count > 1]
         if twice:
             raise BocError(f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own")

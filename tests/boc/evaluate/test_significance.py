@@ -1,4 +1,4 @@
-"""The test of two systems against its definition: all changes of places, and p that are uniform without a difference."""
+"""The test of two systems against its definition: all changes of places, and uniform p without a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and qrels: what trec_eval and a loop over their lines compute is what boc measures; ties, odd ids, other files."""
+"""Runs and qrels: trec_eval and a loop over their lines compute what boc measures; ties, odd ids, other files."""
 
 from __future__ import annotations
 
