@@ -7,7 +7,7 @@ ids are written as in URLs, because blanks separate the columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 MEASURES = ("Success@1", "Success@5", "Success@10", "R@10", "RR", "AP", "nDCG@10")
 """What is measured of a run, by its name in ir_measures. Success@K is the R@K of papers on image-text retrieval: the
 share of queries with a right item among K hits."""
-LINE = {
-    "run": re.compile(r"\S+\s+\S+\s+\S+\s+[0-9]+\s+[-+.0-9einf]+\s+\S+\s*"),
-    "qrels": re.compile(r"\S+\s+\S+\s+\S+\s+-?[0-9]+\s*"),
-}
+FORMS = {"run": "query Q0 item rank score tag", "qrels": "query 0 item relevance"}
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]]) -> None:
@@ -112,22 +109,15 @@ def _tool() -> ModuleType:
 
 
 def _read(path: Path, kind: str, read: Any) -> list[Any]:
-    for number, line in _lines(path):
-        if not LINE[kind].fullmatch(line):
-            form = "query Q0 item rank score tag" if kind == "run" else "query 0 item relevance"
-            raise BocError(f"{path}, line {number}: {line.strip()[:60]!r} is no line of {kind}; write {form}")
-    return list(read(str(path)))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        with path.open(encoding="utf-8") as file:
-            yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
-    except (OSError, UnicodeError) as error:
-        raise BocError(f"{path}: cannot be read ({error}); give a text file") from error
+        if path.stat().st_size and _is_like(path, kind):
+            return list(read(str(path)))
+        raise ValueError("its first line has other columns")
+    except (OSError, ValueError) as error:
+        raise BocError(f"{path}: cannot be read as {kind} ({error}); write lines of {FORMS[kind]}") from error
 
 
 def _is_like(path: Path, kind: str) -> bool:
-    """Return whether a file begins with a line of this kind."""
+    """Return whether a file begins with a line of this kind, by its columns."""
     with path.open("rb") as file:
-        return LINE[kind].fullmatch(file.readline(HEAD).decode(errors="replace")) is not None
+        return len(file.readline(HEAD).split()) == len(FORMS[kind].split())

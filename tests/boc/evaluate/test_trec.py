@@ -133,8 +133,9 @@ def test_two_runs_are_compared_with_captions_of_a_picture_together(tmp_path: Pat
 @pytest.mark.parametrize(
     ("run", "qrels", "message"),
     [
-        ("q Q0 a 1 0.5\n", "q 0 a 1\n", "is no line of run"),
-        ("q Q0 a 1 0.5 t\n", "q 0 a\n", "is no line of qrels"),
+        ("q Q0 a 1 0.5 t\nq\n", "q 0 a 1\n", "cannot be read as run"),
+        ("q Q0 a 1 0.5\n", "q 0 a 1\n", "cannot be read as run"),
+        ("q Q0 a 1 0.5 t\n", "q 0 a\n", "cannot be read as qrels"),
         ("q Q0 a 1 0.5 t\n", "q 0 a 0\n", "judges no item as relevant"),
         ("other Q0 a 1 0.5 t\n", "q 0 a 1\n", "has no query of"),
     ],
