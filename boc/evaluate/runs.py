@@ -114,14 +114,7 @@ class Gallery:
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
     def write_runs(
-        self,
-        folder: Path,
-        name: str | None = None,
-        at: str = "",
-        *,
-        rm: float | None = None,
-        score: Metric | None = None,
-        device: str = "cpu",
+        self, folder: Path, name: str | None, at: str, *, rm: float | None, score: Metric | None, device: str
     ) -> None:
         """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other direction.
 
@@ -132,21 +125,21 @@ class Gallery:
         with FeatureFile(self.paths[0]) as file:
             ids = {modality: file.ids(modality) for modality in MODALITIES}
             scores = self.scores(score or "dot", device=device) if name is None else None
-            searcher = None if name is None else Searcher.open(name, at)
             for asking, target in DIRECTIONS:
-                place = folder / f"{asking}-to-{target}"
                 right: list[list[str]] = [[] for _ in ids[asking]]
-                for sentence, picture in enumerate(self.owners.tolist()):
-                    query, item = (sentence, picture) if asking == "text" else (picture, sentence)
+                for pair in enumerate(self.owners.tolist()):
+                    query, item = pair if asking == "text" else pair[::-1]
                     right[query].append(ids[target][item])
-                write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
-                if searcher is not None:
-                    found = _searched(searcher, file, SearchOptions(DEEPEST, rm, target, rerank=score), asking)
+                if name is not None:
+                    hits = _searched(
+                        Searcher.open(name, at), file, SearchOptions(DEEPEST, rm, target, rerank=score), asking
+                    )
                 else:
                     assert scores is not None
-                    found = _ranked(scores if asking == "text" else scores.T, ids[target])
-                rankings = ((query, *each) for query, each in zip(ids[asking], found, strict=True))
-                write_run(place.with_suffix(".run"), rankings)
+                    hits = _ranked(scores if asking == "text" else scores.T, ids[target])
+                place = folder / f"{asking}-to-{target}.run"
+                write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
+                write_run(place, ((query, *each) for query, each in zip(ids[asking], hits, strict=True)))
 
     def relevance(
         self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None

@@ -15,8 +15,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from boc.codecs import STEPS, SurrogateCodec
-from boc.codecs.given import GivenTerms
 from boc.codecs.base import Step
+from boc.codecs.given import GivenTerms
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from tests.oracles import assert_canonical, dense, same_matrix
