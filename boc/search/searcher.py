@@ -134,6 +134,10 @@ class Searcher:
         identity = self.index.manifest.identity
         if self.codec.given is not None:
             return TermReader(self.codec.given, identity)
+        if identity.spec.startswith("vectors:"):
+            raise EncoderError(
+                "the index was made of vectors, which no encoder here makes; search by --like ID of an item"
+            )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
