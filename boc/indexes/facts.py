@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
+from boc.errors import BackendError
 from boc.indexes.budgets import has_drifted
 from boc.indexes.shared_terms import term_faults
 
