@@ -13,7 +13,6 @@ MODULES = (
     "boc.clustering._nearest",
     "boc.rerank._rescore",
     "indexing.embedded._search",
-    "indexing.embedded._strings",
 )
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}

@@ -12,7 +12,7 @@ MODULES = (
     "boc.clustering._nearest",
     "boc.rerank._rescore",
 )
-ENGINE = ("indexing.embedded._search", "indexing.embedded._strings")
+ENGINE = ("indexing.embedded._search",)
 AT = ("--at", "file:index")
 
 page = Path("docs/howto/own-vectors.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ SCENES := 500
 ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
-ALL := models table1 sparsity-tern sparsity-teran recall-postings-tern all-codes alignment cutoff scene-truth \
+ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes alignment cutoff scene-truth \
 	recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
 ROWS ?= $(ALL)
 RATIOS := race-embedded
@@ -131,6 +131,8 @@ $(OUT)/sparsity-tern.csv: $(LEARNED) $(OUT)/table1.csv
 		--clusters $(CLUSTERS) $(FEW_SPARSITIES))
 $(OUT)/sparsity-teran.csv: $(F)/photos-teran.h5 $(F)/train-photos-teran.h5
 	$(call rows,paper.sparsity_recall $< --fit $(F)/train-photos-teran.h5 --clusters $(CLUSTERS) $(FEW_SPARSITIES))
+$(OUT)/claims.csv: $(OUT)/table1.csv $(OUT)/sparsity-tern.csv $(OUT)/sparsity-teran.csv
+	$(call rows,paper.claims $^)
 $(OUT)/recall-postings-tern.csv: $(LEARNED) $(OUT)/table1.csv
 	$(call rows,paper.recall_postings $(T) $(FIT) $(FEW_TERMS) --codebook $(BOOKS)/with.npz)
 $(CODEBOOKS:%=$(F)/%.npz): $(F)/%.npz: $(F)/train-photos.h5

@@ -4,8 +4,6 @@ The names below are the public interface: ``import boc; boc.open("photos")``. Ea
 ``import boc`` stays light.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

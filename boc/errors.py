@@ -1,7 +1,5 @@
 """Errors that a user can correct; each message names the value, the rule, and the next step."""
 
-from __future__ import annotations
-
 import errno
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Values from bytes that others may have made: nothing is reserved or followed that the bytes do not hold."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

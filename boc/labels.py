@@ -5,8 +5,6 @@ more frequent around a term than in general, by the z-score of their log-odds ra
 (Monroe, Colaresi & Quinn, Fightin' Words, Political Analysis 2008, eqs. 16 and 22).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Only ``typing`` is imported here, so that the command line can list the names without loading numpy.
 """
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, get_args
 
 Metric: TypeAlias = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]

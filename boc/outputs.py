@@ -1,7 +1,5 @@
 """Checks of output paths: a command never overwrites its own input, nor files that it did not make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

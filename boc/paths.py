@@ -5,8 +5,6 @@ Text is compared in NFC, one code point for an accented letter where there is on
 NFD, and ids stay as they are on disk.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import islice, product

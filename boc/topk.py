@@ -4,8 +4,6 @@ Of equal numbers the one with the lower index comes first, as in a stable sort. 
 this rule orders rows by (-score, id). C kernels that select while they score follow the same rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -159,6 +159,7 @@ class Embeddings:
     ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised concept vectors (one per
     region or word, without special positions), or is None. The concepts belong to ``boxes`` (4 wide, as in ``Regions``)
     for pictures, and to ``words`` (lists of word-pieces) for sentences; each is None or as long as the concepts.
+    ``terms`` (n, V) are given in place of vectors if another system made them.
     """
 
     modality: Modality
@@ -166,6 +167,7 @@ class Embeddings:
     concepts: Ragged | None = None
     boxes: Ragged | None = None
     words: list[list[str]] | None = None
+    terms: TermMatrix | None = None
 
     def __post_init__(self) -> None:
         if self.modality not in MODALITIES:
@@ -194,6 +196,7 @@ class Embeddings:
             None if self.concepts is None else self.concepts.take(chosen),
             None if self.boxes is None else self.boxes.take(chosen),
             None if self.words is None else [self.words[i] for i in chosen],
+            None if self.terms is None else self.terms[chosen],
         )
 
 

@@ -1,7 +1,5 @@
 """Rows of vectors: checked, and scaled to unit length."""
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loads TERAN from a model folder; the network is ``networks/teran.py``."""
 
-from __future__ import annotations
-
 from boc.plugins import Encoder
 from boc.types import Runtime
 

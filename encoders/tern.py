@@ -1,7 +1,5 @@
 """Loads TERN from a model folder; the network is ``networks/tern.py``."""
 
-from __future__ import annotations
-
 from boc.plugins import Encoder
 from boc.types import Runtime
 

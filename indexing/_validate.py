@@ -1,7 +1,5 @@
 """Checks of input rows and of re-ranking, shared by all back ends."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

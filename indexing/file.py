@@ -1,7 +1,5 @@
 """The embedded engine: ``file:DIR``, indexes in a folder of this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from boc.errors import BackendError

@@ -1,7 +1,5 @@
 """Shared by all tests: where real data lies, and a tiny library of pictures made once."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections import Counter
@@ -11,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.helpers import SHARED, boc, draw_pictures
+from boc.search.searcher import Searcher
+from tests.helpers import SHARED, draw_pictures, run
 from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
@@ -111,6 +110,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "library", make_library)
 
 
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    """A searcher of the index ``photos`` of the library."""
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
 def make_library(home: Path) -> None:
     """Draw 40 pictures, train a small network on them for a moment, and index them."""
     table = draw_pictures(home, 40)
@@ -122,5 +127,4 @@ def make_library(home: Path) -> None:
         ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
         ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
     ):
-        result = boc(*command)
-        assert result.exit_code == 0, result.output
+        run(*command)

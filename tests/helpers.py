@@ -1,7 +1,5 @@
 """What tests of many modules use: the command line in this process, little pictures, where real data lies."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server that speaks as much of the protocol of the Hugging Face hub as a download needs, with faults to order."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

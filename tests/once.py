@@ -1,7 +1,5 @@
 """Folders that the workers of a test run share: the first one that asks makes them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

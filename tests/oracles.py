@@ -1,7 +1,6 @@
 """What several test files share: slow obvious references, and strategies for their input."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,11 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.manifest import Manifest
-from boc.types import Identity, Item
+from boc.types import Batch, Identity, Item
+from boc.vectors import unit_rows
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x1f"), max_size=6)
 
@@ -63,6 +65,27 @@ def picture(key: str, content: str = "") -> Item:
 
 def sentence(key: str, content: str = "a sentence", group: str = "") -> Item:
     return Item(key, "text", content, group)
+
+
+def random_units(seed: int, n: int, dim: int) -> NDArray[np.float32]:
+    """Unit vectors (n, dim)."""
+    return np.float32(unit_rows(np.random.default_rng(seed).standard_normal((n, dim))))
+
+
+def write_features(
+    path: Path,
+    *batches: Batch,
+    spec: str = "made:up",
+    digest: str = "0" * 64,
+    dtype: str = "float32",
+    source: str | None = None,
+) -> Path:
+    """A feature file of ``batches``; its source is ``source``, or what the file is called."""
+    dim = batches[0].embeddings.vectors.shape[1]
+    with FeatureWriter(path, Header("embeddings", spec, digest, dim, dtype, source or path.name)) as writer:
+        writer.append(sum(len(batch.items) for batch in batches), batches)
+        writer.finish()
+    return path
 
 
 def new_manifest(

@@ -1,7 +1,5 @@
 """Ports of loopback for servers that a test starts."""
 
-from __future__ import annotations
-
 import random
 import socket
 from contextlib import suppress

@@ -3,8 +3,6 @@
 The imports take longer than all that such a command does in a test. The first one imports; it has no threads to copy.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from multiprocessing import get_context

@@ -115,10 +115,9 @@ def walked_imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def caught_anything(tree: ast.AST, module: str) -> list[ast.ExceptHandler]:
-    """The handlers that may be of any exception: those of the function around the decoders of pictures, and around ONNX
-    Runtime."""
-    name = {"boc.inputs.images": "decoding", "encoders.runtime.sessions": "running"}.get(module)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    """The handlers that may be of any exception: around the decoders of pictures, and the libraries of models."""
+    around = {"boc.inputs.images": "decoding", "encoders.networks.foreign": "reading_model"}.get(module)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == around]
     return [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
 
 

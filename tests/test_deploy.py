@@ -1,7 +1,5 @@
 """The files of ``deploy/`` name commands, options, variables and files that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -45,7 +43,8 @@ def test_variables_are_those_that_boc_reads() -> None:
 
 def test_what_the_container_is_built_of_is_sent_to_the_builder() -> None:
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    needed = {"boc", "encoders", "indexing", "setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"}
+    needed = {"boc", "encoders", "indexing", "setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE",
+              "deploy/constraints.txt"}  # fmt: skip
     assert sent == needed
     assert all((ROOT / name).exists() for name in sent)
 

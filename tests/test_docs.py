@@ -5,8 +5,6 @@ say the rest: ``<!-- run -->`` before a block of shell lines runs those too; ``<
 says that it comes from other pictures, so that only the number of its lines can be held against what is printed here.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util
@@ -354,3 +352,15 @@ def test_docstring_examples_run(library: Path, tmp_path: Path, monkeypatch: pyte
     results = [doctest.testmod(importlib.import_module(name), extraglobs={"boc": boc}) for name in names]
     assert sum(r.attempted for r in results) >= 5
     assert sum(r.failed for r in results) == 0
+
+
+def test_traps_of_servers_are_handled_and_tested() -> None:
+    """The modules and the tests that the table names are there."""
+    page = (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Traps")[2]
+    rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ")][1:]
+    folders = (ROOT / "tests" / "indexing" / "server", ROOT / "tests" / "contract")
+    tests = "".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py"))
+    assert len(rows) > 10
+    for _, modules, names in rows:
+        assert all((ROOT / "indexing" / "server" / f"{each}.py").exists() for each in re.findall(r"`(\w+)`", modules))
+        assert all(f"def {each}(" in tests for each in re.findall(r"`(\w+)`", names)), names

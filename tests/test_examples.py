@@ -1,7 +1,5 @@
 """The examples run as their docstrings say, with the hits that they should have."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil

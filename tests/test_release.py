@@ -1,7 +1,5 @@
 """What is released: the modules in C keep to Python's stable interface, and the version is in one place."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -12,6 +12,7 @@ from boc.codecs import SurrogateCodec
 from boc.errors import BocError
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
+from boc.topk import topk
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 from indexing.embedded.postings import Postings
 
@@ -53,7 +54,7 @@ class Gallery:
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
         """Return whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
-        rows = np.argsort(-self.products[asking], axis=1, kind="stable")[:, :k]
+        rows = topk(self.products[asking], k)
         hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
         return hits
 

@@ -102,6 +102,7 @@ COMPARED = (
     ("No cont., no stop-words (inference)", "English dict."),
     ("SUM-aggr W-cont.", "MAX-aggr W-cont."),
     ("SUM-aggr No-cont.", "MAX-aggr No-cont."),
+    ("SUM-aggr W-cont., 1/(1-D) with its sign", "MAX-aggr W-cont., 1/(1-D) with its sign"),
 )
 """The first of a pair is the one that the paper finds better, if any."""
 
@@ -192,6 +193,7 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     yield row(READINGS, "Deep Permutation, offset", variants.offset_ranks())
     yield row(READINGS, "Deep Permutation, without c-ReLU", SurrogateCodec([DeepPermutation()]))
     yield row(READINGS, "Scalar Quantization, printed order", variants.printed_order("scalar"))
+    yield row(READINGS, "Scalar Quantization, authors' package", variants.authors_scalar())
     yield dev.signed_floor(READINGS, "Scalar Quantization, without c-ReLU")
     free = "no" in books.contexts
     if free:
@@ -207,6 +209,9 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
     yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
+    for aggregate in ("sum", "max"):
+        model = f"{aggregate.upper()}-aggr W-cont., 1/(1-D) with its sign"
+        yield concept_row(MORE, model, "with", aggregate=aggregate, similarity="printed")
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
     yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted_crelu("permutation", rotations=8))
     yield row(MORE, "Scalar Quantization, shifted", variants.shifted_crelu("scalar"))

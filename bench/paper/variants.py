@@ -7,6 +7,8 @@ The paper (III-A) turns all components into frequencies and then keeps "the firs
   product after a unit norm, which is rounded once more, finely. Permutation ranks all 2d components, and keeps
   2d ... 2d - z + 1.
 - ``offset``: ranks z ... 1 of the kept components with z added.
+- ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z largest, floor(1000 v),
+  and the dot product, without a second unit norm.
 - ``shifted``: nothing is clipped or left out, so that the order is that of the dense vectors (``ShiftedCReLU``).
   Several rotations side by side disturb the ranks less.
 
@@ -39,6 +41,11 @@ def printed_order(code: str, z: int | None = None, query_z: int | None = None) -
 def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
     """Return ``permutation`` whose ranks count from twice what is kept."""
     return SurrogateCodec([CReLU(), TopZ(z, query_z), DeepPermutation(offset=True)])
+
+
+def authors_scalar(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
+    """Return ``scalar`` as in the authors' package, for vectors of unit length."""
+    return SurrogateCodec([CReLU(), TopZ(z, query_z), ScalarQuantizer()])
 
 
 def shifted_crelu(code: str, rotations: int = 0) -> SurrogateCodec:

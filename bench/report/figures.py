@@ -29,6 +29,7 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 SPARSITIES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 RMS = (1, 2, 5, 10, 20, 50)
+NAMED = 7  # codes that have a name in a panel, beside the others
 RECALLS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
 NEAREST = 1.003  # recall 1 has a place on an axis that spreads what is near to it
 PARETO_LEAST = 0.7  # recall that is drawn at least
@@ -43,7 +44,7 @@ MEASURED_ON = {
 
 @dataclass
 class Line:
-    """A named line; ``style`` is its place among the colours and markers."""
+    """A named line; ``style`` is its place among the colours and markers. A ``scattered`` one is grey points."""
 
     name: str
     x: list[float]
@@ -51,6 +52,7 @@ class Line:
     style: int
     dashed: bool = False
     error: list[float] = field(default_factory=list)
+    scattered: bool = False
 
 
 @dataclass
@@ -131,6 +133,9 @@ def draw(plot: Plot) -> Figure:
                 mark = MARKERS[(line.style + line.style // len(COLOURS)) % len(MARKERS)]  # another where colours repeat
                 style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
                 label = f"{number}  {line.name}" if plot.numbered else line.name
+                if line.scattered:
+                    ax.plot(line.x, line.y, ".", color="#aaaaaa", label=line.name, zorder=1)
+                    continue
                 ax.errorbar(line.x, line.y, line.error or None, label=label, elinewidth=0.8, **style)
                 if plot.numbered:
                     ax.annotate(str(number), (line.x[0], line.y[0]), (5, 3), textcoords="offset points", fontsize=8)
@@ -183,16 +188,19 @@ def curve(rows: Rows, name: str, direction: str) -> list[Row]:
     return sorted(mine, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
 
 
-def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
-    """Plot R@10 against sparsity, not re-ranked (Fig. 3a and 3b)."""
+def by_sparsity(rows: Rows, what: str, names: Sequence[str], least: float = 0) -> Plot:
+    """Plot R@10 against sparsity from ``least`` on, not re-ranked (Fig. 3a and 3b).
+
+    c-ReLU makes half of the components zero, so that a code of components drops nothing at a sparsity below .5.
+    """
     panels = []
 
     def scale(ax: Axes) -> None:
-        log_x([1 - s for s in SPARSITIES], lambda share: f"{1 - share:.2g}")(ax)
+        log_x([1 - s for s in SPARSITIES if s >= least], lambda share: f"{1 - share:.2g}")(ax)
         ax.invert_xaxis()
 
     for direction, side in DIRECTIONS.items():
-        curves = {name: curve(rows, name, direction) for name in names}
+        curves = {n: [r for r in curve(rows, n, direction) if float(r["sparsity"]) >= least] for n in names}
         lines = [
             Line(name, [max(1 - s, 1e-3) for s in numbers(mine, "sparsity")], numbers(mine, "Rm=1"), *CURVES[name][2:],
                  numbers(mine, "Rm=1 +-"))
@@ -350,18 +358,24 @@ def training(rows: Rows) -> Plot:
 
 
 def all_codes(rows: Rows) -> Plot:
-    """Plot recall of each code against the postings that it reads."""
+    """Plot recall of each code against the postings that it reads; those that no other beats are a line of names."""
     costs = numbers(rows.table, "postings")
     ticks = [t for t in (10.0**p for p in range(8)) if min(costs) / 10 < t < max(costs) * 10]
-    panels = [
-        Panel(how, "postings read per query (log)", unit,
-              [Line(brief(row["code"]), [cost], [float(row[column])], i)
-               for i, (row, cost) in enumerate(zip(rows.table, costs, strict=True))], log_x(ticks))
-        for column, how, unit in (
-            ("R@10 code", "by the code alone", "R@10, %"), ("NDCG@25", "10 candidates re-ranked per hit", "NDCG@25"),
-        )
-    ]  # fmt: skip
-    return Plot("Codes by the postings that they read", panels, numbered=True, size=(15, 7.5))
+    panels = []
+    for column, how, unit in (
+        ("R@10 code", "by the code alone", "R@10, %"), ("R@10", "10 candidates re-ranked per hit", "R@10, %"),
+    ):  # fmt: skip
+        points = sorted(zip(costs, numbers(rows.table, column), rows.table, strict=True), key=lambda p: (p[0], -p[1]))
+        front: list[tuple[float, float, Row]] = []
+        for point in points:
+            if not front or point[1] > front[-1][1]:
+                front.append(point)
+        named = [front[place] for place in sorted({round(i) for i in np.linspace(0, len(front) - 1, NAMED)})]
+        lines = [Line(brief(row["code"]), [cost], [value], i) for i, (cost, value, row) in enumerate(named)]
+        rest = [point for point in points if point not in named]
+        others = Line("others", [cost for cost, *_ in rest], [value for _, value, _ in rest], 0, scattered=True)
+        panels.append(Panel(how, "postings read per query (log)", unit, [*lines, others], log_x(ticks)))
+    return Plot("Codes by the postings that they read; named: what no other beats", panels, numbered=True)
 
 
 def brief(code: str) -> str:
@@ -371,7 +385,7 @@ def brief(code: str) -> str:
 
 
 PLOTS: dict[str, Callable[[Rows], Plot]] = {
-    "fig3a": lambda rows: by_sparsity(rows, "codes of the global vector (the paper's Fig. 3a)", list(CURVES)[:4]),
+    "fig3a": lambda rows: by_sparsity(rows, "codes of the global vector (the paper's Fig. 3a)", list(CURVES)[:4], 0.5),
     "fig3b": lambda rows: by_sparsity(rows, "soft Bag of Concepts (the paper's Fig. 3b)", list(CURVES)[4:8]),
     "fig3c": by_candidates, "clusters": codebook_size, "pareto": pareto, "growth": growth, "memory": memory,
     "training": training, "codes": all_codes,

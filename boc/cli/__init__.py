@@ -1,7 +1,5 @@
 """The command line: thin commands over the library. Results go to stdout, everything else to stderr."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io

@@ -1,7 +1,5 @@
 """A contact sheet: a self-contained page with the hits of queries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path

@@ -5,8 +5,6 @@ The options of SHARED can stand at the top of the file, and have a variable for 
 has priority over the environment, and the environment over the file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -25,7 +23,7 @@ INDEX_ENCODER = ("search", "explain", "serve")
 ONCE = {"all", "apply", "detach", "replace", "yes"}
 """Options that are never settings, so that a forgotten line cannot replace an index."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
-OTHERS = ("BOC_CONFIG", "BOC_MODELS", *SECRETS.values())
+OTHERS = ("BOC_CONFIG", "BOC_HEADERS", "BOC_MODELS", *SECRETS.values())
 PASSWORD = re.compile(r"://[^@]*:.*@", re.DOTALL)  # an address with a password, whatever its characters
 
 
@@ -86,10 +84,21 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
         values = {key: shared[key] for key in inherited if key in shared} | table
         values |= {key: value for key in inherited if (value := os.environ.get(variable(key)))}
         result[command] = {
-            str(options[key].name): [value] if options[key].multiple and not isinstance(value, list) else value
+            str(options[key].name): _value(f"{path}: {key} in [{command}]", value, options[key])
             for key, value in values.items()
         }
     return result
+
+
+def _value(place: str, value: Any, option: click.Option) -> Any:
+    """Return the value of an option as the command line would have it. ConfigError for dates, tables, and lists of
+    options that are given once."""
+    values = value if isinstance(value, list) and option.multiple else [value]
+    for each in values:
+        if not isinstance(each, (str, int, float)):
+            raise ConfigError(f"{place}: is {str(each)[:40]!r}; write a text in quotes, a number, true or false")
+    texts = [each if isinstance(each, bool) else str(each) for each in values]
+    return texts if option.multiple else texts[0]
 
 
 def read() -> tuple[Path | None, dict[str, Any]]:
@@ -105,7 +114,7 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         return path, {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); {advice(error)}") from error
-    except ValueError as error:  # not UTF-8, or not TOML
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise ConfigError(
             f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/reference/configuration.md"
         ) from error

@@ -1,7 +1,5 @@
 """Labels of the centroids of a codebook: the words and regions nearest to each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

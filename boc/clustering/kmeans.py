@@ -1,7 +1,5 @@
 """k-means, nearest centroids, distances to centroids, and what moves concepts before they are compared."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Codebooks made from feature files: by clustering their concepts, or of the words of their captions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -302,7 +302,10 @@ class SoftAssignment(_Assignment):
 
     @property
     def _ufunc(self) -> np.ufunc:
-        return np.add if self.aggregate == "sum" else np.maximum
+        if self.aggregate == "sum":
+            return np.add
+        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest magnitude.
+        return np.minimum if self.similarity == "printed" else np.maximum
 
     def _similar(self, squared: Floats) -> Floats:
         similar: Floats

@@ -3,8 +3,6 @@
 Surrogate text has term j with frequency f as the word ``tj`` repeated f times, which any text engine can count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ CUTOFFS = (1, 5, 10)
 BLOCK = 1024  # queries processed at a time
 DEPTH = 25  # rank at which NDCG is cut
 ITEMS = 4096  # items scored against a block of queries at a time
-
-Gain: TypeAlias = Literal["exponential", "linear"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,6 @@ def evaluate_ndcg(
     fold: int | None = None,
     *,
     p: int = DEPTH,
-    gain: Gain = "exponential",
 ) -> Ndcg:
     """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
@@ -126,18 +123,13 @@ def evaluate_ndcg(
     sides = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part, grades = scores[sentences, pictures], relevance[sentences, pictures]
-        to_image, to_text = ndcg(part, grades, p=p, gain=gain), ndcg(part.T, grades.T, p=p, gain=gain)
-        sides.append(mean_ndcg(to_image, to_text, gain))
+        sides.append(mean_ndcg(ndcg(part, grades, p=p), ndcg(part.T, grades.T, p=p)))
     return Ndcg.mean(sides)
 
 
-def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64], gain: Gain = "exponential") -> Ndcg:
-    """Average NDCG over queries.
-
-    With the exponential gain, that of the authors' code, the mean for pictures is over those whose NDCG is not 0, as in
-    that code; with the linear gain, that of the papers, both means are over all queries.
-    """
-    counted = to_text[to_text > 0] if gain == "exponential" else to_text
+def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64]) -> Ndcg:
+    """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors' code."""
+    counted = to_text[to_text > 0]
     return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
 
 
@@ -150,18 +142,12 @@ def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int)
         )
 
 
-def ndcg(
-    scores: NDArray[np.float32],
-    relevance: NDArray[np.float32],
-    *,
-    p: int = DEPTH,
-    gain: Gain = "exponential",
-) -> NDArray[np.float64]:
+def ndcg(scores: NDArray[np.float32], relevance: NDArray[np.float32], *, p: int = DEPTH) -> NDArray[np.float64]:
     """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where nothing is relevant.
 
-    DCG = sum over ranks i = 1..p of gain(rel_i) / log2(i + 1); NDCG divides it by that of the p most relevant items
-    (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). The gain is 2^rel - 1 in the code of TERN and TERAN, and rel
-    ("linear") in their papers. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN counts as 0.
+    DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and TERAN; NDCG divides
+    it by that of the p most relevant items (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). ir_measures has the
+    gain rel of their papers, for runs. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0.
     Equal scores are ordered by position. BocError unless p is at least 1.
     """
     if p < 1:
@@ -173,13 +159,11 @@ def ndcg(
         part = slice(start, start + BLOCK)
         block = scores[part]
         rows, _ = topk_of_blocks((block[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
-        values[part] = ndcg_of_hits(rows, relevance[part], p=p, gain=gain)
+        values[part] = ndcg_of_hits(rows, relevance[part], p=p)
     return values
 
 
-def ndcg_of_hits(
-    hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: int = DEPTH, gain: Gain = "exponential"
-) -> NDArray[np.float64]:
+def ndcg_of_hits(hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: int = DEPTH) -> NDArray[np.float64]:
     """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
 
     ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit and gains nothing.
@@ -190,7 +174,7 @@ def ndcg_of_hits(
     discounts = 1 / np.log2(np.arange(2, p + 2))
     gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
     best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (gained, best))
+    dcg, ideal = ((np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best))
     values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 
@@ -223,8 +207,3 @@ def folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple
         raise BocError(f"fold must be between 1 and the number of pictures, {n}; got {fold}")
     for start in range(0, n + 1 - fold, fold):
         yield slice(start, start + fold), np.flatnonzero((owners >= start) & (owners < start + fold))
-
-
-def _gains(relevance: NDArray[np.float32], gain: Gain) -> NDArray[np.float64]:
-    exact = relevance.astype(np.float64)
-    return exact if gain == "linear" else np.exp2(exact) - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from boc.evaluate.metrics import (
     owners_of,
 )  # fmt: skip
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
+from boc.evaluate.trec import write_qrels, write_run
 from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
@@ -35,12 +36,14 @@ from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
+from boc.topk import topk
 from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
 PLURAL: dict[Modality, str] = {"image": "pictures", "text": "captions"}
 SIDES = ("text_to_image", "image_to_text")
+DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 
@@ -110,6 +113,34 @@ class Gallery:
             handle.flush()
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
+    def write_runs(
+        self, folder: Path, name: str | None, at: str, *, rm: float | None, score: Metric | None, device: str
+    ) -> None:
+        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other direction.
+
+        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or of one search of the
+        index ``name`` at ``at``, whose candidates are ``rm`` per hit, re-ranked by ``score``.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        with FeatureFile(self.paths[0]) as file:
+            ids = {modality: file.ids(modality) for modality in MODALITIES}
+            scores = self.scores(score or "dot", device=device) if name is None else None
+            for asking, target in DIRECTIONS:
+                right: list[list[str]] = [[] for _ in ids[asking]]
+                for pair in enumerate(self.owners.tolist()):
+                    query, item = pair if asking == "text" else pair[::-1]
+                    right[query].append(ids[target][item])
+                if name is not None:
+                    hits = _searched(
+                        Searcher.open(name, at), file, SearchOptions(DEEPEST, rm, target, rerank=score), asking
+                    )
+                else:
+                    assert scores is not None
+                    hits = _ranked(scores if asking == "text" else scores.T, ids[target])
+                place = folder / f"{asking}-to-{target}.run"
+                write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
+                write_run(place, ((query, *each) for query, each in zip(ids[asking], hits, strict=True)))
+
     def relevance(
         self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
@@ -124,6 +155,23 @@ class Gallery:
         check_relevance(known, len(self.captions), self.images)
         tick(known.size)
         return known
+
+
+def _ranked(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
+    """Yield ids and scores of the best items of each row."""
+    for row in scores:
+        best = topk(row, DEEPEST)
+        yield [ids[place] for place in best], row[best].tolist()
+
+
+def _searched(
+    searcher: Searcher, file: FeatureFile, options: SearchOptions, asking: Modality
+) -> Iterator[tuple[list[str], list[float]]]:
+    """Yield the same of the hits of a search by each item of one modality."""
+    for batch in file.batches(asking, QUERIES):
+        for ids, scores in zip(*searcher.rank_vectors(batch.embeddings, options), strict=True):
+            there = np.isfinite(scores)
+            yield ids[there].tolist(), scores[there].tolist()
 
 
 def evaluate_index(

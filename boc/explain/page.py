@@ -1,7 +1,5 @@
 """The explanation of a score as a self-contained HTML page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path

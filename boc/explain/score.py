@@ -156,6 +156,8 @@ def explain_item(
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     explanation = Explanation(query, item, matches, _parts(embeddings), query_terms=code)
+    if searcher.codec.given is not None:
+        return replace(explanation, missing="another system made the terms, from parts that it knows")
     try:
         encoded = encode(item)
     except ImageError as error:

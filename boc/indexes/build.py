@@ -18,7 +18,7 @@ from boc import models, plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
-from boc.indexes.encode import encoded
+from boc.indexes.encode import converted, encoded
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
@@ -28,6 +28,7 @@ from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
+from boc.inputs.vector_files import has_vectors
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
 
@@ -143,7 +144,7 @@ def build_index(
     sources = paths_of(source)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
-    if existed and not replace and not _are_features(sources):
+    if existed and not replace and not (_are_features(sources) or all(map(has_vectors, sources))):
         open_sources(sources, images, exclude)  # an error of the source comes first
         raise BocError(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
@@ -283,7 +284,10 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 def _are_features(sources: Sequence[Path]) -> bool:
     """Return whether all sources are feature files with vectors."""
-    return all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources)
+    return all(
+        path.suffix.lower() in SUFFIXES and path.is_file() and not has_vectors(path) and is_embeddings(path)
+        for path in sources
+    )
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
@@ -326,6 +330,10 @@ def _embeddings(
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         with FeatureFiles(sources) as file:
+            yield file, None
+        return
+    if all(map(has_vectors, sources)):
+        with converted(name, at, sources) as path, FeatureFiles([path]) as file:
             yield file, None
         return
     items = opening()

@@ -1,7 +1,5 @@
 """How the items of a source differ from those of an index, by ids, file facts and contents; nothing is encoded."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -109,7 +109,7 @@ def copy_index(
     total = sum(source.manifest.items.values())
 
     def write(writer: IndexWriter) -> None:
-        for done in write_items(writer, source, codec, manifest):
+        for done in write_items(writer.add, source, codec, manifest, select=lambda _, ids: not writer.has(ids())):
             progress("copying", done, total)
         source.check_unchanged()
         writer.commit()
@@ -139,7 +139,7 @@ def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
     source = StoredIndex(plugins.backend(at), name, ids)
     manifest, arrays = stored_manifest(source)
     with plugins.backend(to).create(name, manifest, arrays) as writer:
-        deque(write_items(writer, source, None, manifest), 0)
+        deque(write_items(writer.add, source, None, manifest, select=lambda _, ids: not writer.has(ids())), 0)
         writer.commit()
 
 

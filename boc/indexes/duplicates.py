@@ -5,8 +5,6 @@ the connected components of all near pairs, which would join a sunset to a portr
 member is near the item that the group keeps.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +60,8 @@ def find_duplicates(
         raise BocError(f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a common one")
     equal = _Equal(searcher, modality)
     exact = {frozenset(pair) for pair in equal.pairs()}
-    near, done = _Near(), 0
+    near: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    done = 0
     for ids in equal.batches():
         for key, scores in zip(ids, _near(searcher, ids, least, modality), strict=True):
             for other, score in scores.items():
@@ -142,13 +141,6 @@ def group_near(
             if others or sizes.get(key, 1) > 1:
                 groups[key] = others
     return dict(sorted(groups.items()))
-
-
-class _Near(defaultdict[str, dict[str, float]]):
-    """Near items by id, with the cosine."""
-
-    def __init__(self) -> None:
-        super().__init__(dict)
 
 
 def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:

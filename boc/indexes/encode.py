@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boc.atomic_files import check_writable, locked
+from boc.indexes.foreign_vectors import write_features
 from boc.indexes.learn import Progress
 from boc.inputs.extraction import Extraction
 from boc.inputs.sources import Source
@@ -28,8 +29,29 @@ def encoded(
     After a kill, or an error, the same call continues it; a call for other contents removes it. BocError if another
     process encodes for this index.
     """
-    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
     contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
+    with _beside(name, at, contents) as path:
+        extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
+        if not path.exists():
+            for done in extraction.run():
+                progress("encoding", done, extraction.total)
+        yield path
+
+
+@contextmanager
+def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
+    """Yield the vectors in files of others as a feature file, on their way to the index ``name``, as ``encoded``."""
+    facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    with _beside(name, at, facts) as path:
+        if not path.exists():
+            write_features(sources, path)
+        yield path
+
+
+@contextmanager
+def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
+    """Yield the path of a feature file beside the index, which goes when the block succeeds."""
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     path = place / f".{name}.{digest}.features.h5"
     check_writable(path)
@@ -39,9 +61,5 @@ def encoded(
                 shutil.rmtree(left)
             elif left != path and left.suffix == ".h5":
                 left.unlink()
-        extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
-        if not path.exists():
-            for done in extraction.run():
-                progress("encoding", done, extraction.total)
         yield path
         path.unlink()

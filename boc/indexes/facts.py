@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from boc.codecs import code_of
+from boc.errors import BackendError
 from boc.indexes.budgets import has_drifted
 from boc.indexes.shared_terms import term_faults
 
@@ -54,3 +55,18 @@ def index_facts(index: Index) -> dict[str, Any]:
 
 def _step_text(name: str, params: dict[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value}' for key, value in params.items() if value is not None)})"
+
+
+def planned_sizes(index: Index, items: int) -> dict[str, int]:
+    """Return the bytes by part that ``items`` like those of ``index`` take with its code.
+
+    ``code`` are the arrays of the code, which do not grow; all else grows with the number of items.
+    """
+    code = sum(array.nbytes for array in index.arrays().values())
+    measured = dict(index.sizes())
+    if not measured:
+        raise BackendError("the server does not tell this user the size of the index; ask for the right monitor on it")
+    code = min(code, measured.get("other", 0))
+    measured["other"] = measured.get("other", 0) - code
+    count = max(1, sum(index.manifest.items.values()))
+    return {part: round(size * items / count) for part, size in measured.items()} | {"code": code}

@@ -1,7 +1,5 @@
 """Codes learned from a sample of a collection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -76,35 +74,32 @@ def fit_code(
     codec: SurrogateCodec,
     progress: Progress = lambda label, done, total: None,
     *,
-    n_items: int | None = None,
     sample: int = FIT_SAMPLE,
 ) -> SurrogateCodec:
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or as many as its steps
     need; their concept sets, of 2,000 per modality, if it learns from these.
 
-    If this takes much memory, ``progress`` is called with the amount before it begins. ``n_items`` is the size of the
-    collection that the code is for: by default, that of the file.
+    If this takes much memory, ``progress`` is called with the amount before it begins.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
-    n_items = n_items or total
     samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
         if count and codec.reads_concepts and not all(step.frozen for step in codec.steps):
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
-            share = math.ceil(codec.sample_rows(n_items) * count / total)
+            share = math.ceil(codec.sample_rows(total) * count / total)
             without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)
             samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.dim, n_items)
+    memory = codec.learning_bytes(rows, file.dim, total)
     show = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
         show(0, rows)
     try:
-        codec.fit(*samples, n_items=n_items)
+        codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:

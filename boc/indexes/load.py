@@ -1,12 +1,10 @@
 """Feature files to indexes: fit a code, load, add. ``boc.indexes.build`` starts from pictures."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +24,6 @@ from boc.prefetch import ahead
 from boc.rerank import check_metric
 from boc.rerank.storage import round_trip, store
 from boc.types import MODALITIES, Batch, Item, Modality, Rows
-
-if TYPE_CHECKING:
-    from boc.plugins import IndexEditor, IndexWriter
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
@@ -104,35 +99,14 @@ def load_index(
     _check_items(file, metadata)
     codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
     backend, made = plugins.backend(at), (check_name(name), manifest, arrays)
-    with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
-        yield from write_items(writer, file, codec, manifest, metadata, part=part)
-        writer.commit()
-
-
-def write_items(
-    writer: IndexWriter,
-    file: Vectors,
-    codec: SurrogateCodec | None,
-    manifest: Manifest,
-    metadata: Metadata | None = None,
-    *,
-    part: str | None = None,
-) -> Iterator[int]:
-    """Add the items that ``writer`` lacks, without a commit; yields the number of items done.
-
-    Terms are those of ``codec``, or as they are stored. ``part`` is as in ``load_index``.
-    """
     mine, every = (1, 1) if part is None else shard_of(part)
+    with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
 
-    def is_mine(number: int, ids: Callable[[], list[str]]) -> bool:
-        return number % every == mine - 1 and not writer.has(ids())
+        def lacks(number: int, ids: Callable[[], list[str]]) -> bool:
+            return number % every == mine - 1 and not writer.has(ids())
 
-    done = 0
-    for count, batch in _encoding(file, codec, manifest, metadata, is_mine):
-        if batch is not None:
-            writer.add(batch)
-        done += count
-        yield done
+        yield from write_items(writer.add, file, codec, manifest, metadata, lacks)
+        writer.commit()
 
 
 def add_features(
@@ -152,26 +126,10 @@ def add_features(
         _check_items(file, metadata)
         if manifest.concept_dtype is not None:
             _check_concepts(file)
-        yield from put_items(editor, file, codec, manifest, metadata)
+        yield from write_items(editor.put, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
         editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=table_facts)
-
-
-def put_items(
-    editor: IndexEditor,
-    file: FeatureFile | FeatureFiles,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-    metadata: Metadata | None = None,
-) -> Iterator[int]:
-    """Put all items of ``file`` into the index of ``editor``, which has this code; yields the number of items done."""
-    done = 0
-    for count, batch in _encoding(file, codec, manifest, metadata):
-        if batch is not None:
-            editor.put(batch)
-        done += count
-        yield done
 
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
@@ -187,16 +145,19 @@ def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifes
         yield from file.lazy_batches(modality, size, sets=sets)
 
 
-def _encoding(
+def write_items(
+    put: Callable[[Rows], None],
     file: Vectors,
     codec: SurrogateCodec | None,
     manifest: Manifest,
-    metadata: Metadata | None,
+    metadata: Metadata | None = None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
-) -> Iterator[tuple[int, Rows | None]]:
-    """Yield for each batch the number of its items, and their encoding.
+) -> Iterator[int]:
+    """Encode all items of ``file`` for an index with this manifest, and call ``put`` with each batch of them; yields
+    the number of items done.
 
-    ``select`` decides by the number of a batch and the ids of its items; others are not even read, and yield None.
+    Terms are those of ``codec``, or as they are stored. ``select`` decides by the number of a batch and the ids of its
+    items; others are not even read.
     """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
@@ -216,7 +177,12 @@ def _encoding(
         for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
             yield count, read if select(number, ids) else None
 
-    yield from ahead(encode, tasks())
+    done = 0
+    for count, rows in ahead(encode, tasks()):
+        if rows is not None:
+            put(rows)
+        done += count
+        yield done
 
 
 class _Fields:

@@ -1,8 +1,6 @@
 """What a sample of an index says about its terms: items without any are found by no term, and sentences find no
 pictures without terms of both modalities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from boc.indexes.budgets import renew_budgets
 from boc.indexes.build import PLACE, Progress, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
 from boc.indexes.encode import encoded
-from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
+from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
@@ -231,7 +231,8 @@ class _Sync:
                         self._unreadable |= {
                             key: list(self._states[key]) for key, _ in file.failures if key in self._states
                         }
-                        deque(put_items(editor, file, self._searcher.codec, self._index.manifest, self._table), 0)
+                        codec, manifest = self._searcher.codec, self._index.manifest
+                        deque(write_items(editor.put, file, codec, manifest, self._table), 0)
                 for start in range(0, len(leaving), DELETED):
                     editor.delete(leaving[start : start + DELETED])
                 self._commit(editor, [done, leaving])

@@ -1,7 +1,5 @@
 """Keep an index in line with its pictures: a sync whenever files change."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass

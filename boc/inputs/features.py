@@ -202,13 +202,14 @@ class FeatureFile:
         vectors = self._single(self._file[modality]["dense/vectors"], start, end)
         ragged, words = self._sets(modality, start, end) if sets else ({}, None)
         concepts = ragged.get("concepts")
-        stored = None
+        stored = given = None
         if self.manifest is not None and "terms" in self._file[modality]:
             with _damage(self.path):
                 n_terms = self.manifest.codec["n_terms"]
                 terms, scales = stored_terms.read(self.path, self._file[modality], start, end, n_terms)
+            given = terms if self.manifest.codec["steps"][0]["name"] == "GivenTerms" else None
             stored = StoredRows(terms, None if concepts is None else stored_terms.concepts_of(concepts, scales))
-        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words), stored)
+        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given), stored)
 
     @cached_property
     def manifest(self) -> Manifest | None:

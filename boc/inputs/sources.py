@@ -17,6 +17,7 @@ from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import read_ids, table_rows
+from boc.inputs.vector_files import id_of, read_jsonl, text_of
 from boc.paths import forms, nfc, path_text, system_path
 from boc.types import MODALITIES, Item
 
@@ -122,6 +123,9 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None,
             source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
+    elif path.suffix == ".jsonl":
+        texts = [(id_of(record, number), text_of(record)) for number, record in enumerate(read_jsonl(path), 1)]
+        source = Source([Item(key, "text", nfc(text), key) for key, text in texts if text])
     elif is_scan_array(path):
         source = Source(read_scan(path))
     else:

@@ -13,8 +13,6 @@ in their evaluation bounds each region's maximum in mwsr, and in that part of sy
 region has a negative cosine with every word. Here nothing is padded. An alignment with an empty set is 0.
 """
 
-from __future__ import annotations
-
 from boc.errors import BocError
 from boc.names import METRICS, Metric
 

@@ -1,7 +1,5 @@
 """Alignment scores of concept sets: each word with its best region, or each region with its best word."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Re-ranking by the dot products of a query with stored vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

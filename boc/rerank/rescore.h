@@ -1,9 +1,9 @@
 /* Dot products of a query with chosen rows of a matrix, float16, float32 or bytes, read where they lie.
 
    A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Sums run in float32 in
-   4 accumulators of 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON): their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 *
-   sum |q_i r_i|, and 2**-24 of the product more for bytes. Conversion from float16 and int8 is exact. For other processors
-   there is no such module: numpy stands in. */
+   4 accumulators of 8 lanes (AVX2) or 4 (NEON): their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 *
+   sum |q_i r_i|, and 2**-24 of the product more for bytes. Conversion from float16 and int8 is exact. Wider vectors are no
+   faster: the rows come from memory. For other processors there is no such module: numpy stands in. */
 
 #ifndef BOC_RESCORE_H
 #define BOC_RESCORE_H
@@ -23,7 +23,7 @@ static inline float scale_of(const void *bytes)
     return scale;
 }
 
-#define WIDEST 16 /* lanes */
+#define WIDEST 8 /* lanes */
 
 #define NO_SCALE(p) 1.0f
 
@@ -87,19 +87,6 @@ KERNEL(of_floats, AVX2, float, __m256, 8, _mm256_setzero_ps(), _mm256_loadu_ps, 
        _mm256_add_ps, sum_of, 0, NO_SCALE)
 KERNEL(of_bytes, AVX2, uint8_t, __m256, 8, _mm256_setzero_ps(), WIDEN_BYTES, _mm256_loadu_ps, _mm256_fmadd_ps,
        _mm256_add_ps, sum_of, SCALE, scale_of)
-#define AVX512 __attribute__((target("avx512f")))
-#define WIDEN512(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
-#define WIDEN_BYTES512(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
-
-KERNEL(of_halves_512, AVX512, half, __m512, 16, _mm512_setzero_ps(), WIDEN512, _mm512_loadu_ps, _mm512_fmadd_ps,
-       _mm512_add_ps, _mm512_reduce_add_ps, 0, NO_SCALE)
-KERNEL(of_floats_512, AVX512, float, __m512, 16, _mm512_setzero_ps(), _mm512_loadu_ps, _mm512_loadu_ps, _mm512_fmadd_ps,
-       _mm512_add_ps, _mm512_reduce_add_ps, 0, NO_SCALE)
-KERNEL(of_bytes_512, AVX512, uint8_t, __m512, 16, _mm512_setzero_ps(), WIDEN_BYTES512, _mm512_loadu_ps,
-       _mm512_fmadd_ps, _mm512_add_ps, _mm512_reduce_add_ps, SCALE, scale_of)
-#define OF_HALVES (__builtin_cpu_supports("avx512f") ? of_halves_512 : of_halves)
-#define OF_FLOATS (__builtin_cpu_supports("avx512f") ? of_floats_512 : of_floats)
-#define OF_BYTES (__builtin_cpu_supports("avx512f") ? of_bytes_512 : of_bytes)
 #define RUNS_HERE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* every such processor has F16C */
 
 #elif defined(__GNUC__) && defined(__aarch64__)
@@ -121,9 +108,6 @@ KERNEL(of_floats, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32,
        NO_SCALE)
 KERNEL(of_bytes, , uint8_t, float32x4_t, 4, vdupq_n_f32(0), WIDEN_BYTES, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32,
        SCALE, scale_of)
-#define OF_HALVES of_halves
-#define OF_FLOATS of_floats
-#define OF_BYTES of_bytes
 #define RUNS_HERE 1
 
 #else
@@ -135,7 +119,7 @@ KERNEL(of_bytes, , uint8_t, float32x4_t, 4, vdupq_n_f32(0), WIDEN_BYTES, vld1q_f
 static void multiply_rows(const float *query, const void *rows, int64_t size, const int64_t *chosen, int64_t n, int64_t d,
                           float *padded, float *out)
 {
-    Kernel *const kernel = size == 1 ? OF_BYTES : size == sizeof(half) ? OF_HALVES : OF_FLOATS;
+    Kernel *const kernel = size == 1 ? of_bytes : size == sizeof(half) ? of_halves : of_floats;
     memcpy(padded, query, (size_t)d * sizeof *padded);
     memset(padded + d, 0, WIDEST * sizeof *padded);
     kernel(padded, rows, chosen, n, d, out);

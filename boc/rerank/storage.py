@@ -1,7 +1,5 @@
 """Concept sets and vectors as an index stores them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

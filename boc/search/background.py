@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from boc.names import Metric, Modality
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import dot
-from boc.types import Embeddings, Item, Rescore, StoredConcepts
+from boc.types import Embeddings, Rescore, StoredConcepts
 
 if TYPE_CHECKING:
     from boc.plugins import Index
@@ -45,11 +45,6 @@ class Background:
     @cached_property
     def _ids(self) -> list[str]:
         return self._index.sample(SIZE, self._modality)
-
-    @cached_property
-    def items(self) -> list[Item]:
-        """The items of the sample."""
-        return self._index.find(self._ids)
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:

@@ -156,6 +156,8 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
     """
+    if typed.lstrip().startswith("{"):  # terms of another system
+        return typed, []
     minus = [(phrase or word).strip(" ,.;:!?") for phrase, word in MINUS.findall(typed)]
     minus = [each for each in minus if each]
     rest = ESCAPED.sub("-", MINUS.sub("", typed))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
+from boc.codecs.given import TermReader
 from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
@@ -124,12 +125,19 @@ class Searcher:
         """Return the stored vector of an item, and its concepts if there are any. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).to_ragged() if sets else None
-        return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
+        terms = None if self.codec.given is None else self.index.terms([id])
+        return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts, terms=terms)
 
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
         identity = self.index.manifest.identity
+        if self.codec.given is not None:
+            return TermReader(self.codec.given, identity)
+        if identity.spec.startswith("vectors:"):
+            raise EncoderError(
+                "the index was made of vectors, which no encoder here makes; search by --like ID of an item"
+            )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
@@ -373,6 +381,8 @@ class Searcher:
             raise BocError(f"encoded must be Embeddings of one row for each of {len(query.parts)} parts of the query")
         if len(encoded) == 1:
             return encoded[0], []
+        if self.codec.given is not None:
+            raise BocError("terms of another system are one query; search by one of its parts")
         background = self.background(self.target(options.find))
 
         def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
@@ -403,6 +413,10 @@ class Searcher:
         if options.hybrid == "sum":
             words = TextScore(queries.texts or (), options.words_weight or 1.0)
             return SearchRequest(terms, options.k, only, filters, words=words)
+        if self.codec.given is not None:
+            if named := [name for name in options.on_hits if name != "sort"]:
+                raise BocError(f"terms of another system have no vectors beside them; leave out {', '.join(named)}")
+            return SearchRequest(terms, options.k, only, filters)
         rescore = Rescore(metric, rows, options.k, queries.parts)
         planned = options.rm is None and options.query_z is None
         rm = self.index.manifest.rm if options.rm is None else options.rm

@@ -92,7 +92,9 @@ def _add_pages(app: FastAPI) -> None:
     def page(service: routes.Service, home: str) -> Response:
         name, names = service.settings.name, service.names
         return HTMLResponse(
-            pages.get_template("index.html").render(name=name, names=names, home=home, version=__version__)
+            pages.get_template("index.html").render(
+                name=name, names=names, home=home, version=__version__, token=service.settings.token is not None
+            )
         )
 
     @app.get("/", include_in_schema=False)

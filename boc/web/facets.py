@@ -1,7 +1,5 @@
 """Facets: how many hits have which value of a metadata field, and the filters that narrow a search to it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,16 +39,12 @@ def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], opti
     hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
     sure = sum((hit.confidence or 0) >= LINE for hit in hits)
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
-    types = snapshot.fields
-    sample = snapshot.sample(snapshot.searcher.target(options.find)) if "date" in types.values() else []
-    chosen = {each.field for each in parse_filters(options.filters, types)}
-    counts = [_facet(name, kind, items, sample, chosen=name in chosen) for name, kind in _offered(snapshot)]
+    chosen = {each.field for each in parse_filters(options.filters, snapshot.fields)}
+    counts = [_facet(name, kind, items, chosen=name in chosen) for name, kind in _offered(snapshot)]
     return {"hits": len(items), "facets": [each for each in counts if each is not None]}
 
 
-def _facet(
-    name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item], *, chosen: bool
-) -> dict[str, Any] | None:
+def _facet(name: str, kind: FieldType, items: Sequence[Item], *, chosen: bool) -> dict[str, Any] | None:
     """Return the facet of a field; None if it does not divide the items, unless one of its values was ``chosen``."""
     counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
     if not (_divides(kind, counts) or (chosen and counts)):
@@ -58,10 +52,8 @@ def _facet(
     best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
     if kind in ("date", "integer"):
         best.sort(key=lambda pair: pair[0], reverse=True)
-    dates = [value for item in sample for value in values_of(item.fields, name)] if kind == "date" else []
     values = [{"value": str(value), "filters": _filters(name, kind, value), "count": n} for value, n in best]
-    ends = {"least": min(dates, default=None), "most": max(dates, default=None)}
-    return {"field": name, "values": values, **ends}
+    return {"field": name, "values": values}
 
 
 def _divides(kind: FieldType, values: Collection[Any]) -> bool:

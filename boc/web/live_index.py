@@ -20,7 +20,6 @@ from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
-from boc.names import Modality
 from boc.paths import nfc
 from boc.plugins import Encoder, find_item
 from boc.search.options import check_sentence, parse_filters
@@ -126,10 +125,6 @@ class Snapshot:
                 self._by_date.clear()
             self._by_date[filters] = [chosen[i].id for i in order]
         return self._by_date[filters]
-
-    def sample(self, modality: Modality) -> list[Item]:
-        """Return items of a modality drawn at random, the same each time."""
-        return self.searcher.background(modality).items
 
     def postings(self, terms: TermMatrix) -> int:
         """Return the total length of the posting lists of ``terms``."""

@@ -1,7 +1,5 @@
 """Routes for operators of the server: liveness, readiness, and measurements for Prometheus."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Micro-batching: sentences that wait at the same time are encoded as one batch; eight cost about as much as three."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Schemas of all answers, for OpenAPI."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -155,13 +153,10 @@ class FacetValue(BaseModel):
 
 
 class Facet(BaseModel):
-    """The most frequent values of a field, years for a date. ``least`` and ``most`` are those of all items of a sample
-    of the index, for dates only."""
+    """The most frequent values of a field, years for a date."""
 
     field: str
     values: list[FacetValue]
-    least: str | None
-    most: str | None
 
 
 class FacetsAnswer(BaseModel):

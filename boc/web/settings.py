@@ -1,7 +1,5 @@
 """Settings and limits of a server of one index."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import tempfile

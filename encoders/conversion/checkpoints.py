@@ -1,8 +1,6 @@
 """Reads checkpoints published by the authors of TERN, TERAN and VSRN. Nothing in them is executed, and every tensor
 must be used."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil
@@ -102,15 +100,11 @@ def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
     EncoderError for unsupported settings, and for missing or unused tensors.
     """
-    if kind_of(checkpoint) != "tern":
-        raise EncoderError("this checkpoint holds no TERN: it has two joint encoders, or was trained to align")
     return _network("tern", checkpoint, {})
 
 
 def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
     """Return the TERAN in a checkpoint, with shared last layers if the tensors show it. Errors as for TERN."""
-    if kind_of(checkpoint) != "teran":
-        raise EncoderError("this checkpoint holds no TERAN")
     shared = not any(name.removeprefix(PREFIX).startswith("transformer_encoder_2.") for name in checkpoint["model"])
     stop_words = not _setting(checkpoint, "model", "exclude-stopwords", False)
     return _network("teran", checkpoint, {"shared": shared, "stop_words": stop_words})

@@ -1,7 +1,5 @@
 """Conversion of a published checkpoint to a model folder, for ``boc convert``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -30,11 +28,8 @@ MAKERS: dict[str, Callable[[Mapping[str, Any]], Network]] = {
     "vsrn": vsrn_from_published,
 }
 NEEDED = ("[UNK]", "[CLS]", "[SEP]")
-NOTES = (
-    "config.json",
-    "training.json",
-    "history.json",
-)  # these files show that a folder holds a model, and how it was made
+NOTES = ("config.json", "training.json", "history.json")
+"""Files that show that a folder holds a model, and how it was made."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ Both are the same networks: a vision transformer with class token and a causal t
 have other names, the three projections of an attention are one matrix, and the last projections are transposed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading the files that the authors of VSRN published: checkpoints and vocabularies."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from io import BytesIO

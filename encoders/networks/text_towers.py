@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
@@ -21,6 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from boc.errors import EncoderError
 from boc.labels import stop_words
 
+from .foreign import reading_model
 from .layers import padding_mask
 from .tokens import LIMIT, Tokens, Vocabulary, WordPieces
 
@@ -34,8 +33,6 @@ WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's e
 SMALL = 128  # width of the towers that are learned from few captions
 BERT = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
-DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
-"""Errors that the libraries raise for files of a BERT that are missing or damaged."""
 
 TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
 
@@ -147,14 +144,9 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
-    try:
+    files = "fetch the whole model again: config.json, tokenizer.json or vocab.txt, and the weights"
+    with reading_model(lambda reason: f"{folder}: no BERT that can be read ({reason}); {files}"):
         return _bert_tower(folder, layers)
-    except DAMAGE as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise EncoderError(
-            f"{folder}: no BERT that can be read ({first}); fetch the whole model again: config.json, "
-            "tokenizer.json or vocab.txt, and the weights"
-        ) from error
 
 
 def _bert_tower(folder: Path, layers: int) -> TextTower:

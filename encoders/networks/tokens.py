@@ -135,7 +135,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
     ``text_towers.build``)."""
     dumped = path.read_text(encoding="utf-8")
-    tokens = json.loads(dumped)
+    tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
         return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class

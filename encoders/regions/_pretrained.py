@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -15,13 +14,13 @@ import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from PIL import Image
-from safetensors import SafetensorError
 from torch import nn
 
 from boc.atomic_files import sha256
 from boc.errors import EncoderError, ImageError
 from boc.foreign import parse_json
 
+from ..networks.foreign import reading_model
 from ..runtime.device import pick
 
 UNUSED = "pooler"  # part of AutoModel that many published backbones lack; its output is not used
@@ -61,20 +60,20 @@ def load(name: str, auto: Any, kind: str) -> Backbone:
     folder, place = _folder(name, kind)
     described, weights = _files(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        # Pillow resizes, so that pixels do not depend on whether torchvision is installed.
-        processor = transformers.AutoImageProcessor.from_pretrained(folder, **arguments, backend="pil")
-        network, info = auto.from_pretrained(
-            folder,
-            config=_config(folder),
-            use_safetensors=weights[0].suffix == ".safetensors",
-            output_loading_info=True,
-            **arguments,
-        )
-    except ImportError as error:
-        raise EncoderError(f"{name}: needs another package ({_line(error)}); pip install 'boc[detectors]'") from error
-    except (OSError, EOFError, ValueError, RuntimeError, LookupError, SafetensorError, UnpicklingError) as error:
-        raise EncoderError(f"{name}: no model that {auto.__name__} can load safely ({_line(error)})") from error
+    with reading_model(lambda reason: f"{name}: no model that {auto.__name__} can load safely ({reason})"):
+        try:
+            # Pillow resizes, so that pixels do not depend on whether torchvision is installed.
+            processor = transformers.AutoImageProcessor.from_pretrained(folder, **arguments, backend="pil")
+            network, info = auto.from_pretrained(
+                folder,
+                config=_config(folder),
+                use_safetensors=weights[0].suffix == ".safetensors",
+                output_loading_info=True,
+                **arguments,
+            )
+        except ImportError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise EncoderError(f"{name}: needs another package ({reason}); pip install 'boc[detectors]'") from error
     missing = sorted(key for key in info["missing_keys"] if UNUSED not in key)
     if missing:
         raise EncoderError(f"{name}: {len(missing)} weights are missing (such as {missing[0]}); fetch the model again")
@@ -125,8 +124,3 @@ def _config(folder: Path) -> Any:
         if getattr(part, "use_pretrained_backbone", False):
             part.use_pretrained_backbone = False
     return config
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of a message."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

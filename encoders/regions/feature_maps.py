@@ -16,7 +16,8 @@ from boc.errors import EncoderError, check_system
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ..runtime.sessions import open_session, running
+from ..networks.foreign import reading_model
+from ..runtime.sessions import open_session
 from ._shared import cell_boxes, parse_spec, write_spec
 
 FORMAT = 1  # version of the features, part of the digest
@@ -121,7 +122,7 @@ class MapRegions:
         side = shape[-1] if shape[1:] == [3, *shape[-1:] * 2] else None
         made = None
         if isinstance(side, int) and len(outputs) == 1:
-            with running(spec, FORM):
+            with reading_model(lambda reason: f"{spec}: cannot be run ({reason}); {FORM}"):
                 made = self._run(np.zeros((1 + len(self._crops), 3, side, side), np.float32))
         if made is None or made.dtype != np.float32 or made.ndim != 4 or not made.size:
             takes, gives = ([f"{each.type} {each.shape}" for each in ends] for ends in (inputs, outputs))

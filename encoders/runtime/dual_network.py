@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
 from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
@@ -25,15 +23,12 @@ from boc.types import Ragged, Runtime
 
 from ..conversion import open_clip
 from ..networks.dual_tower import Tower
+from ..networks.foreign import reading_model
 from . import device
 from .batching import in_batches, to_device
 from .dual_inputs import ClipInput, Inputs, Preparer, TextForm
 
 WORKS = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, Chinese-CLIP, AltCLIP, CLIPSeg, ALIGN, AIMv2, VisionTextDualEncoder"
-UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError,
-            UnpicklingError, EOFError)  # fmt: skip
-"""Errors of the library for files that are damaged, foreign, or of a newer version."""
-
 LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
 
 
@@ -115,20 +110,15 @@ class DualNetwork:
 
 def read_model(name: str, folder: Path, weights: list[str], runtime: Runtime) -> DualNetwork:
     """Read the model in a folder, whose weights have these names. EncoderError for one that cannot be used."""
-    with _quiet():
-        try:
-            if weights[0].startswith("open_clip"):
-                model, tokenizer, processor = open_clip.load(folder, weights[0])
-            else:
-                model, tokenizer, processor = _transformers(name, folder)
-            if not tokenizer.is_fast:
-                raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
-            return DualNetwork(model, tokenizer, processor, runtime)
-        except UNUSABLE as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise EncoderError(
-                f"{name}: no dual encoder that can be used ({reason}); get it again, or take one of {WORKS}"
-            ) from error
+    unusable = f"get it again, or take one of {WORKS}"
+    with _quiet(), reading_model(lambda reason: f"{name}: no dual encoder that can be used ({reason}); {unusable}"):
+        if weights[0].startswith("open_clip"):
+            model, tokenizer, processor = open_clip.load(folder, weights[0])
+        else:
+            model, tokenizer, processor = _transformers(name, folder)
+        if not tokenizer.is_fast:
+            raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
+        return DualNetwork(model, tokenizer, processor, runtime)
 
 
 def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from boc.atomic_files import sha256
 from boc.errors import EncoderError, check_system
 from boc.foreign import parse_json
 
+from ..networks.foreign import reading_model
 from .onnx_record import Parts
 
 FORMAT = 2
@@ -18,10 +20,9 @@ SETTINGS, WEIGHTS = ("config.json", "tokenizer.json"), "model.safetensors"
 REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX
 
 
-def damaged(folder: Path, error: Exception) -> EncoderError:
-    """Return the error for a model that cannot be read; what the system refuses is raised as such."""
-    check_system(folder, error, EncoderError)
-    return EncoderError(f"{folder}: damaged model ({error}); train or convert it again")
+def reading_damaged(folder: Path) -> AbstractContextManager[None]:
+    """Turn any error into one that names a damaged model in ``folder``."""
+    return reading_model(lambda reason: f"{folder}: damaged model ({reason}); train or convert it again")
 
 
 def folder_digest(folder: Path) -> str:
@@ -50,7 +51,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if isinstance(version, int) and version != FORMAT:
         step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
         raise EncoderError(f"{path}: model format {version}, this boc reads format {FORMAT}; {step}")
-    if config.get("kind") not in KINDS or version != FORMAT or not set(config) >= PARTS:
+    if str(config.get("kind")) not in KINDS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / WEIGHTS).is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it continues where it stopped")

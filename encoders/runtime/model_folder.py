@@ -9,7 +9,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from ..networks.tokens import Tokens
 from ..networks.vsrn import Vsrn
 from ..networks.vsrnpp import VsrnPlusPlus
 from ..regions.feature_maps import MapRegions
-from .model_config import FORMAT, REGIONS, SETTINGS, WEIGHTS, damaged, read_config
+from .model_config import FORMAT, REGIONS, SETTINGS, WEIGHTS, read_config, reading_damaged
 from .onnx_record import IMAGE, RECORD, TEXT
 
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
@@ -103,10 +102,8 @@ def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
     """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
-    network = make(config["kind"], config["network"], config["text"])
-    try:
+    with reading_damaged(folder):
+        network = make(config["kind"], config["network"], config["text"])
         (folder / WEIGHTS).open("rb").close()  # its library takes any error for a missing file
         network.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise damaged(folder, error) from error
     return network

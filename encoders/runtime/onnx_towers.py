@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from boc.types import Ragged, Regions
 
+from ..networks.foreign import reading_model
 from .onnx_record import IMAGE, TEXT, OnnxRecord
-from .sessions import running
 from .towers import Places
 
 if TYPE_CHECKING:
@@ -83,6 +83,6 @@ def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
 
 def run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
-    with running("a network in ONNX", "give fewer or smaller inputs"):
+    with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"):
         outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
     return outputs

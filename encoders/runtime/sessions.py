@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boc.errors import EncoderError
+
+from ..networks.foreign import reading_model
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -28,15 +28,6 @@ def open_session(model: Path | bytes, threads: int = 0) -> InferenceSession:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     source = model if isinstance(model, bytes) else str(model)
-    with running("a network" if isinstance(model, bytes) else str(model), "make it again"):
+    name = "a network" if isinstance(model, bytes) else str(model)
+    with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
-@contextmanager
-def running(name: str, advice: str) -> Iterator[None]:
-    """Turn errors of ONNX Runtime, which have no common class that is public, into an EncoderError with ``advice``."""
-    try:
-        yield
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise EncoderError(f"{name}: cannot be run ({reason}); {advice}") from error

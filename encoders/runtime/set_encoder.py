@@ -21,7 +21,7 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 from .. import regions
 from ..networks.tokens import Tokens, read_tokens
 from .device import has_cuda, import_for_torch, runs_onnx
-from .model_config import REGIONS, damaged, folder_digest, parts, read_config
+from .model_config import REGIONS, folder_digest, parts, read_config, reading_damaged
 from .onnx_record import IMAGE, TEXT, read_record
 
 if TYPE_CHECKING:
@@ -131,10 +131,8 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
     config = read_config(folder)
     if config["kind"] != kind:
         raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
-    try:
+    with reading_damaged(folder):
         tokens = read_tokens(folder / "tokenizer.json", config["text"])
-    except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
     record = read_record(folder, parts(folder)) if runs_onnx(runtime) else None
     files = record.files if record is not None else {}
     name = f"{kind}:{folder.resolve()}"
@@ -147,7 +145,8 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
 
     def source() -> RegionSource:
         network = folder / REGIONS
-        loaded = regions.load(config["regions"]["spec"], network if network.is_file() else None)
+        with reading_damaged(folder):
+            loaded = regions.load(config["regions"]["spec"], network if network.is_file() else None)
         if loaded.identity.digest != config["regions"]["digest"]:
             raise EncoderError(
                 f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one"

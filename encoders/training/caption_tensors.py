@@ -1,7 +1,5 @@
 """Captions as tensors: ids of words, or the outputs of a frozen text tower."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 It is used in training only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

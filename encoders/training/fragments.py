@@ -9,8 +9,6 @@ else that it says is true. Without it, nothing requires that "a cat to the left 
 right of a car", since two pictures of a batch hardly ever have the same things.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ on the squares of the mean activations of each term (FLOPS; Paria et al., ICLR 2
 postings, and keeps terms in use by both. The encoder stays as it is, so that a feature file is enough.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ describe which picture, and ``apart``, which do not; other pairs are ignored. Wi
 positive are negative.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

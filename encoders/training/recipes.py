@@ -7,8 +7,6 @@ batches of 80, not 90). An epoch is one pass over the pictures with one caption 
 of theirs.
 """
 
-from __future__ import annotations
-
 SMALL = {
     "kind": "tern", "text": "small", "text_layers": "2", "text_lr": "1",
     "visual_width": "256", "visual_layers": "1", "joint_width": "256", "feedforward": "512", "region_power": "0.5",

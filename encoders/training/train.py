@@ -22,7 +22,8 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..runtime.device import pick
-from ..runtime.model_folder import NETWORKS, check_boxes, check_model_folder, create_folder, make
+from ..runtime.model_folder import NETWORKS, check_boxes, create_folder, make
+from ..runtime.model_folder import check_model_folder as check_model_folder
 from .caption_tensors import Captions
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
@@ -102,11 +103,6 @@ def describe(
     if validate is None:
         return run
     return {**run, "validate": hashlib.sha256(json.dumps(sorted(validate)).encode()).hexdigest()}
-
-
-def check_place(folder: Path) -> None:
-    """Raise BocError if a run into ``folder`` would replace files that do not belong to a model."""
-    check_model_folder(folder)
 
 
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:

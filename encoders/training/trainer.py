@@ -4,8 +4,6 @@ Every random choice is a function of the seed and the number of the step or epoc
 continued ends with the same weights as one that was not.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

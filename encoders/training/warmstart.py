@@ -6,8 +6,6 @@ region of a picture and the mean word vector of its captions, and their attentio
 architecture of TERN does not change; training continues from there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -259,10 +259,7 @@ static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int
     }
 }
 #else
-static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int64_t n)
-{
-    (void)array, (void)size, (void)rows, (void)n;
-}
+#define fetch_rows(array, size, rows, n) ((void)0)
 #endif
 
 /* The part of the candidates from ``first`` on, and their ``end``. */
@@ -392,15 +389,6 @@ static void centre(const float *queries, const float *mean, int64_t n, int64_t d
             centred[i * d + j] = queries[i * d + j] - mean[j];
 }
 
-/* Whether a row is zero: then it has no terms. */
-static int is_zero(const float *row, int64_t d)
-{
-    int64_t j = 0;
-    while (j < d && row[j] == 0)
-        j++;
-    return j == d;
-}
-
 /* The frequencies of a query's z terms: exp((cosine - the largest) / temperature) times ``top`` in double, rounded to 1 to
    ``top``, halves to even. */
 static void weigh(const float *cosines, int64_t z, double temperature, int top, int32_t *frequencies)
@@ -436,7 +424,7 @@ static const char *encode(Call *call)
     call->weights = call->terms + n * z;
     for (int64_t i = 0, at = 0; wrong == NULL && i <= n; i++) {
         call->offsets[i] = at;
-        if (i == n || is_zero(centred + i * d, d))
+        if (i == n || largest_size(centred + i * d, d) == 0)
             continue;
         weigh(cosines + i * z, z, call->code->temperature, call->code->top, call->weights + at);
         for (int64_t j = 0; j < z; j++)
@@ -581,7 +569,40 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
     return result;
 }
 
+static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[] = {{"rows", "q", 1}, {"data", "B", 1}, {"offsets", "q", 1}};
+    PyObject *texts = NULL;
+    (void)module;
+    if (n_objects != 3)
+        return PyErr_Format(PyExc_TypeError, "strings takes 3 arrays");
+    if (!take(arrays, objects, 3)) {
+        const int64_t *rows = arrays[0].view.buf, *offsets = arrays[2].view.buf;
+        const int64_t n = arrays[0].view.shape[0], held = arrays[2].view.shape[0] - 1, size = arrays[1].view.len;
+        const char *data = arrays[1].view.buf;
+        texts = PyList_New(n);
+        for (int64_t i = 0; i < n; i++) /* scattered offsets are on their way before the first is read */
+            if (rows[i] >= 0 && rows[i] < held)
+                PREFETCH(offsets + rows[i]);
+        for (int64_t i = 0; texts != NULL && i < n; i++) {
+            const int64_t row = rows[i], is_row = row >= 0 && row < held;
+            const int64_t begin = is_row ? offsets[row] : -1, end = is_row ? offsets[row + 1] : -1;
+            PyObject *text = begin >= 0 && begin <= end && end <= size
+                                 ? PyUnicode_DecodeUTF8(data + begin, (Py_ssize_t)(end - begin), NULL)
+                                 : PyErr_Format(PyExc_ValueError, "no string %lld of %lld", (long long)row, (long long)held);
+            if (text == NULL)
+                Py_CLEAR(texts);
+            else
+                PyList_SetItem(texts, i, text);
+        }
+    }
+    release(arrays, 3);
+    return texts;
+}
+
 static PyMethodDef methods[] = {
+    {"strings", (PyCFunction)(void (*)(void))strings, METH_FASTCALL,
+     "strings(rows, data, offsets): the strings of some rows, UTF-8 in data[offsets[row]:offsets[row + 1]]."},
     {"plan", plan, METH_VARARGS,
      "plan(parts, d, signs): what ``best`` needs for vectors of width d. A part is a tuple of (starts, rows, frequencies, "
      "peaks, mask, bytes of ids, their offsets, vectors, compact codes, their scales), of which all behind the peaks may "

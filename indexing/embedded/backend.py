@@ -1,7 +1,5 @@
 """The back end of the embedded engine: indexes in a folder, which are listed, made, edited and removed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

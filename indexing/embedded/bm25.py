@@ -4,8 +4,6 @@ SQLite's FTS5 is no alternative: it counts per file, so scores would depend on h
 returns rows one by one, which takes fifty times as long.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

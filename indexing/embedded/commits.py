@@ -12,8 +12,6 @@ Files never change once a commit lists them. Folders, commits and tombstone file
 writer removes files that neither CURRENT nor loading.json needs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

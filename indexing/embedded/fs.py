@@ -4,8 +4,6 @@ After ``create`` and ``adopt`` the bytes of a file survive a power cut, but its 
 folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -49,8 +49,8 @@ PARTS = {  # part of the size, by the first word of a file name
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of methods of an index: arrays that do not fit each other are reported as damage. Forged files can have
-    right digests; arguments were checked before."""
+    """Decorator of methods of an index: where arrays do not fit each other, the files are looked at before any is
+    called damaged. Forged files can have right digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -84,7 +84,16 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def _misfit(self, error: Exception) -> ManifestError:
-        return ManifestError(f"{self._home}: damaged, its files do not fit each other ({error}); {DAMAGED}")
+        if self._damage:
+            return ManifestError(f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}")
+        return ManifestError(
+            f"{self._home}: its files are as they were written, but do not fit each other, or boc fails on this "
+            f"request ({error}); keep them, and report this; if a stranger made the index, do not use it"
+        )
+
+    @cached_property
+    def _damage(self) -> list[str]:
+        return self.damaged_files()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codec arrays; opening has compared their digests with those of the commit."""
@@ -134,13 +143,9 @@ class EmbeddedIndex:
 
     def _matching(self, text: str) -> list[Rows]:
         """Return the rows of each part that share a word with ``text``, and their scores."""
-        matches: list[Rows] = []
-        scores = iter(self._words.scores(text))
-        for part in self._parts:
-            total = np.zeros(0) if part.segment.words is None else next(scores)
-            rows = np.flatnonzero(total)
-            matches.append((rows, total[rows]))
-        return matches
+        matches = iter(self._words.match(text))
+        nothing = np.zeros(0, np.int64), np.zeros(0)
+        return [nothing if part.segment.words is None else next(matches) for part in self._parts]
 
     @cached_property
     def _words(self) -> bm25.Ranking:

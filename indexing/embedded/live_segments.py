@@ -1,7 +1,5 @@
 """The parts of an index: segments with their tombstones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,8 +9,6 @@ share a term with the query, all are compared too, by compact codes first: what 
 query, and then shares few terms with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property

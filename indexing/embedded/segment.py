@@ -39,7 +39,7 @@ from . import fs, text_index_writer
 from .kernel import BLOCK as ROWS
 from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
 from .postings import Postings
-from .string_column import Strings, take_strings
+from .string_column import Strings
 from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
@@ -88,7 +88,7 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """Return the items of ``rows``, in that order."""
-        ids, content, group, *metadata = take_strings(list(self.texts.values()), rows)
+        ids, content, group, *metadata = (column.take(rows) for column in self.texts.values())
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
         return list(map(Item, ids, modalities, content, group, fields))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 try:
-    from . import _strings
+    from . import _search
 except ImportError:  # installed without a C compiler
-    _strings = None  # type: ignore[assignment]
+    _search = None  # type: ignore[assignment]
 
 
 class Strings:
@@ -40,7 +40,9 @@ class Strings:
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the strings of ``rows``, in that order."""
-        return take_strings([self], rows)[0]
+        if _search is None:
+            return [self[row] for row in rows.tolist()]
+        return _search.strings(np.ascontiguousarray(rows, np.int64), self.data, self.offsets)
 
     def find(self, value: str) -> int | None:
         """Return the row of ``value`` among sorted strings, or None."""
@@ -52,11 +54,3 @@ class Strings:
             else:
                 high = middle
         return low if low < len(self) and self[low] == value else None
-
-
-def take_strings(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
-    """Return the strings of ``rows`` of each column, in that order."""
-    if _strings is None:
-        return [[column[row] for row in rows.tolist()] for column in columns]
-    arrays = [array for column in columns for array in (column.data, column.offsets)]
-    return _strings.strings(np.ascontiguousarray(rows, np.int64), *arrays)

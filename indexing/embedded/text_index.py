@@ -11,8 +11,6 @@ Rows are those of the segment, from 0::
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import weakref

@@ -3,8 +3,6 @@
 The format is described in ``text_index``. Both ways give the same bytes, if equal values are written in the same way.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right

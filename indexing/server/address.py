@@ -23,21 +23,26 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 class Address:
     """A parsed address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY. The options of the connection
-    have the names that the clients of the servers use, except ``search_timeout``: how many seconds a search waits for
-    one of several hosts before it asks the next. The others apply to a new index: ``field`` is how its codes are stored
-    (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order`` by what
-    its documents are sorted on the disk, ``store`` how the server reads its files (None: as the server likes), and
-    ``patience`` how many seconds a load retries without progress.
+    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY, and BOC_HEADERS, lines
+    ``Name: value`` for gateways. The options of the connection have the names that the clients of the servers use,
+    except ``search_timeout``: how many seconds a search waits for one of several hosts before it asks the next, and
+    ``proxy``, which replaces that of the environment. The others apply to a new index: ``field`` is how its codes are
+    stored (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order``
+    by what its documents are sorted on the disk, ``store`` how the server reads its files (None: as the server likes),
+    and ``patience`` how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca_certs: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
     ssl_assert_fingerprint: str | None = None
     verify_certs: bool = True
+    proxy: str | None = None
     request_timeout: float = 60.0
     search_timeout: float = 2.0
     field: str | None = None
@@ -111,7 +116,18 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     password, api_key = environment.get("BOC_PASSWORD"), environment.get("BOC_API_KEY")
     if at and password is None:
         raise BackendError(f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD")
+    if "client_key" in options and "client_cert" not in options:
+        raise BackendError("client_key in the address needs client_cert, the file of its certificate")
+    options["headers"] = _headers(environment.get("BOC_HEADERS", ""))
     return Address(full, unquote(user) if at else None, password if at else None, None if at else api_key, **options)
+
+
+def _headers(lines: str) -> tuple[tuple[str, str], ...]:
+    """Return names, in small letters, and values of headers, one a line."""
+    parts = [line.partition(":") for line in lines.splitlines() if line.strip()]
+    if any(not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) for name, *_ in parts):
+        raise BackendError("BOC_HEADERS holds a line that is no header; write one a line, as Name: value")
+    return tuple((name.strip().lower(), value.strip()) for name, _, value in parts)
 
 
 def _host(protocol: str, host: str, prefix: str) -> str:
@@ -128,6 +144,13 @@ def _file(value: str) -> str:
     if not path.is_file():
         raise ValueError(value)
     return str(path)
+
+
+def _proxy(value: str) -> str:
+    parts = urlsplit(f"//{value}")
+    if not parts.hostname or not parts.port or parts.netloc != value or "@" in value:
+        raise ValueError(value)
+    return f"http://{value}"
 
 
 def _number(least: float) -> Callable[[str], float]:
@@ -155,6 +178,9 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ca_certs": ("a file of certificates", _file),
+    "client_cert": ("a file with a certificate", _file),
+    "client_key": ("a file with its key", _file),
+    "proxy": ("HOST:PORT; a proxy with a password goes into HTTPS_PROXY", _proxy),
     "ssl_assert_fingerprint": ("a fingerprint", str),
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
     "request_timeout": ("a number of seconds above 0", _number(1e-3)),

@@ -44,7 +44,8 @@ PASSES = 5  # attempts to detach from documents that others write meanwhile
 SET = f"ctx._source.{OBJECT} = params.{OBJECT}"
 REMOVE = f"ctx._source.remove('{OBJECT}')"
 ROW = ATTACHED.own("row")
-WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ATTACHED.order], "_source": False}
+ORDER = {ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"}}  # an alias may move to another index
+WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ORDER], "_source": False}
 
 
 class Attachment:
@@ -56,7 +57,7 @@ class Attachment:
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport, self._address, self.name = transport, address, name
-        self._mapping = _theirs(transport, name)
+        self._physical, self._mapping = _theirs(transport, name)
         there = [each for each in generations(transport, name) if each.state.attached]
         self._generation: Generation | None = there[-1] if there else None
         self._bulk = Bulk(transport, name, patience=address.patience, max_rows=1000)
@@ -96,9 +97,13 @@ class Attachment:
             self._transport.request("PUT", f"/{self.name}/_mapping", change)
         refresh(self._transport, self.name)
         if self._generation is not None:
+            state = self._generation.state
+            if self._physical not in state.targets:  # before the rows that are to be removed from there
+                state = replace(state, targets=(*state.targets, self._physical))
+                self._remember(replace(self._generation, state=state))
             return
         digest = digest_of(manifest, ["attached", self._field])
-        state = State("loading", self._field, "binary", attached=True)
+        state = State("loading", self._field, "binary", attached=True, targets=(self._physical,))
         fresh = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
         body = {
             "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
@@ -193,28 +198,41 @@ class Attachment:
         return sum(items.values()), gone, [id for id in lost if id not in set(gone)]
 
     def detach(self) -> Iterator[int]:
-        """Remove all but the fields of the mapping, which a server cannot remove. Yields numbers of documents.
+        """Remove all but the fields of the mapping, which a server cannot remove, from this index and from those that
+        an alias of this name stood for earlier. Yields numbers of documents.
 
         BackendError if other programs write documents with a code faster than it is removed.
         """
-        if self._generation is None:
-            raise BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
-        script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
+        if self._generation is None and OBJECT not in self._mapping.get("properties", {}):
+            raise self._nothing()
+        earlier = () if self._generation is None else self._generation.state.targets
+        there = [each for each in earlier if each != self._physical and each in indices_of(self._transport, each)]
         count = 0
-        for _ in range(PASSES):
-            refresh(self._transport, self.name)
-            before = count
-            for hit in scan(self._transport, self.name, WRITTEN):
-                self._bulk.update(hit["_id"], script, hit.get("_routing"))
+        for index in (self.name, *there):
+            for _ in self._remove_codes(index):
                 count += 1
                 yield count
-            self._bulk.flush()
-            if count == before:
-                drop(self._transport, [g for g in generations(self._transport, self.name) if g.state.attached])
+        if self._generation is None and not count:
+            raise self._nothing()
+        drop(self._transport, [g for g in generations(self._transport, self.name) if g.state.attached])
+
+    def _nothing(self) -> BackendError:
+        return BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
+
+    def _remove_codes(self, index: str) -> Iterator[None]:
+        """Remove the codes from the documents of one index."""
+        script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
+        for _ in range(PASSES):
+            refresh(self._transport, index)
+            left = False
+            with Bulk(self._transport, index, patience=self._address.patience, max_rows=1000) as bulk:
+                for hit in scan(self._transport, index, WRITTEN):
+                    bulk.update(hit["_id"], script, hit.get("_routing"))
+                    left = True
+                    yield
+            if not left:
                 return
-        raise BackendError(
-            f"other programs keep writing the field {OBJECT!r} into {self.name}; stop them, and repeat this"
-        )
+        raise BackendError(f"other programs keep writing the field {OBJECT!r} into {index}; stop them, and repeat this")
 
     def __enter__(self) -> Attachment:
         return self
@@ -230,17 +248,17 @@ class Attachment:
         remember(self._transport, generation)
 
 
-def _theirs(transport: Transport, name: str) -> Json:
-    """Return the mapping of the one index ``name`` of another program."""
+def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
+    """Return the one index ``name`` of another program, and its mapping."""
     there = indices_of(transport, name)
     if not there:
         raise BackendError(f"no index {name!r} at {transport.label}; boc attach adds to one that is there")
     if len(there) > 1:
         raise BackendError(f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}")
-    ((_, entry),) = there.items()
+    ((physical, entry),) = there.items()
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
         raise BackendError(f"{name} is an index of boc; add to it with boc add {name} FEATURES")
     if mapping.get("_source", {}).get("enabled") is False:
         raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
-    return mapping
+    return physical, mapping

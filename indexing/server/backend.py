@@ -14,7 +14,7 @@ from boc.manifest import Manifest
 
 from . import term_fields
 from .address import Address
-from .aliases import check_codes, check_own, drop, generations, live_generation, names
+from .aliases import check_own, drop, generations, live_generation, names, readable
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
@@ -46,13 +46,12 @@ class ServerBackend:
         return share_code(self.transport, self.address, name, key, learn)
 
     def open(self, name: str) -> ServerIndex:
-        generation = live_generation(self.transport, name)
+        generation = readable(self.transport, live_generation(self.transport, name))
         if generation.state.state == "editing":
             note(f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit")
         if generation.state.attached or generation.narrowed:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
             generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))
-        check_codes(self.transport, generation)
         return ServerIndex(self.transport, generation)
 
     def attach(self, name: str) -> Attachment:

@@ -1,7 +1,5 @@
 """Arrays as the binary fields of documents hold them."""
 
-from __future__ import annotations
-
 import binascii
 from typing import Any
 

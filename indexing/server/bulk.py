@@ -257,6 +257,12 @@ class Bulk:
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
             passing = result["status"] in LATER or kind in AWAY
+            if kind == "index_not_found_exception" and "require_alias" in self._params:
+                name = self._target.rpartition("-boc-")[0] or self._target
+                raise BackendError(
+                    f"{self._transport.label}: another command has published, replaced or removed {name} meanwhile; "
+                    f"see what boc info {name} says, and repeat this command if that is not what it was to be"
+                )
             if not passing and (operation, result["status"]) != ("update", 409):
                 message = f"{self._transport.label}: item {id!r} was refused: {kind}: {reason}"
                 raise RefusedError(message, result["status"], kind, reason)

@@ -1,7 +1,5 @@
 """Force-merging an index on a server after a load, before it is published."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from itertools import count

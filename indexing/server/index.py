@@ -1,7 +1,5 @@
 """Searching an index on a server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache

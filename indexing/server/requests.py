@@ -361,6 +361,10 @@ class HttpRequest:
         words = ["curl", "-sS", "-H", "'Content-Type: application/json'"]
         if address.ca_certs is not None:
             words += ["--cacert", shlex.quote(address.ca_certs)]
+        for option, value in (("--cert", address.client_cert), ("--key", address.client_key), ("-x", address.proxy)):
+            words += [] if value is None else [option, shlex.quote(value)]
+        for name, _ in address.headers:
+            words += ["-H", f"""\"$(printf '%s' "$BOC_HEADERS" | grep -i '^ *{name} *:')\""""]
         if not address.verify_certs and address.ssl_assert_fingerprint is None:  # curl knows no fingerprints
             words.append("-k")
         if address.user is not None:

@@ -5,8 +5,6 @@ shows. Then a dozen documents with known scores are indexed, searched, and remov
 index tells how a server can hold codes and vectors.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

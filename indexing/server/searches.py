@@ -73,17 +73,6 @@ class Searches:
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
         return [_page(self._checked(each)) for each in answer["responses"]]
 
-    def sources(self, ids: Sequence[str]) -> list[Json | None]:
-        """Return the _source of items, None for missing ones; at most ``PAGE`` of them."""
-        keys = list(map(self._layout.key, ids))
-        known = [key for key in keys if key]  # servers reject an empty id
-        sources = {}
-        if known:  # by a search: a document is fetched past the filter of an alias, and needs its routing
-            there = [{"ids": {"values": known}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(known), "_source": self._layout.source_fields}
-            sources = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
-        return [sources.get(key) for key in keys]
-
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
         hits: dict[str, Json] = {}
@@ -131,11 +120,18 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
-        left = k
+        left, path = k, f"/{SEARCH}"
         while left is None or left > 0:
             size = SCAN if left is None else min(SCAN, left)
-            here = {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}, "size": size, "track_total_hits": False}
-            answer = transport.request("POST", f"/{SEARCH}", {**body, **here, **after})
+            here: Json = {"size": size, "track_total_hits": False}
+            here |= {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}} if path == f"/{SEARCH}" else {}
+            try:
+                answer = transport.request("POST", path, {**body, **here, **after})
+            except RefusedError as error:
+                if error.status != 403 or after or "pit" not in here:
+                    raise
+                path = f"/{index}/{SEARCH}"  # rights on an alias alone do not open its points in time
+                continue
             hits = answer["hits"]["hits"]
             yield from hits
             if len(hits) < size:

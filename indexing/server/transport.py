@@ -1,7 +1,5 @@
 """The connection to a server: one request, one answer, one of two errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 

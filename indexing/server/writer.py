@@ -24,6 +24,7 @@ from .aliases import (
     Generation,
     State,
     check_free,
+    check_live,
     check_own,
     digest_of,
     drop,
@@ -148,7 +149,10 @@ class ServerWriter:
             if self._load is not None:
                 self._load.rows.bulk.__exit__(kind or GeneratorExit, error, trace)
                 if not self._committed and not resumable:
-                    drop(self._transport, [self._load.generation])
+                    mine = self._load.generation.physical
+                    there = generations(self._transport, self._name)
+                    # not what another load of the same contents has published meanwhile
+                    drop(self._transport, [g for g in there if g.physical == mine and not g.live])
         finally:
             self._ledger.close()
 
@@ -252,7 +256,8 @@ class Load:
 
 
 class ServerEditor:
-    """Edits the published generation in place. Searches see rows as soon as the server accepts them."""
+    """Edits the published generation in place, through an alias that stays its own if another command replaces it.
+    Searches see rows as soon as the server accepts them."""
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
@@ -261,7 +266,8 @@ class ServerEditor:
         check_own(self._generation)
 
     def __enter__(self) -> ServerEditor:
-        self._rows = _Rows(self._transport, self._generation, self._generation.name, self._patience)
+        self._rows = _Rows(self._transport, self._generation, self._generation.loading_alias, self._patience)
+        self._begun = False
         return self
 
     def put(self, rows: Rows) -> None:
@@ -291,6 +297,10 @@ class ServerEditor:
 
     def _begin(self) -> None:
         """Record on the server that the counts of the manifest are outdated until ``commit``."""
+        if not self._begun:
+            add = {"add": {"index": self._generation.physical, "alias": self._generation.loading_alias}}
+            self._transport.request("POST", "/_aliases", {"actions": [add]})
+            self._begun = True
         if self._generation.state.state != "editing":
             self._remember(replace(self._generation.state, state="editing"))
 
@@ -310,6 +320,7 @@ class ServerEditor:
         refresh(self._transport, physical)
         items, postings, _ = counts(self._transport, physical)
         manifest = replace(self._generation.manifest, items=items, postings=postings, source=source, **changed)
+        check_live(self._transport, self._generation)
         self._remember(replace(self._generation.state, state="complete"), manifest)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

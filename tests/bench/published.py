@@ -14,8 +14,6 @@ The authors of TERN and TERAN read COCO's splits from ``annotations/coco_SPLIT_i
 sentences of each picture of Karpathy's file.
 """  # noqa: E501
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

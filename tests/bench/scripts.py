@@ -1,7 +1,5 @@
 """Runs the scripts of ``bench/`` by their file names, which are distinct, as modules and from the root."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Published files become tables and feature files; broken ones are refused with the place and the next step."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The truth of a gallery: queries, their right pictures, and the measures, against slow loops over all of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import combinations, groupby, permutations, product

@@ -1,7 +1,5 @@
 """The candidates that hold a recall are the fewest, to a twentieth, beside a slow loop."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,8 +9,6 @@ u_c. The word of o_j is NOUNS[j], those of u_0 and u_1 are stop-words. The train
 codebook of as many clusters as it holds concepts is the concepts themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +17,9 @@ import pytest
 from numpy.typing import NDArray
 
 from bench.paper.table1 import PAPER
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item, Ragged
 from tests.bench.scripts import run_rows
+from tests.oracles import write_features
 
 NOUNS = (
     "dog", "cat", "horse", "boat", "train", "bird", "ball", "tree", "house", "beach", "river", "car", "bike", "chair",
@@ -59,10 +56,7 @@ def write(
     sets = Ragged.from_sets([np.array(concepts) for *_, concepts, _ in captions], dim)
     vectors = np.float32([v for _, _, v, *_ in captions])
     batches.append(Batch(items, Embeddings("text", vectors, sets, words=[words for *_, words in captions])))
-    with FeatureWriter(path, Header("embeddings", spec, digest, dim, "float32", path.name)) as writer:
-        writer.append(len(pictures) + len(captions), batches)
-        writer.finish()
-    return path
+    return write_features(path, *batches, spec=spec, digest=digest)
 
 
 def training(path: Path, concepts: Sequence[tuple[NDArray[np.float64], str]], **header: str) -> Path:

@@ -1,7 +1,5 @@
 """The race on miniatures whose answers and bytes are known beforehand, and on tiny random data."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable
@@ -18,10 +16,9 @@ from numpy.typing import NDArray
 
 from bench.race.data import Data
 from boc import plugins
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item
 from tests.bench.scripts import run_rows, run_script
+from tests.oracles import write_features
 from tests.servers.fixtures import kinds
 
 GROUPS, MEMBERS = 100, 10
@@ -53,11 +50,8 @@ def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> None:
     """Sentences, or pictures, with these vectors."""
-    digest = path.stem.encode().hex().rjust(64, "0")
     items = [Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))]
-    with FeatureWriter(path, Header("embeddings", "mini", "m" * 64, vectors.shape[1], "float32", digest)) as writer:
-        writer.append(len(items), [Batch(items, Embeddings(modality, vectors))])
-        writer.finish()
+    write_features(path, Batch(items, Embeddings(modality, vectors)), spec="mini")
 
 
 @pytest.fixture

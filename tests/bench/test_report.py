@@ -1,7 +1,5 @@
 """Tables, figures and pages follow their rows: every figure changes with them, and nothing comes from elsewhere."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

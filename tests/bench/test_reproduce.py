@@ -1,7 +1,5 @@
 """The papers are reproduced from files of the published layouts, and a wrong file is named with the next step."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Rows of measurements come back as they were written, whatever they hold and wherever the writing stopped."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

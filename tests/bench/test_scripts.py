@@ -1,7 +1,5 @@
 """Every script of bench/ that is not tested elsewhere runs on tiny data, and prints rows to their end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

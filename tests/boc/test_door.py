@@ -1,7 +1,5 @@
 """``import boc``: the public names, and the index as an object."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Freshness is content: whatever has changed about pictures or vectors is seen, and nobody's own files are touched."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -17,7 +15,7 @@ from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
 from boc.search.searcher import Searcher
-from tests.helpers import boc
+from tests.helpers import boc, run
 
 
 @pytest.fixture
@@ -106,8 +104,7 @@ def test_small_collections_are_searchable_or_refused(
     path, at = tmp_path / "f.h5", f"--at=file:{tmp_path / 'at'}"
     for i in range(count):
         Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(tmp_path / f"{i}.png")
-    made = boc("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--set=concepts=false")
-    assert made.exit_code == 0, made.output
+    run("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--set=concepts=false")
     result = boc("index", "x", path, at, "--code", code)
     assert result.exit_code < 2, result.output
     if result.exit_code:
@@ -115,8 +112,7 @@ def test_small_collections_are_searchable_or_refused(
         return
     with FeatureFile(path) as file:
         ids = file.ids("image")
-    hits = boc("search", "x", "--queries", path, at, "-k", count, "--json")
-    assert hits.exit_code == 0
+    hits = run("search", "x", "--queries", path, at, "-k", count, "--json")
     for id, line in zip(ids, hits.stdout.splitlines(), strict=True):
         assert id in [hit["id"] for hit in json.loads(line)["hits"]], line
 

@@ -1,7 +1,5 @@
 """Labels of terms: on captions whose topic is known, as bytes and back; words and word-pieces against loops."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The manifest is read strictly, and notices arrays that are not its own."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from typing import Any, get_args

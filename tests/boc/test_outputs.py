@@ -1,7 +1,5 @@
 """A command never destroys what it did not make: its inputs, foreign files under the wanted name, folders of others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

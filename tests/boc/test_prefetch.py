@@ -1,7 +1,5 @@
 """Work by threads comes in order, not far ahead, and fails where its result would have come."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

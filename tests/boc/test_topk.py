@@ -1,7 +1,5 @@
 """The k largest against a sort of pairs, with many ties."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Unit rows against a loop in double precision."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

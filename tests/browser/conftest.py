@@ -1,7 +1,5 @@
 """A browser, servers of tiny indexes, and pages that must not complain."""
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

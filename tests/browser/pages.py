@@ -1,7 +1,5 @@
 """What the browser tests share: servers to visit, and what a page shows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress

@@ -1,7 +1,5 @@
 """The page below the prefix of a proxy, and several indexes in one page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of the page: accessibility, layout shift, bytes, width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -63,19 +61,6 @@ def test_accessibility(visit: Callable[..., Any], server: str, dark: bool, phone
     found += serious(page)
     word(page, "red").click()
     assert found + serious(page) == []
-
-
-def test_the_theme_is_remembered(visit: Callable[..., Any], server: str) -> None:
-    page = visit(server)
-    paper = "() => getComputedStyle(document.documentElement).backgroundColor"
-    light = page.evaluate(paper)
-    page.get_by_role("button", name="Dark colours").click()
-    dark = page.evaluate(paper)
-    assert dark != light
-    page.reload()
-    assert page.evaluate(paper) == dark
-    page.get_by_role("button", name="Light colours").click()
-    assert page.evaluate(paper) == light
 
 
 @pytest.mark.parametrize("query", ["", f"?q={quote(SENTENCE)}", f"?q={quote(SENTENCE)}&find=text"])

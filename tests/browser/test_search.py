@@ -1,7 +1,5 @@
 """The page as people use it: typing, pictures, keys, knobs, and addresses."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Servers that go away, tokens, nothing to show, and texts that look like HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

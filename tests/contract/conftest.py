@@ -1,7 +1,5 @@
 """The back ends of the contracts, each with an empty place."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from pathlib import Path

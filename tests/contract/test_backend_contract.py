@@ -1,7 +1,5 @@
 """What every back end must do. A new one is one more entry of ``PLACES`` in conftest.py."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Odd options and values of a search: every back end answers them alike, or refuses them with the same words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +10,9 @@ import pytest
 
 from boc import Searcher, build_index
 from boc.errors import BocError
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
-from boc.inputs.sources import Source
 from boc.search.queries import Query
 from boc.types import Batch, Embeddings, Filter, Item
+from tests.oracles import random_units, write_features
 
 DIM, COUNT = 8, 30
 COLUMNS = "id,year:integer,size:float,tag,kept:boolean,taken:date,title:text"
@@ -94,15 +90,9 @@ ODD: list[tuple[Options, str]] = [
 
 
 def features(folder: Path) -> Path:
-    rows = np.random.default_rng(0).standard_normal((COUNT, DIM)).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     items = [Item(f"{i:02}.jpg", "image", f"/p/{i:02}.jpg", f"{i:02}.jpg") for i in range(COUNT)]
-    header = Header("embeddings", "own:x", "ab" * 32, DIM, "float32", Source(items).digest)
-    with FeatureWriter(folder / "f.h5", header) as writer:
-        writer.append(COUNT, [Batch(items, Embeddings("image", rows))])
-        writer.finish()
     (folder / "m.csv").write_text("\n".join([COLUMNS, *ROWS]) + "\n", encoding="utf-8")
-    return folder / "f.h5"
+    return write_features(folder / "f.h5", Batch(items, Embeddings("image", random_units(0, COUNT, DIM))))
 
 
 def outcome(searcher: Searcher, options: Options) -> object:

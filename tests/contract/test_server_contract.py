@@ -1,21 +1,21 @@
 """What every back end must do, of those on real servers, each as it stores codes by itself."""
 
-from __future__ import annotations
-
 import uuid
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from boc.errors import BackendError
 from boc.plugins import Backend
 from boc.types import Rows
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
 from tests.contract.test_odd_options import *  # noqa: F403
-from tests.oracles import picture, random_terms
+from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import SHARED, kinds
 from tests.servers.fixtures import address as address_of
 
@@ -55,3 +55,35 @@ def test_interrupted_edit_warns(backend: Backend, name: str) -> None:
             backend.open(name)
         assert ["repeat the edit" in str(each.message) for each in caught] == [True] * (not commits)
     assert backend.open(name).manifest.items == {"image": 2, "text": 0}
+
+
+def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
+    """What is published stays whole, and whoever was too late says so."""
+    terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
+    rows = [Rows([picture(id)], terms[i : i + 1], vectors_for(1)) for i, id in enumerate("abcd")]
+
+    def create(source: str) -> Any:
+        return backend.create(name, replace(new_manifest(3, 3), source=source), {})
+
+    def load(source: str, *numbers: int) -> None:
+        with create(source) as writer:
+            for number in numbers:
+                writer.add(rows[number])
+            writer.commit()
+
+    load("1", 0)
+    with backend.edit(name) as editor:
+        editor.put(rows[1])
+        load("2", 2)
+        editor.put(rows[3])
+        with pytest.raises(BackendError, match=f"another command has replaced {name} meanwhile"):
+            editor.commit("ef" * 32)
+    assert [item.id for item in backend.open(name).items()] == ["c"]
+    for source in ("3", "4"):  # the same contents, and others
+        late = pytest.raises(BackendError, match=f"published, replaced or removed {name} meanwhile; see what boc info")
+        with late, create("3") as writer:
+            writer.add(rows[0])
+            load(source, 0, 1)
+            writer.add(rows[1])
+            writer.commit()
+        assert [item.id for item in backend.open(name).items()] == ["a", "b"]

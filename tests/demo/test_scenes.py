@@ -1,7 +1,5 @@
 """The gallery of painted scenes: laws of the drawing and of the captions."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

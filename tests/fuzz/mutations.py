@@ -1,7 +1,5 @@
 """How sound data are damaged."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 One is refused as a BocError, or makes a code. BOC_FORGED sets how many are tried (default 100).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

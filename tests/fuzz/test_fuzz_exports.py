@@ -4,8 +4,6 @@ What ``boc index`` makes of an exported index, and ``sync`` of an index, is righ
 BOC_FORGED sets how many exports are tried (default 100).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -3,8 +3,6 @@
 BOC_FORGED sets how many are tried (default 100).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

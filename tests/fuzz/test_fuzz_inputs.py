@@ -3,9 +3,8 @@
 ``make fuzz`` tries hundreds of times as many; ``FOUND`` are cases that were once answered in another way.
 """
 
-from __future__ import annotations
-
 import json
+import os
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from boc.cli import main
+from boc.cli.settings import defaults
 from boc.codecs import parse_code
 from boc.errors import BocError
 from boc.indexes.compare import compare_pictures
@@ -34,6 +36,7 @@ from tests.oracles import new_manifest
 HERE = [Item("a.jpg", "image", __file__, "a.jpg")]
 TYPES: Any = {"year": "integer", "tag": "keyword", "taken": "date", "size": "float", "kept": "boolean", "title": "text"}
 TABLE = b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\na.jpg,1999,dog|cat,2020-02-29,1.5,true\n"
+SETTINGS = b'at = "file:photos"\n[index]\ncode = "dictionary"\nreplicas = 1\n[search]\nk = 20\nfilter = ["year>2000"]\n'
 CAPTIONS = b'image,caption\na.jpg,"a dog, and a cat"\nb.jpg,two birds\n'
 
 
@@ -110,9 +113,21 @@ def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
 @example("elastic+http://h:99999999")
 @example("elastic+http://h?shards=\u0664")
 def test_addresses(address: str) -> None:
-    pytest.importorskip("elasticsearch")
     from indexing.server.address import parse
 
     for text in (address, f"http://{address}", f"http://h?{address}"):
         with suppress(BocError):
             parse(text, {})
+
+
+@given(damages(SETTINGS) | st.text().map(lambda text: f"at = {text}".encode(errors="replace")))
+@example(b"at = " + b"[" * 5000)
+@example(b"a." * 5000 + b"b = 1")
+@example(b"index = 1\nsearch = [1]")
+@example(b"[index]\ncode = 1979-05-27\nrecall = nan\n")
+def test_settings(data: bytes) -> None:
+    def search(path: Path) -> None:
+        with patch.dict(os.environ, {"BOC_CONFIG": str(path)}):
+            defaults(main)
+
+    check(data, search, "boc.toml")

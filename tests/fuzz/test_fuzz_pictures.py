@@ -3,8 +3,6 @@
 BOC_PICTURES sets how many are tried (default 400).
 """
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """Whatever is asked of the page, it answers, and not with a fault of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

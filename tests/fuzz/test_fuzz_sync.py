@@ -3,8 +3,6 @@
 A tenth of BOC_FORGED (default 100) of each kind are tried.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -13,8 +13,6 @@ Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``elasticsearch-8.19``, ``opens
 beforehand). ``UnavailableError`` says why one cannot be had.
 """
 
-from __future__ import annotations
-
 from .catalogue import KINDS
 from .cluster import Cluster
 from .errors import MismatchError, RequestError, StartError, UnavailableError

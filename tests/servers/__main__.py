@@ -1,7 +1,5 @@
 """``python -m tests.servers``: fetch and start search servers by hand."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import tempfile

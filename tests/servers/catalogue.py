@@ -1,7 +1,5 @@
 """Which servers the tests know: where each comes from, the digest of what is fetched, the Java it runs on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 

@@ -1,7 +1,5 @@
 """What can go wrong on the way to a server."""
 
-from __future__ import annotations
-
 
 class UnavailableError(Exception):
     """This machine cannot have the server; the text says what is missing. Tests are skipped with it."""

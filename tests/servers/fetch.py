@@ -4,8 +4,6 @@ What arrives is compared with the digest of the catalogue before anything of it 
 as a whole or not at all, so that a process that dies while fetching, or two that fetch at once, do no harm.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

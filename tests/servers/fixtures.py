@@ -5,8 +5,6 @@ them when BOC_SERVERS_ALL is set. ``opensearch-3`` is marked ``slow``, every oth
 ``servers``.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Finds a JDK on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How a fetched server is started: its configuration folder and its command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,10 +1,8 @@
 """Elasticsearch as it is outside a test: TLS with an authority of its own, users, API keys."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -97,8 +95,8 @@ class SecureServer(Server):
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def api_key(self, *patterns: str) -> str:
-        """An API key, as clients take it, with all rights on indices of these name patterns and on nothing else."""
-        rights = {"indices": [{"names": list(patterns), "privileges": ["all"]}]}
-        body = {"name": ",".join(patterns), "role_descriptors": {"boc": rights}}
+    def api_key(self, *patterns: str, rights: Sequence[str] = ("all",)) -> str:
+        """An API key, as clients take it, with these rights on indices of these name patterns and on nothing else."""
+        role = {"indices": [{"names": list(patterns), "privileges": list(rights)}]}
+        body = {"name": ",".join(patterns), "role_descriptors": {"boc": role}}
         return str(self.request("POST", "_security/api_key", body)["encoded"])

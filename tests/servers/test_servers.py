@@ -1,7 +1,5 @@
 """The servers that tests run against: fetched as pinned, started, killed, restarted, and never left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -6,8 +6,6 @@ in turns, a tenth of the pictures leaves the table, comes back (``boc sync``), a
 server that has the index is killed now and then, and started again; while it is away, 503 is right, as 429 always is.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import random

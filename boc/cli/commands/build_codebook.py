@@ -1,7 +1,5 @@
 """boc build-codebook."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """boc compact."""
 
-from __future__ import annotations
-
 import click
 
 from boc.cli import options

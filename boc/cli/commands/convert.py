@@ -1,7 +1,5 @@
 """boc convert."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("evaluate")
-@click.argument("features", type=options.PATH, nargs=-1, required=True)
+@click.argument("features", type=options.PATH, nargs=-1, required=True, metavar="FEATURES...")
 @click.option(
     "--score",
     type=click.Choice(METRICS),
@@ -54,6 +56,15 @@ if TYPE_CHECKING:
     metavar="RELEVANCE",
     help="Also print NDCG@25 by this relevance: rouge-l, or a file with the matrix of relevances.",
 )
+@click.option(
+    "--run",
+    "runs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write the first 100 hits of each query to this folder: runs of TREC, and qrels.",
+)
+@click.option("--qrels", type=options.PATH, help="Measure runs, given in place of FEATURES, by these judgements.")
+@click.option("--per-query", is_flag=True, help="With --qrels: a line of CSV per query, in place of means.")
+@click.option("--compare", is_flag=True, help="With --qrels: differences of two runs with interval and p.")
 @options.at
 @options.as_json
 def command(
@@ -64,6 +75,10 @@ def command(
     rm: float | None,
     fold: int,
     ndcg: str | None,
+    runs: Path | None,
+    qrels: Path | None,
+    per_query: bool,
+    compare: bool,
     at: str,
     as_json: bool,
 ) -> None:
@@ -78,6 +93,10 @@ def command(
     NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A file of relevances is a
     matrix of float32 without a header, captions by pictures in the order of FEATURES, as TERN's authors published.
 
+    With --qrels, FEATURES are runs of TREC, of any system, which ir_measures measures. p is that of a paired
+    randomisation test in which queries with the same right items, such as the captions of a picture, stay together;
+    the p of Holm is for all measures of the table at once.
+
     \b
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
@@ -85,7 +104,18 @@ def command(
               boc evaluate one.h5 other.h5
               boc evaluate dev.h5 --name dev --rm 1 --ndcg rouge-l
               boc evaluate dev.h5 --ndcg spice.f32
+              boc evaluate dev.h5 --name dev --run runs
+              boc evaluate runs/text-to-image.run --qrels runs/text-to-image.qrels --per-query
+              boc evaluate --compare one.run other.run --qrels runs/text-to-image.qrels
     """
+    if qrels is not None:
+        others = ("score", "device", "name", "rm", "fold", "ndcg", "runs")
+        if unfit := [name for name in others if options.is_set(name)]:
+            raise click.UsageError(f"--qrels measures runs; leave out --{unfit[0].replace('runs', 'run')}")
+        _of_runs(features, qrels, per_query=per_query, compare=compare, as_json=as_json)
+        return
+    if per_query or compare:
+        raise click.UsageError("--per-query and --compare are of runs; name their judgements with --qrels")
     if name is not None and len(features) > 1:
         raise click.UsageError("several FEATURES are measured without an index; leave out --name")
     if name is None and options.on_command_line("rm"):
@@ -108,6 +138,8 @@ def command(
         tables[label] = asdict(recalls)
         for side, value in asdict(gains).items() if gains is not None else ():
             tables[label][side]["ndcg"] = value
+    if runs is not None:
+        gallery.write_runs(runs, name, at, rm=rm, score=score, device=device)
     if as_json:
         click.echo(json.dumps(tables))
         return
@@ -115,6 +147,38 @@ def command(
         click.echo(label)
         for direction, side in (("sentence to picture", "text_to_image"), ("picture to sentence", "image_to_text")):
             click.echo(f"  {direction}  {_line(**table[side])}")
+
+
+def _of_runs(runs: tuple[Path, ...], qrels: Path, *, per_query: bool, compare: bool, as_json: bool) -> None:
+    """Print measures of runs, of each query, or the differences of two."""
+    if compare and (len(runs) != 2 or per_query):
+        raise click.UsageError("--compare takes two runs, without --per-query")
+    from boc.evaluate.trec import MEASURES, Judgements
+
+    judgements = Judgements(qrels)
+    if compare:
+        differences = judgements.compare(*runs)
+        if as_json:
+            click.echo(json.dumps({name: each._asdict() for name, each in differences.items()}))
+            return
+        click.echo(f"{options.plain(str(runs[0]))} minus {options.plain(str(runs[1]))}, interval of 95 %")
+        for name, (mean, low, high, p, corrected) in differences.items():
+            click.echo(f"  {name:10}  {mean:+.4f}  [{low:+.4f}, {high:+.4f}]  p {p:.4f}  Holm {corrected:.4f}")
+        return
+    tables = {str(run): judgements.measure(run) for run in runs}
+    if per_query:
+        rows = csv.writer(sys.stdout, lineterminator="\n")
+        rows.writerow(["run", "query", *MEASURES])
+        for run, table in tables.items():
+            rows.writerows([run, query, *row] for query, row in zip(judgements.queries, table.tolist(), strict=True))
+        return
+    means = {run: dict(zip(MEASURES, table.mean(axis=0).tolist(), strict=True)) for run, table in tables.items()}
+    if as_json:
+        click.echo(json.dumps(means))
+        return
+    for run, values in means.items():
+        click.echo(options.plain(run))
+        click.echo("  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
 
 
 def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | None = None) -> str:

@@ -86,6 +86,9 @@ def command(
     several, a CSV with the columns image,caption, or a regions file. The ids of several folders begin with the names of
     these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
 
+    SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of ann-benchmarks, with X.txt
+    and X.ids.txt beside X.npy; or sparse ones, .csr and JSON Lines of {"id": ..., "vector": {term: weight}}.
+
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 
     From a file of boc copy the same index is made again, with its code and the same scores; --code makes another one.
@@ -106,6 +109,7 @@ def command(
               boc index photos photos.h5 --code "soft(z=8, codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
+              boc index mine images.npy captions.npy
               boc index photos copy.h5 --at elastic+https://search.example.org:9200
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,44 +16,38 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @click.command("info")
-@click.argument("names", metavar="[NAME|FILE...]", nargs=-1, shell_complete=options.complete_names)
+@click.argument("name", required=False, shell_complete=options.complete_names)
 @click.option("--items", type=click.IntRange(1), help="Compute the bytes of an index of so many items like these.")
 @options.at
 @options.as_json
-def command(names: tuple[str, ...], items: int | None, at: str, as_json: bool) -> None:
+def command(name: str | None, items: int | None, at: str, as_json: bool) -> None:
     """Show what the index NAME holds and how it was made; without NAME, list the indexes and what the backend supports.
 
-    With --items it prints the bytes by part of an index of so many items: with the code of the index NAME, or, for
-    feature files, with the default code, of which a sample is loaded into a temporary folder. The figures are those of
-    one copy; each replica of a server takes them once more.
+    With --items it prints the bytes by part of an index of so many items like those of NAME, with its code. The figures
+    are those of one copy; each replica of a server takes them once more.
 
     \b
     Examples: boc info photos
               boc info --at elastic+https://localhost:9200
-              boc info photos.h5 --items 10000000
+              boc info photos --items 10000000
     """
     from boc import plugins
     from boc.indexes.budgets import DRIFT
-    from boc.indexes.facts import index_facts
-    from boc.inputs.features import SUFFIXES
+    from boc.indexes.facts import index_facts, planned_sizes
     from boc.plugins import check_name
 
-    files = [Path(name) for name in names if Path(name).suffix.lower() in SUFFIXES]
-    if len(names) > 1 and len(files) < len(names):
-        raise click.UsageError("give one index, or feature files only")
-    if bool(files) > (items is not None) or bool(items) > bool(names):
-        raise click.UsageError("--items goes with an index or feature files, and feature files go with --items")
+    if name is None and items is not None:
+        raise click.UsageError("--items goes with an index, whose items are like those to come")
     backend = plugins.backend(at)
-    if not names:
+    if name is None:
         _place(backend, as_json=as_json)
         return
+    index = backend.open(check_name(name))
     if items is not None:
-        from boc.indexes.sizes import planned_sizes, sampled_sizes
-
-        sizes = sampled_sizes(files, items) if files else planned_sizes(backend.open(check_name(names[0])), items)
+        sizes = planned_sizes(index, items)
         click.echo(json.dumps({"items": items, "bytes": sizes}) if as_json else _plan(items, sizes))
         return
-    facts = index_facts(backend.open(check_name(names[0])))
+    facts = index_facts(index)
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
@@ -101,6 +94,8 @@ def _place(backend: Backend, *, as_json: bool) -> None:
 
 
 def _bytes(sizes: dict[str, int], items: int) -> str:
+    if not sizes:
+        return "not told to this user, who lacks the right monitor"
     parts = ", ".join(f"{part} {size / items:.0f}" for part, size in sizes.items() if size)
     return f"{sum(sizes.values()) / items:.0f} per item ({parts})"
 

@@ -1,7 +1,5 @@
 """boc model."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
+from boc.errors import BocError
 from boc.names import MODALITIES, REQUEST_FORMS, Modality, RequestForm
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from boc.search.searcher import Searcher
     from boc.types import Hit
 
-    Answers = list[tuple[str, list[Hit]]]
-    """Pairs of a query, as text, and its hits."""
+    Answers = list[tuple[str, str, list[Hit]]]
+    """The id of a query, the query as text, and its hits."""
 
 
 class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -49,8 +51,10 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.option(
     "--queries",
     type=options.PATH,
-    help="Search by each line of this file (- for stdin), or by each vector of this feature file.",
+    help="Search by each line of this file (- for stdin; in a .tsv, an id before each; JSON Lines), or by each "
+    "vector of this feature file.",
 )
+@click.option("--run", type=options.PATH, help="With --queries: write the hits to this file, a run of TREC.")
 @click.option(
     "--find", type=click.Choice(MODALITIES), help="Modality of the hits [default: image if the index has pictures]."
 )
@@ -98,6 +102,7 @@ def command(
     images: tuple[Path, ...],
     like: tuple[str, ...],
     queries: Path | None,
+    run: Path | None,
     find: Modality | None,
     conditions: tuple[str, ...],
     sort: str | None,
@@ -132,11 +137,14 @@ def command(
               boc search photos "a submarine" --min-confidence 0.5
               boc search photos "a dog" --collapse
               boc search photos "red rocket" --hybrid words
+              boc search photos --queries topics.tsv --run photos.run
               boc search photos "a dog" --request curl --at elastic+https://USER@HOST:9200
     """
     one_query = text is not None or bool(images or like)
     if one_query == (queries is not None):
         raise click.UsageError("give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE")
+    if run is not None and (queries is None or sort is not None):
+        raise click.UsageError("--run writes the hits of --queries by score; add --queries FILE, leave out --sort")
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
         raise click.UsageError(
@@ -151,6 +159,10 @@ def command(
 
     if html is not None:
         check_output(html, begins(*options.PAGE), *images, queries)
+    if run is not None:
+        from boc.evaluate.trec import check_run
+
+        check_run(run)
     searcher = Searcher.open(name, at, encoder=encoder)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
     search_options = SearchOptions(
@@ -170,16 +182,21 @@ def command(
     if queries is not None:
         answers = _by_file(searcher, queries, search_options, words=mode == "words")
     elif mode == "words" and text is not None:
-        answers = [(text, searcher.search_words([text], search_options)[0])]
+        answers = [("", text, searcher.search_words([text], search_options)[0])]
     else:
         title = ", ".join([*([] if text is None else [text]), *map(str, images), *like])
-        answers = [(title, searcher.search_query(_query(text, images, like), search_options))]
+        answers = [("", title, searcher.search_query(_query(text, images, like), search_options))]
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
-        write_sheet(html, answers)
-    for query, hits in answers:
-        _print(query, hits, search_options, as_json=as_json, titled=len(answers) > 1)
+        write_sheet(html, [(query, hits) for _, query, hits in answers])
+    if run is not None:
+        from boc.evaluate.trec import write_run
+
+        write_run(run, ((id, [hit.id for hit in hits], [hit.score for hit in hits]) for id, _, hits in answers))
+        return
+    for id, query, hits in answers:
+        _print(id, query, hits, search_options, as_json=as_json, titled=len(answers) > 1)
 
 
 def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...] = ()) -> Query:
@@ -194,36 +211,54 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file, read_queries
+    from boc.inputs.vector_files import id_of, read_jsonl, text_of
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        lines = [line.strip() for line in options.read_lines(str(path), f"--queries {path}", "sentences")]
-        return _by_lines(searcher, lines, search_options, words=words)
+        lines = options.read_lines(str(path), f"--queries {path}", "sentences")
+        ids = [str(number) for number in range(1, len(lines) + 1)]
+        if path.suffix.lower() == ".tsv":
+            if odd := next((line for line in lines if "\t" not in line), ""):
+                raise BocError(f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence")
+            ids, lines = map(list, zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True))
+        elif path.suffix.lower() == ".jsonl":
+            records = list(read_jsonl(path))
+            ids = [id_of(record, number) for number, record in enumerate(records, 1)]
+            lines = [json.dumps(each["vector"]) if "vector" in each else text_of(each) for each in records]
+        twice = [id for id, count in Counter(ids).items() if count > 1]
+        if twice:
+            raise BocError(f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own")
+        return _by_lines(searcher, ids, lines, search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")
     for items, queries in read_queries(path, searcher.index.manifest.identity):
         texts = [item.content for item in items] if queries.modality == "text" else None
         hits = searcher.search_vectors(queries, search_options, texts=texts)
-        answers += zip(texts or [item.id for item in items], hits, strict=True)
+        keys = [item.id for item in items]
+        answers += zip(keys, texts or keys, hits, strict=True)
     return answers
 
 
-def _by_lines(searcher: Searcher, lines: list[str], search_options: SearchOptions, *, words: bool) -> Answers:
+def _by_lines(
+    searcher: Searcher, ids: list[str], lines: list[str], search_options: SearchOptions, *, words: bool
+) -> Answers:
     """Answer sentences as they were typed; those without unwanted words are one batch."""
     from boc.search.queries import parse_text
 
     if words:
-        return list(zip(lines, searcher.search_words(lines, search_options), strict=True))
+        return list(zip(ids, lines, searcher.search_words(lines, search_options), strict=True))
     plain = {line: str(sentence) for line in lines for sentence, minus in [parse_text(line)] if not minus}
     hits = dict(zip(plain, searcher.search_texts(list(plain.values()), search_options), strict=True)) if plain else {}
     return [
-        (line, hits[line] if line in hits else searcher.search_query(_query(line), search_options)) for line in lines
+        (id, line, hits[line] if line in hits else searcher.search_query(_query(line), search_options))
+        for id, line in zip(ids, lines, strict=True)
     ]
 
 
-def _print(query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
+def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"query": query, "hits": [_record(hit) for hit in hits]}, ensure_ascii=False))
+        record = {**({"id": id} if id else {}), "query": query, "hits": [_record(hit) for hit in hits]}
+        click.echo(json.dumps(record, ensure_ascii=False))
         return
     if titled:
         click.echo(options.plain(query))

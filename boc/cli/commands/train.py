@@ -88,7 +88,7 @@ def command(
 
     trainer = plugins.trainer()
     check_writable(output / "config.json")
-    trainer.check_place(output)
+    trainer.check_model_folder(output)
     recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
     data, region_source = open_source(source, ids, images), plugins.region_source(regions)
     held_out = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
+from pathlib import Path
 from time import time
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -33,6 +35,7 @@ class Guard:
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
         self._secret = settings.secret
+        self._ended = settings.cache.with_name("sessions")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,6 +73,8 @@ class Guard:
             return self._exchange_token(scope, parse_qsl(scope["query_string"].decode("latin-1")))
         if not path_of(scope).startswith("/static/"):
             self._check_token(scope, headers)
+        if (scope["method"], path_of(scope)) == ("POST", "/api/logout"):
+            return self._end_session(scope, headers)
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -91,7 +96,7 @@ class Guard:
             raise _token_error()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         answer = RedirectResponse(f"./?{rest}" if rest else "./", 303, {"Cache-Control": "no-store"})
-        ticket = self._ticket(scope, int(time()) + SESSION)
+        ticket = self._ticket(scope, f"{int(time()) + SESSION}.{secrets.token_hex(8)}")
         answer.set_cookie(_cookie_name(scope), ticket, max_age=SESSION, httponly=True, samesite="strict")
         return answer
 
@@ -101,16 +106,40 @@ class Guard:
         if kind.lower() == "bearer" and _same(credentials.strip(), token):
             return
         ticket = _cookie(headers.get("cookie", ""), _cookie_name(scope))
-        end = ticket.partition(".")[0]
-        if re.fullmatch("[0-9]{1,12}", end) and time() < int(end) and _same(ticket, self._ticket(scope, int(end))):
+        session, _, _ = ticket.rpartition(".")
+        if (
+            re.fullmatch(r"[0-9]{1,12}\.[0-9a-f]{16}", session)
+            and time() < int(session.partition(".")[0])
+            and _same(ticket, self._ticket(scope, session))
+            and not self._mark(session).exists()
+        ):
             return
         raise _token_error()
 
-    def _ticket(self, scope: Scope, end: int) -> str:
-        """Return the value of a cookie that opens until ``end``: only this port, of this start of the server, since
-        browsers send cookies to every port of a host."""
-        signed = f"{end}\0{_cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
-        return f"{end}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
+    def _ticket(self, scope: Scope, session: str) -> str:
+        """Return the value of the cookie of a session, END.NUMBER: it opens only this port, of this start of the
+        server, since browsers send cookies to every port of a host."""
+        signed = f"{session}\0{_cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
+        return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
+
+    def _mark(self, session: str) -> Path:
+        """Return the file that is there once a session has ended: several processes look at it."""
+        return self._ended / hashlib.sha256(self._secret + session.encode()).hexdigest()
+
+    def _end_session(self, scope: Scope, headers: Headers) -> Response:
+        """End the session of the cookie, and let the browser forget it."""
+        session = _cookie(headers.get("cookie", ""), _cookie_name(scope)).rpartition(".")[0]
+        try:
+            self._ended.mkdir(parents=True, exist_ok=True)
+            for old in self._ended.iterdir():
+                if old.stat().st_mtime < time() - SESSION:
+                    old.unlink(missing_ok=True)
+            self._mark(session).touch()
+        except OSError as error:
+            raise ProblemError(503, f"the session cannot be ended ({error.strerror}); restart the server") from error
+        answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
+        answer.delete_cookie(_cookie_name(scope), httponly=True, samesite="strict")
+        return answer
 
 
 def _check_origin(headers: Headers) -> None:

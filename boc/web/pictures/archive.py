@@ -1,7 +1,5 @@
 """A ZIP of pictures, written while it is sent."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """One budget for the memory of pictures that are decoded at the same time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

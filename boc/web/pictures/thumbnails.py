@@ -1,7 +1,5 @@
 """Thumbnails of pictures, cached in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

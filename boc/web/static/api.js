@@ -24,17 +24,12 @@ export function withId(path, id) {
   return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
 }
 
-async function call(path, query, { picture = null, signal } = {}) {
-  const address = query?.size ? `${path}?${query}` : path;
-  const options = { signal, headers: { accept: "application/json" } };
-  if (picture) {
-    options.method = "POST";
-    options.body = new FormData();
-    options.body.append("image", picture, picture.name || "picture");
-  }
+/** The answer to a request, JSON unless it is to be a `blob`. */
+async function send(address, options, blob = false) {
   let response, body;
   try {
     response = await fetch(address, options);
+    if (response.ok && blob) return await response.blob();
     body = await response.json().catch((error) => {
       if (error.name === "SyntaxError") return null;
       throw error;
@@ -47,6 +42,16 @@ async function call(path, query, { picture = null, signal } = {}) {
   const message = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
   if (AWAY.has(response.status)) throw new Away(message);
   throw new Refused(message, response.status, Number.parseFloat(response.headers.get("retry-after")) || 0);
+}
+
+function call(path, query, { picture = null, signal } = {}) {
+  const options = { signal, headers: { accept: "application/json" } };
+  if (picture) {
+    options.method = "POST";
+    options.body = new FormData();
+    options.body.append("image", picture, picture.name || "picture");
+  }
+  return send(query?.size ? `${path}?${query}` : path, options);
 }
 
 /** What the index holds and what may be asked of it. */
@@ -83,14 +88,9 @@ export const facets = (state, picture, signal) =>
   call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
 
 /** A ZIP with the pictures of these ids. */
-export async function zip(ids) {
+export function zip(ids) {
   const headers = { "content-type": "application/json" };
-  const send = fetch("api/zip", { method: "POST", headers, body: JSON.stringify({ ids }) });
-  const response = await send.catch(() => null);
-  if (!response) throw new Away("The server does not answer. It may have been stopped, or the network is down.");
-  if (response.ok) return response.blob();
-  const body = await response.json().catch(() => null);
-  throw new Refused(body?.error ?? `The server answered ${response.status}.`, response.status);
+  return send("api/zip", { method: "POST", headers, body: JSON.stringify({ ids }) }, true);
 }
 
 /** Why an item has its score for what is asked. */

@@ -16,7 +16,6 @@ import { listenForFiles, pictureOf, recall } from "./pictures.js";
 import { Results } from "./results.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
-import { themeButton } from "./theme.js";
 
 const TYPING = 80; // milliseconds without a key before the server is asked
 const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
@@ -245,7 +244,6 @@ addEventListener("online", () => search.requests.failures && (page.info ? search
 
 history.scrollRestoration = "manual";
 page.picture = recall(history.state?.picture);
-themeButton(ui.theme);
 foldPanel(ui.tune, ui.panel);
 listenForFiles(ui.drop, () => dialog.open, searchBy);
 if (!matchMedia("(pointer: coarse)").matches && !page.state.open) ui.q.focus();

@@ -2,7 +2,7 @@
 
 import { count, h, icon, many } from "./dom.js";
 
-const KEYS = "Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
+const KEYS = "In the box, -snow or -\"two cats\" leaves out what shows that. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
 const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
 const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
 const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
@@ -86,6 +86,8 @@ export class Controls {
       },
       "Back to the index's settings",
     );
+    const leave = document.getElementById("leave");
+    if (leave) leave.hidden = false;
     root.replaceChildren(
       h(
         "div",
@@ -97,7 +99,7 @@ export class Controls {
         h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
       ),
       h("div", { class: "filters" }, h("h2", {}, "Filters"), this.form()),
-      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset),
+      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave),
     );
   }
 

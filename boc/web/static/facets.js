@@ -1,10 +1,8 @@
-/** Facets: values of each field with the number of hits that have them, and a slider over dates. */
+/** Facets: values of each field with the number of hits that have them; of dates their years. */
 
 import * as api from "./api.js";
 import { count, h, many } from "./dom.js";
 import { page, request } from "./page.js";
-
-const DAY = 86_400_000; // milliseconds
 
 /** `onFilters(filters)` gets the filters that are wanted. The counts are asked for where a field is unfolded. */
 export class Facets {
@@ -77,41 +75,7 @@ export class Facets {
     body.replaceChildren(
       h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`),
       h("ul", { role: "list" }, ...values),
-      ...(facet.least ? [this.#range(facet)] : []),
     );
     [...body.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
-  }
-
-  /** Two sliders, for the first and the last day. */
-  #range({ field, least, most }) {
-    const first = Math.floor(Date.parse(`${least}Z`) / DAY);
-    const last = Math.floor(Date.parse(`${most}Z`) / DAY);
-    const day = (n) => new Date(n * DAY).toISOString().slice(0, 10);
-    const given = (sign) => page.state.filters.find((filter) => filter.startsWith(`${field}${sign}`) && !filter.startsWith(`${field}${sign}=`));
-    const from = page.state.filters.find((filter) => filter.startsWith(`${field}>=`))?.slice(field.length + 2);
-    const until = given("<")?.slice(field.length + 1);
-    const at = (date, shift, otherwise) => (date ? Math.floor(Date.parse(date) / DAY) - shift : otherwise);
-    const ends = [at(from, 0, first), at(until, 1, last)];
-    const set = () => {
-      const rest = page.state.filters.filter((filter) => !/^(>=|<(?!=))/.test(filter.slice(field.length)) || !filter.startsWith(field));
-      const [low, high] = [Math.min(...ends), Math.max(...ends)];
-      const lower = low > first ? [`${field}>=${day(low)}`] : [];
-      const upper = high < last ? [`${field}<${day(high + 1)}`] : [];
-      this.onFilters([...rest, ...lower, ...upper]);
-    };
-    const slider = (i, name) => {
-      const output = h("output", { text: day(ends[i]) });
-      const input = h("input", { type: "range", min: first, max: last, "data-key": name, "aria-label": `${name}, ${field}` });
-      input.value = ends[i];
-      input.setAttribute("aria-valuetext", day(ends[i]));
-      input.addEventListener("input", () => {
-        ends[i] = Number(input.value);
-        output.textContent = day(ends[i]);
-        input.setAttribute("aria-valuetext", day(ends[i]));
-      });
-      input.addEventListener("change", set);
-      return h("div", { class: "knob" }, h("span", { text: name }), output, input);
-    };
-    return h("div", { class: "range" }, slider(0, "from"), slider(1, "to"));
   }
 }

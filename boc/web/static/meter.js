@@ -1,6 +1,6 @@
 /** What an answer cost: milliseconds by stage, postings read, candidates re-ranked; beside it what it was before. */
 
-import { count, h, many, milliseconds, style } from "./dom.js";
+import { count, h, many, milliseconds } from "./dom.js";
 
 const STAGES = [
   ["encode", "encode_ms", "the encoder turns the query into a vector"],
@@ -98,9 +98,8 @@ function kept(ids, before) {
 function segments(bar, stages, longest) {
   bar.replaceChildren(
     ...STAGES.filter(([, key]) => stages[key]).map(([, key]) => {
-      const part = h("i", { "data-stage": STAGES.findIndex((stage) => stage[1] === key) });
-      style(part, { width: `${(100 * stages[key]) / longest}%` });
-      return part;
+      const stage = STAGES.findIndex((each) => each[1] === key);
+      return h("i", { "data-stage": stage, style: { width: `${(100 * stages[key]) / longest}%` } });
     }),
   );
 }

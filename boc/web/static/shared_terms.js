@@ -1,6 +1,6 @@
 /** The parts of an explanation that need no picture: the table of shared terms, and the texts in the index. */
 
-import { count, h, many, style } from "./dom.js";
+import { count, h, many } from "./dom.js";
 import { example } from "./scene.js";
 
 const TOP = 8; // terms that are shown before one asks for all
@@ -36,7 +36,7 @@ export function termTable(found, looks, back) {
   const strip = h(
     "div",
     { class: "strip", "aria-hidden": "true" },
-    ...terms.slice(0, 60).map((term) => segment(term.product / total)),
+    ...terms.slice(0, 60).map((term) => h("i", { style: { flex: `${term.product / total} 0 0` } })),
   );
   const sum = h(
     "p",
@@ -57,8 +57,7 @@ export function termTable(found, looks, back) {
 }
 
 function row(term, most, look, back) {
-  const bar = h("span", { class: "share-bar" });
-  style(bar, { width: `${Math.max(0.5, (100 * term.product) / most)}%` });
+  const bar = h("span", { class: "share-bar", style: { width: `${Math.max(0.5, (100 * term.product) / most)}%` } });
   const words = term.words.join(", ");
   const props = { class: words ? "stands" : "stands none", text: words || `term ${term.term}` };
   const name = look
@@ -110,12 +109,6 @@ export function indexTexts(found) {
   );
 }
 
-function segment(part) {
-  const element = h("i");
-  style(element, { flex: `${part} 0 0` });
-  return element;
-}
-
 function text(name, words, shared) {
   const pre = h("pre", { tabindex: "0", "aria-label": name });
   const tokens = words.split(" ");
@@ -124,23 +117,7 @@ function text(name, words, shared) {
     const run = tokens.slice(start, end).join(" ");
     pre.append(shared.has(tokens[start]) ? h("mark", { text: run }) : run, end < tokens.length ? " " : "");
   }
-  const button = h("button", { class: "button", type: "button" }, "Copy");
-  button.addEventListener("click", async () => {
-    await copy(words, pre);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 1500);
-  });
   const terms = many(new Set(tokens).size, "term");
   const size = words.length > CUT ? ` the beginning: ${terms}` : ` ${terms}, ${many(tokens.length, "token")}`;
-  return h("details", { class: "surrogate" }, h("summary", {}, name, h("small", { text: size })), pre, button);
-}
-
-/** Put text on the clipboard; the older way works on addresses without encryption, too. */
-async function copy(words, pre) {
-  try {
-    await navigator.clipboard.writeText(words);
-  } catch {
-    getSelection().selectAllChildren(pre);
-    document.execCommand("copy");
-  }
+  return h("details", { class: "surrogate" }, h("summary", {}, name, h("small", { text: size })), pre);
 }

@@ -1,7 +1,7 @@
 /** The dialog that shows an item: the photograph, what is known of it, and, unfolded, why it was found. */
 
 import { explain, item as itemOf, withId } from "./api.js";
-import { count, h, icon, score, style } from "./dom.js";
+import { count, h, icon, score } from "./dom.js";
 import { Scene, shades } from "./scene.js";
 import { indexTexts, termTable } from "./shared_terms.js";
 
@@ -193,9 +193,8 @@ export class Why {
     else {
       const depth = shades(parts.weights);
       parts.names.forEach((name, i) => {
-        const word = h("span", { class: "weighed", text: name, title: parts.weights[i].toFixed(3) });
-        style(word, { "--v": (0.6 * depth[i]).toFixed(3) });
-        quote.append(word, " ");
+        const shade = { "--v": (0.6 * depth[i]).toFixed(3) };
+        quote.append(h("span", { class: "weighed", text: name, title: parts.weights[i].toFixed(3), style: shade }), " ");
       });
     }
     return quote;
@@ -337,8 +336,8 @@ export class Why {
     if (!words?.length) return null;
     const most = words[0].frequency;
     const links = words.slice(0, WORDS).map(({ word, frequency }) => {
-      const link = h("a", { href: `?${new URLSearchParams({ q: word })}`, title: `frequency ${count(frequency)}` }, word);
-      style(link, { opacity: 0.55 + (0.45 * frequency) / most });
+      const style = { opacity: 0.55 + (0.45 * frequency) / most };
+      const link = h("a", { href: `?${new URLSearchParams({ q: word })}`, title: `frequency ${count(frequency)}`, style }, word);
       link.addEventListener("click", (event) => {
         if (event.metaKey || event.ctrlKey || event.shiftKey) return;
         event.preventDefault();

@@ -1,7 +1,5 @@
 """What a newcomer can get wrong: one line on stderr that names what to do, status 1 or 2, nothing damaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -10,7 +8,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from tests.helpers import boc
+from tests.helpers import boc, run
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -32,16 +30,13 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(home / "photos.h5", home / "stranger.h5")
     with h5py.File(home / "stranger.h5", "a") as file:
         file.attrs["digest"] = "0" * 64
-    made = boc("build-codebook", home / "photos.h5", "-o", home / "photos.npz", "--clusters", 9)
-    assert made.exit_code == 0, made.output
+    run("build-codebook", home / "photos.h5", "-o", home / "photos.npz", "--clusters", 9)
     (home / "strange.csv").write_text("id,year:integer\nx.png,2020\n")
     (home / "fine.csv").write_text("id,year:integer,tag,title:text\n000.png,2020,box,A box\n")
     (home / "one.csv").write_text("image,caption\n000.png,a box\n000.png,the box\n")
     at, encoder = f"--at=file:{home / 'index'}", f"--encoder=tern:{home / 'model'}"
-    described = boc("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
-    assert described.exit_code == 0, described.output
-    tiny = boc("index", "tiny", home / "one.csv", encoder, at)
-    assert tiny.exit_code == 0, tiny.output
+    run("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
+    run("index", "tiny", home / "one.csv", encoder, at)
     for name in ("odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
     odd = home / "index" / "odd"
@@ -183,8 +178,7 @@ def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> N
 
 @pytest.mark.slow
 def test_extract_names_an_unreadable_picture(home: Path, tmp_path: Path) -> None:
-    result = boc("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
-    assert result.exit_code == 0
+    result = run("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
     assert "40 pictures" in result.stdout
     assert result.stderr.count("broken.png") == 1
     assert "1 items could not be used; 40 are done." in result.stderr

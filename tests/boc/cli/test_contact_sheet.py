@@ -1,7 +1,5 @@
 """The contact sheet: whatever a caption or a name holds, one page that needs no other file."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the command line tells of itself: sections, examples, versions, and what may be meant by a typing error."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

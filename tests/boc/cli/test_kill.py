@@ -3,8 +3,6 @@
 BOC_KILLS sets the number of kills a command (default 2).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,19 +1,15 @@
 """What is printed names the real cause, and gives a terminal nothing to obey."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.cli.options import plain
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.types import MODALITIES, Batch, Embeddings, Item
 from tests.helpers import boc
+from tests.oracles import random_units, write_features
 
 ODD = "a\x1b[2J\x1b]0;title\x07\nb\r\x9b31m\u202egpj\u2028c"
 
@@ -27,13 +23,11 @@ def test_plain_text_is_printable(text: str) -> None:
 
 
 def test_output_is_printable(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    with FeatureWriter(tmp_path / "f.h5", Header("embeddings", f"own:{ODD}", "ab" * 32, 16, "float32", "cd")) as writer:
-        for modality in MODALITIES:
-            items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
-            vectors = rng.standard_normal((5, 16)).astype(np.float32)
-            writer.append(5, [Batch(items, Embeddings(modality, vectors))])
-        writer.finish()
+    batches = []
+    for seed, modality in enumerate(MODALITIES):
+        items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
+        batches.append(Batch(items, Embeddings(modality, random_units(seed, 5, 16))))
+    write_features(tmp_path / "f.h5", *batches, spec=f"own:{ODD}")
     at = f"--at=file:{tmp_path / 'at'}"
     assert boc("index", "x", tmp_path / "f.h5", at).exit_code == 0
     for command in (

@@ -1,7 +1,5 @@
 """Names, captions and queries in any script, Unicode form and code page mean the same text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unicodedata import normalize

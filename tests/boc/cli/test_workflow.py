@@ -1,7 +1,5 @@
 """The library as a program uses it: pictures to regions, a model, vectors, an index, and hits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +17,7 @@ from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality, SearchRequest
-from tests.helpers import boc, draw_pictures
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+from tests.helpers import boc, draw_pictures, run
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +95,7 @@ def test_invalid_search_is_refused(searcher: Searcher, options: dict[str, object
 def aligned(library: Path) -> Searcher:
     """An index that is re-ranked by mrsw."""
     at = f"file:{library / 'aligned'}"
-    made = boc("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
-    assert made.exit_code == 0, made.output
+    run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
     return Searcher.open("photos", at, device="cpu")
 
 
@@ -156,8 +148,7 @@ def test_invalid_rerank_is_refused(searcher: Searcher, aligned: Searcher, tmp_pa
 @pytest.mark.slow
 def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'int8'}"
-    stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
-    assert stored.exit_code == 0, stored.output
+    run("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
     made_for = Searcher.open("photos", at)
     queries = read_queries(library / "photos.h5", made_for.index.manifest.identity)
     query = next(batch.take([[item.id for item in items].index("003.png")]) for items, batch in queries)
@@ -173,8 +164,7 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     refused = boc("index", "other", bare, "--at", at, "--rerank", "symm")
     assert refused.exit_code == 1
     assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
-    made = boc("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
-    assert made.exit_code == 0, made.output
+    run("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
     assert Searcher.open("other", at).index.manifest.rerank == "symm"
     repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
     assert repeated.exit_code == 1

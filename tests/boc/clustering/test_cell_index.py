@@ -1,7 +1,5 @@
 """Centroids: the search against a full comparison, and what training promises."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

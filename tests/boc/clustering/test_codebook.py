@@ -1,7 +1,5 @@
 """Codebooks: what is sampled, which words are taken, and the file."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc
@@ -29,10 +27,10 @@ from boc.clustering.make_codebook import check_files, cluster, sample_concepts
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import concept_steps
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
+from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
 from boc.vectors import unit_rows
+from tests.oracles import write_features
 
 DIM = 2
 IDENTITY = Identity("tern:somewhere", "ab" * 32, DIM)
@@ -48,19 +46,16 @@ def write(
     words: bool = True,
 ) -> Path:
     """An embeddings file of the given concept vectors; captions come with their word-pieces."""
-    with FeatureWriter(path, Header("embeddings", identity.spec, identity.digest, DIM, "float32", path.name)) as writer:
-        sets: dict[Modality, list[Any]] = {"image": pictures, "text": [vectors for _, vectors in captions]}
-        batches = []
-        for modality, values in sets.items():
-            items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
-            ragged = {"concepts": Ragged.from_sets(values, DIM)} if concepts else {}
-            pieces = [p for p, _ in captions] if modality == "text" and words and concepts else None
-            batches.append(
-                Batch(items, Embeddings(modality, np.ones((len(values), DIM), np.float32), words=pieces, **ragged))
-            )
-        writer.append(len(pictures) + len(captions), [rows for rows in batches if rows.items])
-        writer.finish()
-    return path
+    sets: dict[Modality, list[Any]] = {"image": pictures, "text": [vectors for _, vectors in captions]}
+    batches = []
+    for modality, values in sets.items():
+        items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
+        ragged = {"concepts": Ragged.from_sets(values, DIM)} if concepts else {}
+        pieces = [p for p, _ in captions] if modality == "text" and words and concepts else None
+        vectors = np.ones((len(values), DIM), np.float32)
+        batches.append(Batch(items, Embeddings(modality, vectors, words=pieces, **ragged)))
+    filled = [rows for rows in batches if rows.items]
+    return write_features(path, *filled, spec=identity.spec, digest=identity.digest)
 
 
 def numbered(modality: Modality, count: int, start: int = 0) -> list[list[float]]:

@@ -1,7 +1,5 @@
 """Labels of codebooks against slow loops over all concepts."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,10 +13,10 @@ from numpy.typing import NDArray
 from boc import labels
 from boc.clustering.codebook import Codebook
 from boc.clustering.codebook_labels import codebook_labels
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
+from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, Label, content_words, distinctive, pack_labels, whole_words
 from boc.types import Batch, Embeddings, Identity, Item, Ragged
+from tests.oracles import write_features
 
 
 def book(centroids: NDArray[np.float32], spherical: bool = False) -> Codebook:
@@ -28,7 +26,7 @@ def book(centroids: NDArray[np.float32], spherical: bool = False) -> Codebook:
 WORDS = [["a", "dog", "run", "##s"], ["the", "snow", "##board", "."], ["dog"], ["cat", "run", "##s", "cat"]]
 
 
-def write_features(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool = True) -> None:
+def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool = True) -> None:
     """Seven pictures of 0 to 6 regions, and the sentences WORDS three times, all concepts random."""
     rng = np.random.default_rng(seed)
     sizes = [0, 1, 2, 3, 4, 5, 6]
@@ -40,13 +38,12 @@ def write_features(path: Path, start: int, seed: int, *, boxes: bool = True, wor
     sentences = WORDS * 3
     texts = [Item(f"c{start + i}", "text", " ".join(s)) for i, s in enumerate(sentences)]
     spoken = Ragged.from_sets([rng.standard_normal((len(s), 3)) for s in sentences], 3)
-    with FeatureWriter(path, Header("embeddings", "x:y", "0", 3, "float32", f"{seed}")) as writer:
-        batches = [
-            Batch(pictures, Embeddings("image", np.ones((7, 3), np.float32), **ragged)),
-            Batch(texts, Embeddings("text", np.ones((12, 3), np.float32), spoken, words=sentences if words else None)),
-        ]
-        writer.append(19, batches)
-        writer.finish()
+    write_features(
+        path,
+        Batch(pictures, Embeddings("image", np.ones((7, 3), np.float32), **ragged)),
+        Batch(texts, Embeddings("text", np.ones((12, 3), np.float32), spoken, words=sentences if words else None)),
+        source=f"{seed}",
+    )
 
 
 def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical: bool) -> list[Label]:
@@ -88,8 +85,8 @@ def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical
 def test_labels_equal_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spherical: bool) -> None:
     monkeypatch.setattr(labels, "SIGNIFICANT", 0.3)
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
-    write_features(paths[0], 0, 1)
-    write_features(paths[1], 100, 2)
+    write(paths[0], 0, 1)
+    write(paths[1], 100, 2)
     centroids = np.random.default_rng(3).standard_normal((6, 3)).astype(np.float32)
     if spherical:
         centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
@@ -102,7 +99,7 @@ def test_labels_equal_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sphe
 
 
 def test_names_come_first(tmp_path: Path) -> None:
-    write_features(tmp_path / "a.h5", 0, 1, boxes=False, words=False)
+    write(tmp_path / "a.h5", 0, 1, boxes=False, words=False)
     centroids = np.eye(3, dtype=np.float32)
     with FeatureFile(tmp_path / "a.h5") as file:
         labels_of = codebook_labels(replace(book(centroids), words=("dog", "cat", "snow")), [file])

@@ -1,7 +1,5 @@
 """Bag of Concepts against literal transcriptions of its equations, and the encoder's kinds of concept sets."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -65,6 +63,8 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
                 S.append([similar[k] if k in nearest_of else 0.0 for k in range(len(C))])
         columns = [[row[k] for row in S] or [0.0] for k in range(len(C))]
         row = [sum(column) if aggregate == "sum" else max(column) for column in columns]
+        if (kind, aggregate) == ("printed", "max"):  # the largest of 1 / (1 - D) < 0 has the smallest magnitude
+            row = [min(filter(None, column), default=0.0) for column in columns]
         if kind == "deviation":
             least = sorted(row, reverse=True)[budget - 1]
             row = [value**0.7 if value >= least and value > 1e-6 else 0.0 for value in row]
@@ -257,3 +257,12 @@ def test_scale_separates_nearly_parallel_rows() -> None:
 
     assert noise(bag_of_concepts.SCALE) < 0.02
     assert noise(1000) > 0.5
+
+
+def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -> None:
+    codebook = Codebook(3 * np.eye(3, dtype=np.float32), Identity("", "", 3), (), {}, 0)
+    sets = Ragged(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2, np.array([0, 4]))
+    D = np.linalg.norm(sets.values[:, None] - codebook.centroids, axis=2)
+    assert (D > 1).all()
+    step = SoftAssignment.from_codebook(codebook, similarity="printed", aggregate="max")
+    np.testing.assert_allclose(-step.transform(sets).toarray()[0], (1 / (1 - D)).max(axis=0), rtol=1e-5)

@@ -1,7 +1,5 @@
 """The dictionary code against slow loops, and what it is for: few postings at high recall."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

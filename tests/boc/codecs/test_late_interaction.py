@@ -1,7 +1,5 @@
 """Late interaction on posting lists, against its definition and against MrSw."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learned terms: the step against its definition, its training, and an index of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ from boc.indexes.build import build_index
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
 from boc.vectors import unit_rows
-from tests.helpers import boc
+from tests.helpers import run
 
 WIDTH = 5
 
@@ -78,8 +76,7 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 @pytest.mark.filterwarnings("ignore:.* of its items have no terms")
 def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     made = tmp_path / "terms.npz"
-    result = boc("build-codebook", library / "photos.h5", "-o", made, "--kind", "learned", "--clusters", 16)
-    assert result.exit_code == 0, result.output
+    result = run("build-codebook", library / "photos.h5", "-o", made, "--kind", "learned", "--clusters", 16)
     assert f"16 terms in {made}" in result.output
     assert "epoch 1 of " in result.output
     at, code = f"file:{tmp_path}", f"learned(codebook='{made}', z=4, query_z=3)"

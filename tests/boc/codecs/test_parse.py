@@ -1,7 +1,5 @@
 """Codes as values: what is written is what is read, and what is refused says why."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

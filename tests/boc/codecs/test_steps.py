@@ -1,7 +1,5 @@
 """The codec steps against slow loops, and whole codes against the papers' text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

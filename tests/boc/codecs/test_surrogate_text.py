@@ -1,7 +1,5 @@
 """Surrogate text and counts hold the terms of each row, and nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

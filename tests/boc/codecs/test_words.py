@@ -1,7 +1,5 @@
 """Pictures written in words: the step against its definition, vocabularies, and searches by keywords."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

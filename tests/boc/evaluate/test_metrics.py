@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from boc.errors import BocError
 from boc.evaluate.metrics import (
     BLOCK,
-    Gain,
     Recall,
     evaluate_ndcg,
     evaluate_recall,
@@ -147,11 +146,11 @@ def test_items_without_an_answer_are_refused() -> None:
         owners_of(["a", "b", "c"], ["a"])
 
 
-def slow_ndcg(scores: list[float], relevance: list[float], p: int, gain: Gain) -> float:
+def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
     """The definition, rank by rank."""
 
     def dcg(order: list[int]) -> float:
-        gains = [2 ** relevance[i] - 1 if gain == "exponential" else relevance[i] for i in order[:p]]
+        gains = [2 ** relevance[i] - 1 for i in order[:p]]
         return sum(g / math.log2(rank + 1) for rank, g in enumerate(gains, start=1))
 
     ideal = dcg(sorted(range(len(relevance)), key=lambda i: -relevance[i]))
@@ -163,23 +162,21 @@ def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gain", ["exponential", "linear"])
 @given(gallery=galleries(), p=st.integers(1, 8), data=st.data())
-def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.DataObject) -> None:
+def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -> None:
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
-    to_image = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(texts, images), R.tolist(), strict=True)]
-    to_text = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(images, texts), R.T.tolist(), strict=True)]
-    assert ndcg(texts @ images.T, R, p=p, gain=gain).tolist() == pytest.approx(to_image)
-    assert ndcg(images @ texts.T, R.T, p=p, gain=gain).tolist() == pytest.approx(to_text)
-    found = evaluate_ndcg(texts @ images.T, owners, R, p=p, gain=gain)
+    to_image = [slow_ndcg(s, r, p) for s, r in zip(dots(texts, images), R.tolist(), strict=True)]
+    to_text = [slow_ndcg(s, r, p) for s, r in zip(dots(images, texts), R.T.tolist(), strict=True)]
+    assert ndcg(texts @ images.T, R, p=p).tolist() == pytest.approx(to_image)
+    assert ndcg(images @ texts.T, R.T, p=p).tolist() == pytest.approx(to_text)
+    found = evaluate_ndcg(texts @ images.T, owners, R, p=p)
     assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
-    counted = [value for value in to_text if value > 0 or gain == "linear"]
+    counted = [value for value in to_text if value > 0]
     assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
 
 
-@pytest.mark.parametrize("gain", ["exponential", "linear"])
-def test_metrics_equal_trec_eval(gain: Gain) -> None:
+def test_metrics_equal_trec_eval() -> None:
     ir_measures = pytest.importorskip("ir_measures", reason="ir-measures, trec_eval in Python, is not installed")
     pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
     rng = np.random.default_rng(0)
@@ -189,12 +186,11 @@ def test_metrics_equal_trec_eval(gain: Gain) -> None:
         str(q): {str(i): float(score) for i, score in enumerate(row)}
         for q, row in enumerate((queries @ items.T).tolist())
     }
-    # trec_eval takes whole grades as gains; the exponential ones are told it as such.
-    gains = grades if gain == "linear" else 2**grades - 1
-    qrels = {str(q): {str(i): g for i, g in enumerate(row)} for q, row in enumerate(gains.tolist())}
+    # trec_eval takes whole grades as gains, so it is given the gains as grades.
+    qrels = {str(q): {str(i): g for i, g in enumerate(row)} for q, row in enumerate((2**grades - 1).tolist())}
     for p in (5, 25):
         values = {v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)}
-        found = ndcg(queries @ items.T, grades.astype(np.float32), p=p, gain=gain)
+        found = ndcg(queries @ items.T, grades.astype(np.float32), p=p)
         assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(queries))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
     recall = Recall.of(ranks(queries @ items.T, owners, np.arange(len(items))))
@@ -209,7 +205,6 @@ def test_nan_relevance_counts_as_0() -> None:
     found = evaluate_ndcg(rows, np.arange(3), R)
     assert found.text_to_image == pytest.approx(2 / 3)  # over all
     assert found.image_to_text == 1  # over those that are not 0
-    assert evaluate_ndcg(rows, np.arange(3), R, gain="linear").image_to_text == pytest.approx(2 / 3)  # over all
 
 
 ROWS = np.eye(3, dtype=np.float32)

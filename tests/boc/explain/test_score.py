@@ -1,7 +1,5 @@
 """Explanations: their sums are the engine's scores, their parts those of slow loops, and the page shows them all."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from fractions import Fraction
@@ -25,14 +23,9 @@ from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_lab
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
 from tests.boc.cli.test_contact_sheet import NASTY, Page
-from tests.helpers import boc
+from tests.helpers import boc, run
 
 SENTENCE = "a red box at the left"
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}")
 
 
 @pytest.fixture(scope="module")
@@ -228,8 +221,7 @@ def test_explain_without_the_picture(searcher: Searcher, library: Path, tmp_path
 
 def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None:
     found = explain(searcher, "003.png", SENTENCE)
-    result = boc("explain", "photos", SENTENCE, "003.png", "--at", f"file:{library / 'index'}")
-    assert result.exit_code == 0, result.output
+    result = run("explain", "photos", SENTENCE, "003.png", "--at", f"file:{library / 'index'}")
     lines = result.stdout.splitlines()
     assert len(lines) == len(found.matches) + 1 <= 11
     for line, match in zip(lines, found.matches, strict=False):

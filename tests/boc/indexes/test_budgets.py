@@ -1,7 +1,5 @@
 """Budgets chosen for a recall: what they promise holds for other queries; those given by hand are obeyed."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -13,12 +11,11 @@ from boc.errors import BocError, BocWarning
 from boc.indexes.budgets import has_grown
 from boc.indexes.build import add_items, build_index
 from boc.indexes.facts import index_facts
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from boc.vectors import unit_rows
+from tests.oracles import sentence, write_features
 
 DIM, PICTURES = 96, 12_000  # more than are compared one by one
 
@@ -34,14 +31,12 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
-    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float32", "1" * 64)) as writer:
-        pictures = Batch(
-            [Item(f"i{i}", "image", "") for i in range(PICTURES)], Embeddings("image", rows(PICTURES, 1, 0.3))
-        )
-        captions = Batch([Item(f"t{i}", "text", "") for i in range(300)], Embeddings("text", rows(300, 2, -0.3)))
-        writer.append(PICTURES + 300, [pictures, captions])
-        writer.finish()
-    return path
+    pictures, captions = [Item(f"i{i}", "image", "") for i in range(PICTURES)], [sentence(f"t{i}") for i in range(300)]
+    return write_features(
+        path,
+        Batch(pictures, Embeddings("image", rows(PICTURES, 1, 0.3))),
+        Batch(captions, Embeddings("text", rows(300, 2, -0.3))),
+    )
 
 
 @pytest.mark.slow
@@ -67,11 +62,8 @@ def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> N
 
 
 def write_more(path: Path, vectors: np.ndarray) -> Path:
-    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float32", path.stem * 8)) as writer:
-        items = [Item(f"{path.stem}{i}", "image", "") for i in range(len(vectors))]
-        writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
-        writer.finish()
-    return path
+    items = [Item(f"{path.stem}{i}", "image", "") for i in range(len(vectors))]
+    return write_features(path, Batch(items, Embeddings("image", vectors)))
 
 
 @pytest.mark.slow

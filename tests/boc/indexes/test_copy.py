@@ -1,7 +1,5 @@
 """Copies to indexes and to files: the same index, or none; kills, changes meanwhile, what is there already, damage."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.types import Batch, Rows
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
-from tests.helpers import boc
+from tests.helpers import boc, run
 
 
 @pytest.fixture
@@ -229,8 +227,7 @@ def test_a_damaged_export_is_refused(export: Path, tmp_path: Path, name: str, va
 def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
     path = tmp_path / "photos.h5"
     copy = ("copy", "photos", "--at", at, "--to")
-    done = boc(*copy, path)
-    assert done.exit_code == 0, done.output
+    done = run(*copy, path)
     assert done.stdout == f"{path}: 40 pictures and 80 captions, 120 items compared without a difference\n"
     assert "copying" in done.stderr
     assert "is there already; add --replace" in boc(*copy, path).stderr
@@ -245,8 +242,7 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
 
 def test_copy_command_reports(at: str, tmp_path: Path) -> None:
     to = f"file:{tmp_path / 'there'}"
-    done = boc("copy", "photos", "--from", at, "--to", to)
-    assert done.exit_code == 0, done.output
+    done = run("copy", "photos", "--from", at, "--to", to)
     assert "40 pictures and 80 captions" in done.stdout
     assert "120 items compared without a difference" in done.stdout
     assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout

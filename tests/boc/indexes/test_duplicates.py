@@ -1,7 +1,5 @@
 """Duplicates are those that a loop over all pairs finds; no chain joins what is far apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from boc.errors import BocError
 from boc.indexes.duplicates import DEPTH, Group, find_duplicates, group_near
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item, Rows
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.oracles import picture, sentence
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
@@ -134,8 +132,7 @@ def test_the_command_lists_groups(tmp_path: Path) -> None:
     vectors[4] = vectors[1]
     build(tmp_path / "here", [picture(f"{i}.jpg") for i in range(5)], vectors)
     at = f"file:{tmp_path / 'here'}"
-    done = boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--html", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
+    done = run("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--html", tmp_path / "page.html")
     assert done.stdout == "1.jpg\n    equal  4.jpg\n"
     assert "1 groups with 1 duplicates" in done.stderr
     assert "4.jpg" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """An index whose sentences and pictures share no terms says so."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sync: whatever happens to files, the index is as if made again, and nothing known is encoded twice."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

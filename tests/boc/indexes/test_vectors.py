@@ -1,7 +1,5 @@
 """Indexes of rounded vectors: what they hold, through all that is done with an index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from boc.inputs.features import FeatureFile
 from boc.names import VECTOR_DTYPES
 from boc.plugins import Index
 from boc.rerank.storage import round_trip
-from tests.helpers import boc
+from tests.helpers import boc, run
 
 
 def assert_holds(index: Index, features: Path, dtype: str) -> None:
@@ -54,8 +52,7 @@ def test_rounding_survives_every_operation(library: Path, tmp_path: Path, dtype:
 
 def test_int8_vectors_by_command(library: Path, tmp_path: Path) -> None:
     at, features = f"file:{tmp_path}", library / "photos.h5"
-    made = boc("index", "photos", features, "--at", at, "--vectors", "int8")
-    assert made.exit_code == 0, made.output
+    run("index", "photos", features, "--at", at, "--vectors", "int8")
     assert "x int8\n" in boc("info", "photos", "--at", at).stdout
     assert boc("verify", "photos", "--at", at).exit_code == 0
     with FeatureFile(features) as file:

@@ -1,7 +1,5 @@
 """Watching: changes are taken in, a disk that goes away removes nothing."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Compact codes: the same with and without the native module, and estimates near the products."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

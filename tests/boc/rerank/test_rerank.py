@@ -1,7 +1,5 @@
 """Scores of candidates equal those of slow loops, and decide the final order."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator

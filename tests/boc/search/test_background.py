@@ -1,9 +1,5 @@
 """The confidence of hits, from the scores of a sample of the index."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,11 +54,6 @@ def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
 def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
     hits = searcher.search_query(Query.of(TEXT, like=["003.png"], minus=["green"]), k=9, min_confidence=0)
     assert all(hit.confidence is not None for hit in hits)
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
 
 
 def test_what_is_like_an_item_is_not_judged_beside_the_item(searcher: Searcher) -> None:

@@ -1,7 +1,5 @@
 """Options of a search: what is refused, and that keyword arguments are these fields."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields

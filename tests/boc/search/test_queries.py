@@ -1,7 +1,5 @@
 """Questions of several parts: how they are written, and what they find."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from boc.rerank.storage import store
 from boc.search.queries import Part, Query, compose, parse_text
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit, Ragged, Rescore
-from tests.helpers import boc
+from tests.helpers import run
 from tests.oracles import tied_vectors
 
 TEXT = "a red box at the left"
@@ -25,16 +23,10 @@ WEIGHTS = st.floats(0.01, 100)
 
 
 @pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
-@pytest.fixture(scope="module")
 def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
-    result = boc("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw")
-    assert result.exit_code == 0, result.output
+    run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw")
     return Searcher.open("photos", at, device="cpu")
 
 

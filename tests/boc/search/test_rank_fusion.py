@@ -1,7 +1,5 @@
 """Reciprocal rank fusion against a slow loop, and the searches that it makes of terms and words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path

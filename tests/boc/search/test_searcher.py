@@ -1,7 +1,5 @@
 """Queries of a few terms only, the heaviest; what a search took."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,11 +29,6 @@ def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(terms: sparse.csr_
     for row, cut in zip(terms.toarray().tolist(), heavy.toarray().tolist(), strict=True):
         expected = sorted((j for j, f in enumerate(row) if f), key=lambda j: (-row[j], j))[:z]
         assert cut == [f if j in expected else 0 for j, f in enumerate(row)]
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
 
 
 def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:

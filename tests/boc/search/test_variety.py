@@ -1,7 +1,5 @@
 """Varied hits: maximal marginal relevance by a slow loop, near-duplicates under one hit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.search.variety import collapse, diverse
 from boc.types import Hit
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.oracles import picture
 
 ROUNDING = 1e-6  # of the cosine of equal vectors, whose sums libraries form in different orders
@@ -87,11 +85,6 @@ def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(n: int, 
     assert sorted(row) == sorted([*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)])
 
 
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-
-
 def test_a_balance_of_one_is_the_ranking_and_collapsing_fills_up(searcher: Searcher) -> None:
     plain = searcher.search(TEXT, k=6)
     assert searcher.search(TEXT, k=6, mmr=1) == plain
@@ -107,8 +100,7 @@ def test_a_balance_of_one_is_the_ranking_and_collapsing_fills_up(searcher: Searc
 
 def test_the_command_shows_confidence_and_refuses_what_cannot_be(library: Path) -> None:
     at = f"file:{library / 'index'}"
-    done = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--collapse", "-k", 3)
-    assert done.exit_code == 0, done.output
+    done = run("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--collapse", "-k", 3)
     assert all("%" in line for line in done.stdout.splitlines())
     assert '"confidence"' in boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--json").stdout
     none = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 1)

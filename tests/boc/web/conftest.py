@@ -1,4 +1,4 @@
-"""A searcher of the index ``photos`` of ``library``, and a client of the server over it."""
+"""A client of the server over the index ``photos`` of the library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
-
-
-@pytest.fixture(scope="module")
-def searcher(library: Path) -> Searcher:
-    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The JSON interface says what the library says."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import math

@@ -1,7 +1,5 @@
 """What strangers may try: nothing of the disk gets out, nothing takes the server down, every refusal says why."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -322,6 +320,24 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
     assert client.get("/api/info").status_code == 200
 
 
+def test_a_session_can_be_ended(searcher: Searcher, tmp_path: Path) -> None:
+    """For good, in every process of this start, and alone; the page has a button for it."""
+    client, other = (client_of(searcher, tmp_path / "cache", token=SECRET) for _ in range(2))
+    process = TestClient(client.app, base_url=client.base_url)
+    for each in (client, process):
+        assert "api/logout" in each.get("/", params={"token": SECRET}).text
+    ticket = dict(client.cookies)
+    assert_refused(client.post("/api/logout", headers={"origin": "http://evil.example"}), 403)
+    assert client.get("/api/info").status_code == 200
+    left = client.post("/api/logout", follow_redirects=False)
+    assert (left.status_code, left.headers["location"]) == (303, "../")
+    assert not client.cookies
+    client.cookies.update(ticket)
+    assert_refused(client.get("/api/info"), 401)
+    assert process.get("/api/info").status_code == 200
+    assert_refused(other.post("/api/logout"), 401)
+
+
 def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,14 +348,15 @@ def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     entered = client.get("/", params={"token": SECRET}, follow_redirects=False)
     cookie = entered.headers["set-cookie"].partition(";")[0]
     name, _, ticket = cookie.partition("=")
-    end, _, signature = ticket.partition(".")
+    end, number, signature = ticket.split(".")
     client.cookies.clear()
     assert opened(client, cookie)
     assert not opened(restarted, cookie)
     other = TestClient(client.app, base_url="http://127.0.0.1:8001")
     for stranger in (cookie, f"boc_8001={ticket}"):
         assert not opened(other, stranger)
-    for forged in ("", ".", end, f"{int(end) + 1}.{signature}", f"{end}.{signature[:-1]}x", f"x.{signature}", "9" * 99):
+    numbers = (f"{int(end) + 1}.{number}", f"x.{number}", f"{end}.{'0' * 16}", end)
+    for forged in ("", ".", end, "9" * 99, f"{end}.{number}.{signature[:-1]}x", *(f"{n}.{signature}" for n in numbers)):
         assert not opened(client, f"{name}={forged}")
     monkeypatch.setattr("boc.web.http.auth.time", lambda: int(end) - 1)
     assert opened(client, cookie)

@@ -1,7 +1,5 @@
 """A server that stops answers what it has; too many connections and bodies are told so, and memory is returned."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import signal

@@ -1,7 +1,5 @@
 """Pictures that are decoded at the same time stay within one budget."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

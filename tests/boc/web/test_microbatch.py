@@ -1,7 +1,5 @@
 """Several threads, one encoder."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Health, measurements, logs and request ids."""
 
-from __future__ import annotations
-
 import json
 import logging
 import logging.config

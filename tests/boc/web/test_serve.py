@@ -1,7 +1,5 @@
 """`boc serve` as a process of its own, spoken to over HTTP."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

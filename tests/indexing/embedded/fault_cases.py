@@ -7,8 +7,6 @@ and the folders of pictures before/ and after/. COUNT cases are tried for each c
 calls; 0 tries all. Prints one JSON object.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

@@ -3,8 +3,6 @@
 BOC_FLIPS sets how many damages are tried (default 150; 1000 for all).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -22,7 +20,7 @@ from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.index import EmbeddedIndex
 from indexing.file import connect
 from tests.boc.evaluate.test_verify import build, fitted
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.indexing.embedded.test_crash import KEYS, make_edit, make_load, start, tell
 from tests.indexing.embedded.test_model_based import (
     NAME,
@@ -204,8 +202,7 @@ def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
 @pytest.mark.parametrize("stamps", ["changed", "unchanged"])
 def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamps: str) -> None:
     build(connect(f"file:{tmp_path}"), "photos", fitted())
-    report = boc("verify", "photos", "--at", f"file:{tmp_path}")
-    assert report.exit_code == 0, report.output
+    report = run("verify", "photos", "--at", f"file:{tmp_path}")
     if stamps == "unchanged":
         known = {path: commits.stamp(path) for path in files_of(tmp_path)}
         monkeypatch.setattr(commits, "stamp", known.__getitem__)
@@ -219,3 +216,19 @@ def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.M
         assert str(path) in report.output
         path.write_bytes(whole)
     assert boc("verify", "photos", "--at", f"file:{tmp_path}").exit_code == 0
+
+
+def test_only_changed_files_are_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(tmp_path)
+    index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))
+
+    def fail(*_: object) -> None:
+        raise ValueError("offsets must rise within terms and weights")
+
+    monkeypatch.setattr("indexing.embedded.index.locate", fail)
+    with pytest.raises(ManifestError, match=r"files are as they were written.*or boc fails on this") as sound:
+        index.vectors(list(model.rows)[:1])
+    assert "--replace" not in str(sound.value)
+    next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"damaged \(.*vectors.*: changed since\); .*--replace"):
+        other.vectors(list(model.rows)[:1])

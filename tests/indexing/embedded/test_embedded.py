@@ -1,7 +1,5 @@
 """The embedded index: what an older format, damage, second writers and half-finished loads do to its folder."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import json
@@ -152,11 +150,6 @@ def test_full_check_finds_a_byte_changed_under_its_stamp(home: Path, monkeypatch
     assert index.damaged_files() == [str(path)]
 
 
-def test_opening_trusts_known_stamps(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "sha256", None)
-    assert len(connect(f"file:{home}").open("pets")) == 6
-
-
 def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
@@ -187,19 +180,6 @@ def test_edit_without_commit_changes_nothing(home: Path) -> None:
             editor.commit("ef" * 32)
     assert state(home) == before
     build(home, "pets", n=2)  # the lock is free again
-
-
-def test_open_index_is_a_snapshot(home: Path) -> None:
-    backend = connect(f"file:{home}")
-    old = backend.open("pets")
-    with backend.edit("pets") as editor:
-        editor.delete(["0", "1.jpg"])
-        editor.commit("ef" * 32)
-    backend.compact("pets")
-    assert len(list(old.items())) == len(old) == 6
-    assert old.concepts(["1.jpg"]).values.shape == (1, 2)
-    assert old.match(["sentence 0"], 9)[0][0].item.id == "0"
-    assert len(backend.open("pets")) == 4
 
 
 def test_index_closes_without_garbage_collection(home: Path) -> None:
@@ -508,22 +488,6 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); .*change the permissions"):
         EmbeddedBackend(home).open("pets")
-
-
-def test_second_writer_is_refused(home: Path) -> None:
-    backend = connect(f"file:{home}")
-    with backend.create("pets", new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
-        with (
-            pytest.raises(BocError, match="is being written by another process"),
-            backend.create("pets", new_manifest(4, 3), {}),
-        ):
-            raise AssertionError("two writers at once")
-        writer.add(
-            Rows([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
-        )
-        writer.commit()
-    assert [item.id for item in backend.open("pets").items()] == ["a"]
-    build(home, "pets", n=2)  # the lock is free again
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])

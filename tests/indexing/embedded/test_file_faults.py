@@ -3,8 +3,6 @@
 BOC_FAULTS sets how many calls are tried for each command and fault (default 1; 0 is all).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

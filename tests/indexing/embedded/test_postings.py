@@ -1,7 +1,5 @@
 """Blocked posting lists give back what was put in, and the kernel and its numpy twin the best rows of a slow loop."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The native call gives the hits of the steps in numpy, and both give those of slow loops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -240,21 +238,6 @@ def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
             search(Embeddings("image", rows))
         with pytest.raises(BocError, match="give rows of 24"):
             search(Embeddings("image", rows[:, 1:]))
-
-
-@pytest.mark.parametrize(
-    "kind", ["f8", "f2", ">f4", ">f8", "g", "i8", "u1", "?", "c8", "c16", "O", "U3", "S3", "M8[s]"]
-)
-def test_queries_of_any_real_type(searcher: Searcher, kind: str) -> None:
-    """Are converted; others are refused, and the index is not called damaged."""
-    query = (make_clusters(2, 3) > 0).astype(kind)
-    for search in (searcher.search_vectors, searcher.rank_vectors):
-        if np.dtype(kind).kind in "fiub":
-            expected = search(Embeddings("image", query.astype(np.float32)), k=5)
-            assert str(search(Embeddings("image", query), k=5)) == str(expected)
-        else:
-            with pytest.raises(BocError, match="give real numbers"):
-                search(Embeddings("image", query), k=5)
 
 
 def test_damaged_lists_are_told(tmp_path: Path) -> None:

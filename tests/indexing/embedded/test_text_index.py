@@ -1,7 +1,5 @@
 """Words and metadata of segments: filters against the plain predicate, BM25 against a slow loop and against FTS5."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -1,7 +1,5 @@
 """Names of indexes on a shared server."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@
 answers the same requests in the same order, and any other one is an error. Record again where a request changes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Addresses of clusters: taken apart as written; what is wrong is named, and no secret ever is."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates. Afterwards an index
 is whole, or opening it says in one line what is lost and what to do."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,12 +17,10 @@ from boc.evaluate.verify import verify
 from boc.indexes.attach import attach
 from boc.indexes.build import build_index
 from boc.indexes.copy import copy_index
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
-from boc.inputs.sources import Source
 from boc.plugins import backend
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item, Modality
+from boc.types import MODALITIES, Batch, Embeddings, Item, Modality
+from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
 from tests.servers.fixtures import address, kinds
 
@@ -39,18 +35,11 @@ pytestmark = [
 
 def made(path: Path, seed: int) -> Path:
     """A feature file of N pictures and N captions."""
-    rng = np.random.default_rng(seed)
     batches = []
-    for modality in ("image", "text"):
-        vectors = rng.standard_normal((N, DIM)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for number, modality in enumerate(MODALITIES):
         items = [Item(f"{modality}/{i}", modality, f"{modality} {i} of {seed}", f"{i}") for i in range(N)]
-        batches.append(Batch(items, Embeddings(modality, vectors)))
-    digest = Source([item for batch in batches for item in batch.items]).digest
-    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float16", digest)) as writer:
-        writer.append(N, batches)
-        writer.finish()
-    return path
+        batches.append(Batch(items, Embeddings(modality, random_units(2 * seed + number, N, DIM))))
+    return write_features(path, *batches, dtype="float16")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def queries() -> NDArray[np.float32]:
-    found = np.random.default_rng(9).standard_normal((6, DIM)).astype(np.float32)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    return found
+    return random_units(9, 6, DIM)
 
 
 @dataclass
@@ -258,6 +245,16 @@ def test_shards_that_no_node_takes_are_told(
     with pytest.raises(BackendError, match=r"no node takes the shards of .* \(.*then repeat the command"):
         build_index(place.name, files[0], at=place.at)
     assert place.ask("GET", f"*{place.name}*") == {}
+
+
+def test_a_closed_index_is_listed_and_named(place: Place, files: list[Path]) -> None:
+    build_index(place.name, files[0], at=place.at)
+    place.ask("POST", f"{place.physical(place.name)}/_close")
+    assert place.name in backend(place.at).names()
+    with pytest.raises(BackendError, match="an index of this name is closed; open it with POST /NAME/_open"):
+        Searcher.open(place.name, place.at)
+    place.ask("POST", f"{place.name}/_open")
+    assert is_right(place, place.name)
 
 
 def test_a_filtered_alias_shows_what_it_shows(

@@ -1,7 +1,5 @@
 """What an index on a server says of itself in its mapping, as this version and others wrote it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

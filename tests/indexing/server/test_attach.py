@@ -1,7 +1,5 @@
 """A code in the documents of another program: its own fields stay, whoever writes and whatever is killed meanwhile."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -22,13 +20,11 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.indexes.attach import attach, detach
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.inputs.metadata import parse_filter
-from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
+from tests.oracles import random_units, write_features
 from tests.servers.fixtures import address, kinds
 
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
@@ -108,18 +104,12 @@ def at(server: Any) -> str:
 
 @pytest.fixture(scope="module")
 def vectors() -> NDArray[np.float32]:
-    found = np.random.default_rng(0).standard_normal((N, DIM)).astype(np.float32)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    return found
+    return random_units(0, N, DIM)
 
 
 def features(path: Path, keys: list[str], vectors: NDArray[np.float32]) -> Path:
     items = [Item(key, "image", f"/pictures/{key}.jpg", key) for key in keys]
-    header = Header("embeddings", "mine:3", "ab" * 32, DIM, "float16", Source(items).digest)
-    with FeatureWriter(path, header) as writer:
-        writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
-        writer.finish()
-    return path
+    return write_features(path, Batch(items, Embeddings("image", vectors)), dtype="float16")
 
 
 def theirs(source: dict[str, Any]) -> str:
@@ -291,3 +281,42 @@ def test_foreign_index_stays(shop: Shop, at: str, tmp_path: Path, vectors: NDArr
     assert result.exit_code == 1
     assert "boc attach adds to one that is there" in result.output
     assert shop.sources() == before
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
+    """What an alias stood for earlier is cleaned too; another alias of the index shows what it shows."""
+    art, one, two = shop.name, f"{shop.name}-one", f"{shop.name}-two"
+    file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
+
+    def codes(name: str) -> int:
+        shop.ask("POST", f"{name}/_refresh")
+        body = {"query": {"exists": {"field": "boc.row"}}}
+        return int(shop.ask("POST", f"{name}/_count", body)["count"])
+
+    for index in (one, two):
+        shop.ask("PUT", index, {"settings": {"number_of_replicas": 0}, "mappings": {"dynamic": False}})
+        for i in range(50):
+            shop.ask("PUT", f"{index}/_doc/d{i}", {"price": i})
+    for index in (one, two):
+        actions = [
+            {"remove": {"index": "*", "alias": art, "must_exist": False}},
+            {"add": {"index": index, "alias": art}},
+        ]
+        shop.ask("POST", "_aliases", {"actions": actions})
+        attach(art, [file], at=at, code="scalar")
+    assert (codes(one), codes(two)) == (50, 50)
+    few = {"add": {"index": two, "alias": f"{art}-few", "filter": {"ids": {"values": ["d1", "d2"]}}}}
+    shop.ask("POST", "_aliases", {"actions": [few]})
+    for name, shown in ((f"{art}-few", 2), (two, 50)):
+        searcher = Searcher.open(name, at)
+        hits = searcher.search_vectors(Embeddings("image", vectors[:1]), k=50)[0]
+        assert len(hits) == len(list(searcher.index.items())) == searcher.index.manifest.items["image"] == shown
+    assert detach(art, at=at) == 100
+    assert (codes(one), codes(two)) == (0, 0)
+    attach(art, [file], at=at, code="scalar")
+    for code in shop.ask("GET", f"{art}-boc-*"):
+        shop.ask("DELETE", code)  # what an older boc, or an administrator, left
+    assert detach(two, at=at) == 50
+    with pytest.raises(BackendError, match="nothing is attached"):
+        detach(two, at=at)

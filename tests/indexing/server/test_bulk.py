@@ -1,7 +1,5 @@
 """Loading: every row ends acknowledged exactly as given, or there is an error; whatever the server does."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

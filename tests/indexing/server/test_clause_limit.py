@@ -1,7 +1,5 @@
 """A query that is too large for a server is cut by weight, and only then."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -4,8 +4,6 @@
 all three nodes.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Scores of real servers are integer dot products, however an index is stored, spread, cut up and edited."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

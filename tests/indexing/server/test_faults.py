@@ -4,8 +4,6 @@ Whoever searches meanwhile gets what the old index or the new one gives, whole. 
 loader is killed (default 3).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -27,13 +25,11 @@ import pytest
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import Header
 from boc.plugins import Index
-from boc.types import Batch, Embeddings, Hit, Item, SearchRequest
+from boc.types import MODALITIES, Batch, Embeddings, Hit, Item, SearchRequest
 from tests.fault_proxy import Faults, Proxy
-from tests.helpers import boc
-from tests.oracles import same_matrix
+from tests.helpers import boc, run
+from tests.oracles import random_units, same_matrix, write_features
 from tests.servers import SecureServer, Server
 from tests.servers.fixtures import kinds
 
@@ -61,19 +57,14 @@ class Made:
 
 def make(folder: Path, seed: int, count: int) -> Made:
     """``count`` pictures with a caption each; ids up to what a server takes as such and beyond."""
-    rng = np.random.default_rng(seed)
     path = folder / "made.h5"
     batches = []
-    for modality in ("image", "text"):
-        vectors = rng.standard_normal((count, 24)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for number, modality in enumerate(MODALITIES):
         ids = [f"{modality}/{i} é{'x' * (600 if i % 500 == 7 else 0)}" for i in range(count)]
         groups = [f"image/{i}" for i in range(count)]
         items = [Item(key, modality, f"no. {key[:20]} of {seed}", g) for key, g in zip(ids, groups, strict=True)]
-        batches.append(Batch(items, Embeddings(modality, vectors)))
-    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, 24, "float32", f"{seed:064x}")) as writer:
-        writer.append(count, batches)
-        writer.finish()
+        batches.append(Batch(items, Embeddings(modality, random_units(2 * seed + number, count, 24))))
+    write_features(path, *batches, source=f"{seed:064x}")
     run("index", "made", path, "--code", "scalar:6", "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
@@ -109,11 +100,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
         raise AssertionError(f"hangs; it said {process.communicate()[1]!r}") from None
     assert "Traceback" not in said, said
     return process.returncode, out + said
-
-
-def run(*arguments: object) -> None:
-    result = boc(*arguments)
-    assert result.exit_code == 0, result.output
 
 
 def fails(*arguments: object) -> str:

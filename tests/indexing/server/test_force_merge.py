@@ -1,7 +1,5 @@
 """Waiting for a server to give up what it keeps for replicas, as a server without any time passing tells of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

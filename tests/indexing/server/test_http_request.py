@@ -1,7 +1,5 @@
 """The requests of searches: sent by other programs, they have the hits of the search; no secret is in them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Searches over several hosts, of which one hangs: repeated on the others. Writes are sent once."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator
@@ -23,7 +21,8 @@ class Host(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
         self.ready, self.late, self.paths = Event(), 1.0, list[str]()
         self.ready.set()
         super().__init__(("127.0.0.1", 0), Answer)
@@ -47,7 +46,7 @@ class Answer(BaseHTTPRequestHandler):
     def _say(self, answer: Any) -> None:
         data = json.dumps(answer).encode()
         self.send_response(200)
-        for name, value in {"X-elastic-product": "Elasticsearch", "content-type": "application/json"}.items():
+        for name, value in {**self.server.headers, "content-type": "application/json"}.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
@@ -58,9 +57,9 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hosts() -> Iterator[list[Host]]:
+def hosts(kind: str) -> Iterator[list[Host]]:
     with ExitStack() as stack:
-        made = [stack.enter_context(Host()) for _ in range(2)]
+        made = [stack.enter_context(Host(kind)) for _ in range(2)]
         for host in made:
             Thread(target=host.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
             stack.callback(host.shutdown)

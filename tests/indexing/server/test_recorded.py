@@ -1,7 +1,5 @@
 """What is sent to servers, and read in their answers, by recorded answers of each: no server is needed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

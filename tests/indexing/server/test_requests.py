@@ -1,7 +1,5 @@
 """What servers are sent: digits make up the frequency, scripts decode what was stored, conditions are all there."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from typing import Any

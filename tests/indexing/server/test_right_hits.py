@@ -1,7 +1,5 @@
 """The hits of a request without budgets: as many as pass, up to k, and the right ones, however candidates are found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

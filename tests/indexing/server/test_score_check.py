@@ -1,7 +1,5 @@
 """An index that would score wrongly is refused with the name of what does it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A cluster as it is run for real: TLS by an authority of its own, an API key that opens one index's names only."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -11,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from boc.inputs.features import FeatureFile
+from boc.plugins import backend
+from boc.search.searcher import Searcher
+from boc.types import MODALITIES
 from tests.helpers import boc
 from tests.servers import SecureServer
 
@@ -109,3 +111,71 @@ def test_fingerprint(secure: SecureServer, library: Path, monkeypatch: pytest.Mo
     result = boc("info", "prints", "--at", at + other)
     assert result.exit_code == 1
     assert secure.password not in result.output
+
+
+def test_rights_on_an_alias_alone(
+    secure: SecureServer, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part, of attached codes."""
+    pytest.importorskip("fastapi", reason="the interface needs the extra web")
+    from fastapi.testclient import TestClient
+
+    from boc.web.app import create_app
+    from boc.web.settings import Settings
+
+    monkeypatch.setenv("BOC_PASSWORD", secure.password)
+    host, options = secure.url.removeprefix("https://"), f"?ca_certs={secure.authority}"
+    admin = ("--at", f"elastic+https://elastic@{host}{options}&replicas=0")
+    features, model = library / "photos.h5", f"tern:{library / 'model'}"
+    table = tmp_path / "metadata.csv"
+    with FeatureFile(features) as file:
+        ids = [item.id for modality in MODALITIES for item in file.items(modality)]
+    table.write_text("\n".join(["id,tag", *(f"{id},t{i % 2}" for i, id in enumerate(ids))]), encoding="utf-8")
+    boc("index", "whole", features, "--metadata", table, *admin)
+    secure.request("PUT", "shop-1", {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}})
+    pictures = [id for id in ids if "#" not in id]
+    for i, id in enumerate(pictures):
+        secure.request("PUT", f"shop-1/_doc/{id}?refresh=true", {"tag": f"t{i % 2}"})
+    assert boc("attach", "shop", features, "--yes", *admin).exit_code == 1  # captions have no document
+    (physical,) = secure.request("GET", "whole")
+    tagged = {"bool": {"should": [{"term": {"meta.tag": "t1"}}, {"exists": {"field": "block"}}]}}
+    added = [(physical, "all", None), (physical, "part", tagged), (physical, "blind", {"term": {"meta.tag": "t1"}}),
+             ("shop-1", "window", {"term": {"tag.keyword": "t1"}})]  # fmt: skip
+    actions = [{"add": {"index": i, "alias": a, **({"filter": f} if f else {})}} for i, a, f in added]
+    secure.request("POST", "_aliases", {"actions": actions})
+    odd = {id for i, id in enumerate(ids) if i % 2}
+    for alias, shown in (("all", {*ids}), ("part", odd), ("window", {*pictures[1::2]})):
+        names = [alias, *(["shop-boc", "shop"] if alias == "window" else [])]
+        key = secure.api_key(*names, rights=["read", "view_index_metadata"])
+        monkeypatch.setenv("BOC_API_KEY", key)
+        user = ("--at", f"elastic+https://{host}{options}")
+        index = backend(user[1]).open(alias)
+        assert {item.id for item in index.items()} == shown
+        for command in (
+            ("search", alias, "a red box", "-k", 99, "--encoder", model, "--json"),
+            ("search", alias, "a red box", "-k", 99, "--encoder", model, "--request", "curl"),
+            ("info", alias),
+            ("verify", alias),
+            ("copy", alias, f"{alias}-copy", "--to", f"file:{tmp_path}"),
+        ):
+            if alias == "window" and command[0] == "copy":
+                continue
+            result = boc(*command, *user)
+            assert result.exit_code == 0, (command, result.output)
+            if command[-1] == "curl":
+                hits = json.loads(subprocess.run(["sh"], input=result.output, capture_output=True, text=True).stdout)
+                assert {hit["_id"] for hit in hits["hits"]["hits"]} <= shown
+            assert not [id for id in {*ids} - shown if id in result.output]
+        searcher = Searcher.open(alias, user[1], encoder=model, device="cpu")
+        app = create_app(searcher, Settings(alias, user[1], cache=tmp_path, api_only=True))
+        client = TestClient(app, base_url="http://127.0.0.1:8000")
+        for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
+            assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
+        if alias != "window":
+            assert {item.id for item in backend(f"file:{tmp_path}").open(f"{alias}-copy").items()} == shown
+        for other in ("whole", physical, "shop-1"):
+            assert boc("search", other, "a red box", "--encoder", model, *user).exit_code == 1
+    monkeypatch.setenv("BOC_API_KEY", secure.api_key("blind", rights=["read", "view_index_metadata"]))
+    assert (
+        "the filter of the alias blind hides the code" in boc("search", "blind", "a", "--encoder", model, *user).output
+    )

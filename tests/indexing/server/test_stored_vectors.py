@@ -1,7 +1,5 @@
 """Real servers re-rank by the vectors that they store, in every format, with and without a search of their own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW
 from indexing.server.vector_fields import quantise
-from tests.helpers import boc
+from tests.helpers import boc, run
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import address, kinds
 
@@ -128,6 +126,5 @@ def test_about_lists_formats(server: Any) -> None:
 def test_info_mentions_rounding(server: Any, name: str, library: Path) -> None:
     at = address(server, replicas=0)
     for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
-        made = boc("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
-        assert made.exit_code == 0, made.output
+        run("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
         assert f"vectors   {told}" in boc("info", name, "--at", at).stdout.splitlines()

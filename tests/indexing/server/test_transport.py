@@ -1,7 +1,5 @@
 """Errors of servers become one line that names the cause and the next step. The bodies are what servers sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How vectors are stored on servers and scored: scripts decode what was stored, scores become products again."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

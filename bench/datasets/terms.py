@@ -1,0 +1,152 @@
+"""Terms of an index for other engines: JSON Lines of Anserini, Pyserini and Seismic, and CIFF.
+
+    python -m bench.datasets.terms photos -o photos.jsonl    # photos.image.jsonl, photos.text.queries.jsonl, ...
+    python -m bench.datasets.terms photos -o photos.ciff --at elastic+http://localhost:9200
+
+A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common Index File Format
+(Lin et al., SIGIR 2020): messages of protocol buffers, each after its length; lists are in the order of their terms,
+and a document is the number of documents after the one before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+import click
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc import plugins
+from boc.atomic_files import replacing
+from boc.codecs import SurrogateCodec
+from boc.indexes.build import PLACE
+from boc.outputs import begins, check_output
+from boc.plugins import Index
+from boc.types import MODALITIES, Embeddings, Item, Modality, TermMatrix
+
+READ = 1000  # items read at a time
+BYTES = 5  # of a number below 2**32 in base 128
+
+
+def write_terms(index: Index, path: Path) -> list[Path]:
+    """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl, or the same as
+    ``.ciff``; and what these items are as queries to NAME.image.queries.jsonl and NAME.text.queries.jsonl.
+
+    Codes of concepts have no such queries, since an index stores no concepts as the encoder gave them. Return the paths
+    that were written. BocError if a file of another kind is there.
+    """
+    codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+    given = {} if codec.given is None else {column: name for name, column in codec.given.columns.items()}
+    written = []
+    for modality in MODALITIES:
+        for kind in ("", ".queries")[: 1 if codec.reads_concepts else 2] if index.manifest.items[modality] else ():
+            as_ciff = path.suffix == ".ciff" and not kind
+            place = path.with_suffix(f".{modality}{kind}{'.ciff' if as_ciff else '.jsonl'}")
+            check_output(place, _is_ciff if as_ciff else begins(b'{"id":'))
+            blocks = _blocks(index, modality, codec if kind else None)
+            with replacing(place) as temporary, temporary.open("wb") as file:
+                file.writelines(_ciff(blocks, given) if as_ciff else _lines(blocks, given))
+            written.append(place)
+    return written
+
+
+def _blocks(index: Index, modality: Modality, codec: SurrogateCodec | None) -> Iterator[tuple[list[Item], TermMatrix]]:
+    """Yield items of one modality with their terms, or what they are as queries under a ``codec``."""
+    items = (item for item in index.items() if item.modality == modality)
+    while some := list(islice(items, READ)):
+        ids = [item.id for item in some]
+        if codec is None or codec.given is not None:
+            yield some, index.terms(ids)
+        else:
+            yield some, codec.encode_queries(Embeddings(modality, index.vectors(ids).astype(np.float32)))
+
+
+def _lines(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, str]) -> Iterator[bytes]:
+    for items, terms in blocks:
+        names = [given.get(term, f"t{term}") for term in terms.indices.tolist()]
+        weights, ends = terms.data.tolist(), terms.indptr.tolist()
+        for item, start, end in zip(items, ends, ends[1:], strict=False):
+            vector = dict(zip(names[start:end], weights[start:end], strict=True))
+            contents = item.content if item.modality == "text" else ""
+            yield orjson.dumps({"id": item.id, "contents": contents, "vector": vector}) + b"\n"
+
+
+def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, str]) -> Iterator[bytes]:
+    ids, parts = [], []
+    for items, terms in blocks:
+        ids += [item.id for item in items]
+        parts.append(terms)
+    rows = sparse.vstack(parts, format="csr")
+    lengths, lists = rows.sum(axis=1).tolist(), rows.tocsc()
+    lists.sort_indices()
+    names = {given.get(term, f"t{term}"): term for term in np.flatnonzero(np.diff(lists.indptr)).tolist()}
+    sizes = (len(names), len(ids), len(names), len(ids), sum(lengths), sum(lengths) / len(ids))
+    yield _message(1, *sizes, "impacts of boc; a score is the sum of products")
+    for name in sorted(names, key=str.encode):
+        span = slice(*lists.indptr[names[name] : names[name] + 2])
+        gaps, frequencies = np.diff(lists.indices[span], prepend=0), lists.data[span]
+        yield _message(name, len(gaps), int(frequencies.sum()), _postings(gaps, frequencies))
+    for number, (key, length) in enumerate(zip(ids, lengths, strict=True)):
+        yield _message(number, key, length)
+
+
+def _message(*values: int | float | str | bytes) -> bytes:
+    """Return a message with its length before it: ``values`` are its fields 1, 2, ...; bytes are fields already."""
+    body = b""
+    for number, value in enumerate(values, 1):
+        if isinstance(value, bytes):
+            body += value
+        elif isinstance(value, str):
+            body += bytes([number << 3 | 2]) + _varint(len(value.encode())) + value.encode()
+        elif isinstance(value, float):
+            body += bytes([number << 3 | 1]) + struct.pack("<d", value)
+        else:
+            body += bytes([number << 3]) + _varint(value)
+    return _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _postings(*columns: NDArray[np.integer]) -> bytes:
+    """Return the field 4 of a list, once per posting: a message of two numbers."""
+    cells, used = [], []
+    for number, column in enumerate(columns, 1):
+        digits = column[:, None].astype(np.int64) >> 7 * np.arange(BYTES)
+        there = digits > 0
+        there[:, 0] = True
+        more = np.pad(there[:, 1:], ((0, 0), (0, 1)))
+        tag = np.full((len(column), 1), number << 3)
+        cells += [tag, digits & 127 | more << 7]
+        used += [np.ones_like(tag, bool), there]
+    shown = np.concatenate(used, axis=1)
+    head = np.stack([np.full(len(shown), 4 << 3 | 2), shown.sum(axis=1)], axis=1)
+    table = np.concatenate([head, *cells], axis=1).astype(np.uint8)
+    return bytes(table[np.concatenate([np.ones_like(head, bool), shown], axis=1)])
+
+
+def _is_ciff(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(3)[1:] == b"\x08\x01"  # version 1, after the length of the header
+
+
+@click.command()
+@click.argument("name")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="FILE.jsonl or FILE.ciff.")
+@click.option("--at", default=PLACE, show_default=True, help="Place of the index.")
+def main(name: str, out: Path, at: str) -> None:
+    """Write the terms of the index NAME, and those of its items as queries, for other engines."""
+    if out.suffix not in (".jsonl", ".ciff"):
+        raise click.UsageError(f"{out} is neither FILE.jsonl nor FILE.ciff; name one of them")
+    for path in write_terms(plugins.backend(at).open(name), out):
+        click.echo(str(path))
+
+
+if __name__ == "__main__":
+    main()

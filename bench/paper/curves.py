@@ -1,0 +1,121 @@
+"""Sparsity against recall of four codes, on vectors of one's own: rows, a table and a plot.
+
+    python -m bench.paper.curves images.npy captions.npy -o curves
+
+``captions.txt`` beside ``captions.npy`` holds a sentence a line (docs/howto/own-vectors.md has the forms of files). The
+codes are scalar quantisation and deep permutation as in the papers, scalar quantisation of centred and rotated vectors,
+and the dictionary, learned from the same vectors. OUT gets features.h5, rows.csv, table.md, table.tex, plot.svg and
+plot.pdf; rows are those of ``sparsity_recall``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from bench.paper.ranking import Gallery
+from bench.paper.sparsity_recall import (
+    CHAINS,
+    COLUMNS,
+    PLAIN,
+    PROBES,
+    ROTATED,
+    SPARSITIES,
+    Setting,
+    rows,
+    terms_at,
+)
+from bench.report.figures import Plot, by_sparsity, draw
+from bench.report.rows import Rows, Writer, read
+from boc.codecs import global_code
+from boc.indexes.foreign_vectors import write_features
+from boc.indexes.learn import fit_code
+from boc.inputs.features import FeatureFile
+
+CODES = (("scalar", PLAIN), ("permutation", PLAIN), ("scalar", ROTATED))
+LINES = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
+SHOWN = (
+    "code",
+    "chain",
+    "z",
+    "query z",
+    "sparsity",
+    "direction",
+    "postings",
+    "bytes",
+    "dense",
+    "Rm=1",
+    "Rm=1 +-",
+    "Rm=10",
+)
+
+
+def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iterator[Setting]:
+    """Yield three codes of components at each sparsity, and a dictionary of ``terms`` at several budgets."""
+    width = 2 * file.dim
+    for code, chain, make in CHAINS:
+        if (code, chain) in CODES:
+            codec = fit_code(file, make(width))
+            for sparsity in sparsities:
+                z = terms_at(sparsity, width)
+                yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
+    dictionary = fit_code(file, global_code("dictionary", terms=terms))
+    for z, query_z in PROBES:
+        if query_z <= dictionary.n_terms:
+            sparsity = round(1 - z / dictionary.n_terms, 4)
+            codec = dictionary.set_budgets(z, query_z)
+            yield Setting("dictionary", f"of {codec.n_terms}", z, query_z, sparsity, codec)
+
+
+def markdown(table: Rows) -> str:
+    """Return the rows of codes as a table in Markdown."""
+    lines = [SHOWN, ["---"] * len(SHOWN), *cells(table)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(table: Rows) -> str:
+    """Return the same as a tabular in LaTeX."""
+    body = "".join(" & ".join(line).replace("%", r"\%") + " \\\\\n" for line in [SHOWN, *cells(table)])
+    return f"\\begin{{tabular}}{{ll{'r' * (len(SHOWN) - 2)}}}\n{body}\\end{{tabular}}\n"
+
+
+def cells(table: Rows) -> Iterator[list[str]]:
+    """Yield the shown cells of each row that is no difference."""
+    return ([row[name] for name in SHOWN] for row in table.table if " minus " not in row["code"])
+
+
+def save(plot: Plot, path: Path) -> None:
+    """Write a plot as SVG and PDF beside each other."""
+    figure = draw(plot)
+    for suffix in (".svg", ".pdf"):
+        figure.savefig(path.with_suffix(suffix))
+
+
+@click.command()
+@click.argument("vectors", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+@click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
+@click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES[1:], show_default=True)
+def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[float, ...]) -> None:
+    """Measure R@10 of four codes against their sparsity on VECTORS of pictures and captions."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "features.h5").exists():
+        write_features(vectors, out / "features.h5")
+    parameters = {"vectors": vectors, "terms": terms, "sparsities": sparsities}
+    with FeatureFile(out / "features.h5") as file, (out / "rows.csv").open("w", encoding="utf-8") as stream:
+        gallery = Gallery(file)
+        with Writer(stream, __file__, parameters, COLUMNS) as writer:
+            for row in rows(gallery, settings(file, terms, sparsities)):
+                writer.write(*row)
+    table = read(out / "rows.csv")
+    (out / "table.md").write_text(markdown(table), encoding="utf-8")
+    (out / "table.tex").write_text(latex(table), encoding="utf-8")
+    save(by_sparsity(table, ", ".join(path.stem for path in vectors), LINES, 0.5), out / "plot.svg")
+    for path in sorted(out.iterdir()):
+        click.echo(str(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Vectors in the files of others, dense and sparse, with ids and captions beside them.
+
+``.npy`` and ``.npz`` (one array) of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of TEXMEX; ``.fbin``,
+``.u8bin`` and the sparse ``.csr`` of big-ann-benchmarks; JSON Lines of ``{"id": ..., "vector": {term: weight}}``, for
+sentences with ``text`` and the id of their ``image``. Beside X.npy, ``X.ids.txt`` has an id a line; ``X.txt`` the
+sentences of vectors of sentences, each after the id of its picture and a tab, or else as many for each picture in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import h5py
+import numpy as np
+from scipy import sparse
+
+from boc.errors import SourceError, check_system
+from boc.foreign import parse_json
+from boc.inputs.scan_arrays import is_scan_array
+from boc.inputs.text_lines import read_ids, text_lines
+
+TEXT = ("text", "contents", "content")
+
+
+@dataclass
+class Vectors:
+    """The rows of a file, an array (n, d) or csr with the ``names`` of its terms; ids, sentences, and the ids of their
+    pictures, each None if the file has none. With ``exact`` the length of a vector counts."""
+
+    path: Path
+    rows: Any
+    names: list[str] | None = None
+    ids: list[str] | None = None
+    sentences: list[str] | None = None
+    owners: list[str] | None = None
+    exact: bool = False
+
+
+def has_vectors(path: Path) -> bool:
+    """Return whether a file holds vectors in a form of others, by its name and its beginning."""
+    if path.suffix == ".jsonl" and path.is_file():
+        return "vector" in next(read_jsonl(path), {})
+    if path.suffix in (".h5", ".hdf5"):
+        with suppress(OSError), h5py.File(path, "r") as file:  # of damage the reader of feature files tells
+            return "train" in file and "format" not in file.attrs
+        return False
+    return path.suffix in READERS and path.is_file() and not is_scan_array(path)
+
+
+def read_vectors(path: Path) -> Vectors:
+    """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a damaged file."""
+    try:
+        part = READERS[".hdf5" if path.suffix == ".h5" else path.suffix](path)
+        if (beside := path.with_suffix(".ids.txt")).exists():
+            part.ids = read_ids(beside)
+        if (beside := path.with_suffix(".txt")).exists():
+            lines = [line.split("\t", 1) for line in text_lines(beside.read_bytes(), str(beside)) if line]
+            part.sentences = [line[-1] for line in lines]
+            part.owners = [line[0] for line in lines] if all(len(line) == 2 for line in lines) else None
+        if part.rows.ndim != 2 or not part.rows.size or part.rows.dtype.kind not in "fiu":
+            raise ValueError(f"an array {part.rows.shape} of {part.rows.dtype}, not (n, d) of numbers")
+        for what, values in (("ids", part.ids), ("sentences", part.sentences)):
+            if values is not None and len(values) != part.rows.shape[0]:
+                raise ValueError(f"{part.rows.shape[0]} vectors, but {len(values)} {what}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, BadZipFile) as error:
+        check_system(path, error, SourceError)
+        raise SourceError(f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy") from error
+    return part
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON Lines. SourceError for a line that is none."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = parse_json(line) if line.strip() else None
+            except ValueError as error:
+                raise SourceError(f"{path}, line {number}: no JSON ({error}); write one object a line") from error
+            if isinstance(record, dict):
+                yield record
+
+
+def text_of(record: dict[str, Any]) -> str:
+    """Return the text of an object of JSON Lines, after its title if it has one."""
+    return " ".join(str(record[name]) for name in ("title", *TEXT) if record.get(name))
+
+
+def id_of(record: dict[str, Any], number: int) -> str:
+    """Return the id of an object of JSON Lines, or its ``number``."""
+    return str(record.get("id", record.get("_id", number)))
+
+
+def _npz(path: Path) -> Vectors:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        (array,) = archive.values()
+        return Vectors(path, array)
+
+
+def _ann(path: Path) -> Vectors:
+    with h5py.File(path, "r") as file:
+        distance = file.attrs.get("distance", "angular")
+        distance = distance.decode() if isinstance(distance, bytes) else str(distance)
+        if distance not in ("angular", "cosine", "dot", "ip"):
+            raise ValueError(f"its distance {distance!r} is no inner product")
+        return Vectors(path, file["train"][:], exact=distance in ("dot", "ip"))
+
+
+def _fvecs(path: Path) -> Vectors:
+    dim = int(np.fromfile(path, "<i4", 1)[0])
+    return Vectors(path, np.memmap(path, "<f4", "r").reshape(-1, dim + 1)[:, 1:])
+
+
+def _bin(path: Path) -> Vectors:
+    shape = tuple(np.fromfile(path, "<u4", 2).tolist())
+    return Vectors(path, np.memmap(path, "<f4" if path.suffix == ".fbin" else "u1", "r", 8, shape))
+
+
+def _csr(path: Path) -> Vectors:
+    n, width, count = np.fromfile(path, "<i8", 3).tolist()
+    ends = np.fromfile(path, "<i8", n + 1, offset=24)
+    columns = np.fromfile(path, "<i4", count, offset=24 + ends.nbytes)
+    weights = np.fromfile(path, "<f4", count, offset=24 + ends.nbytes + columns.nbytes)
+    return Vectors(path, sparse.csr_array((weights, columns, ends), (n, width)), [f"t{j}" for j in range(width)])
+
+
+def _json_lines(path: Path) -> Vectors:
+    columns: dict[str, int] = {}
+    indices, ends, ids, texts, owners = [], [0], [], [], []
+    weights: list[float] = []
+    for number, record in enumerate(read_jsonl(path), 1):
+        indices += [columns.setdefault(name, len(columns)) for name in record["vector"]]
+        weights += map(float, record["vector"].values())
+        ends.append(len(indices))
+        ids.append(id_of(record, number))
+        texts.append(text_of(record))
+        owners.append(str(record.get("image", ids[-1])))
+    rows = sparse.csr_array((np.array(weights), np.array(indices, np.int32), ends), (len(ids), len(columns)))
+    sentences = (texts, owners) if any(texts) else (None, None)
+    return Vectors(path, rows, list(columns), ids, *sentences)
+
+
+READERS: dict[str, Callable[[Path], Vectors]] = {
+    ".npy": lambda path: Vectors(path, np.load(path, mmap_mode="r", allow_pickle=False)),
+    ".npz": _npz,
+    ".hdf5": _ann,
+    ".fvecs": _fvecs,
+    ".fbin": _bin,
+    ".u8bin": _bin,
+    ".csr": _csr,
+    ".jsonl": _json_lines,
+}

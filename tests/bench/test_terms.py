@@ -1,0 +1,163 @@
+"""Terms for other engines: they are read by the tools of the formats, and score 200 queries as the index does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bench.datasets.terms import main, write_terms
+from bench.paper import curves
+from bench.race import sparse
+from boc import Searcher, build_index
+from boc.codecs.surrogate_text import to_counts
+from boc.errors import BocError
+from boc.types import SearchRequest
+
+N, QUERIES, K = 60, 200, 10
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A place with an index ``mine`` of N pictures and 200 captions of random vectors, under a scalar code."""
+    home = tmp_path_factory.mktemp("mine")
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((N, 32), dtype=np.float32)
+    np.save(home / "images.npy", images)
+    np.save(home / "captions.npy", images[np.arange(QUERIES) % N] + rng.standard_normal((QUERIES, 32)) / 2)
+    lines = [f"{i % N}\tsentence {i}, \u00e4 \u732b" for i in range(QUERIES)]
+    (home / "captions.txt").write_text("\n".join(lines), encoding="utf-8")
+    ids = [f"c{i}" for i in range(QUERIES)]
+    (home / "captions.ids.txt").write_text("\n".join(ids))
+    build_index("mine", [home / "images.npy", home / "captions.npy"], at=f"file:{home}", code="scalar:16/32")
+    return f"file:{home}"
+
+
+def hits_of(at: str) -> dict[str, list[tuple[str, int]]]:
+    """Ids and integer scores of the pictures for each caption by the code alone, all of them."""
+    searcher, answers = Searcher.open("mine", at), {}
+    for i in range(QUERIES):
+        query = searcher.embeddings(f"c{i}")
+        request = SearchRequest(searcher.codec.encode_queries(query), N, "image")
+        answers[f"c{i}"] = [(hit.id, int(hit.score)) for hit in searcher.index.search(request)[0]]
+    return answers
+
+
+def records(path: Path) -> dict[str, dict[str, int]]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(set(line) == {"id", "contents", "vector"} for line in lines)
+    return {line["id"]: line["vector"] for line in lines}
+
+
+def ranked(scores: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(((key, score) for key, score in scores.items() if score), key=lambda pair: (-pair[1], pair[0]))
+
+
+def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path) -> None:
+    arguments = ["mine", "--at", at, "-o", str(tmp_path / "mine.jsonl")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 4
+    images, queries = (records(tmp_path / f"mine.{name}.jsonl") for name in ("image", "text.queries"))
+    index = Searcher.open("mine", at).index
+    assert to_counts(index.terms(["7"])) == [images["7"]]
+    for key, hits in hits_of(at).items():
+        query = queries[key]
+        scores = {doc: sum(query.get(t, 0) * f for t, f in row.items()) for doc, row in images.items()}
+        assert ranked(scores) == hits
+
+
+def test_they_are_read_back_as_terms_of_another_system(at: str, tmp_path: Path) -> None:
+    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
+    there = f"file:{tmp_path}"
+    build_index("again", tmp_path / "mine.image.jsonl", at=there)
+    queries = records(tmp_path / "mine.text.queries.jsonl")
+    answers = Searcher.open("again", there).search_texts([json.dumps(row) for row in queries.values()], k=N)
+    expected = hits_of(at)
+    for key, hits in zip(queries, answers, strict=True):
+        assert [(hit.id, int(hit.score)) for hit in hits] == expected[key]
+
+
+def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
+    seismic = pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
+    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
+    path = str(tmp_path / "mine.image.jsonl")
+    index = seismic.SeismicIndex.build(path, n_postings=N, centroid_fraction=1.0, summary_energy=1.0, max_fraction=9.0)
+    queries, kind = records(tmp_path / "mine.text.queries.jsonl"), seismic.get_seismic_string()
+    for key, hits in hits_of(at).items():
+        terms = np.array(list(queries[key]), dtype=kind)
+        weights = np.array(list(queries[key].values()), dtype=np.float32)
+        answer = index.search(
+            query_id=key, query_components=terms, query_values=weights, k=K, query_cut=99, heap_factor=1.0
+        )
+        ours = dict(hits)
+        assert sorted((int(score) for _, score, _ in answer), reverse=True) == [score for _, score in hits[:K]]
+        assert all(ours[doc] == score for _, score, doc in answer)
+
+
+def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
+    read = pytest.importorskip("ciff_toolkit.read", reason="ciff-toolkit is not installed")
+    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    scores, queries = {}, records(tmp_path / "mine.text.queries.jsonl")
+    with read.CiffReader(tmp_path / "mine.image.ciff") as reader:
+        header = reader.read_header()
+        lists = {each.term: each for each in reader.read_postings_lists()}
+        documents = list(reader.read_documents())
+    assert list(lists) == sorted(lists)
+    assert (header.version, header.num_docs, header.num_postings_lists) == (1, N, len(lists))
+    assert [each.docid for each in documents] == list(range(N))
+    images = Searcher.open("mine", at).index
+    terms = images.terms([each.collection_docid for each in documents])
+    assert [each.doclength for each in documents] == terms.sum(axis=1).tolist()
+    assert header.total_terms_in_collection == terms.sum() == pytest.approx(header.average_doclength * N)
+    for name, each in lists.items():
+        scores[name] = np.zeros(N, np.int64)
+        scores[name][np.cumsum([posting.docid for posting in each.postings])] = [post.tf for post in each.postings]
+        assert (each.df, each.cf) == (np.count_nonzero(scores[name]), scores[name].sum())
+    for key, hits in hits_of(at).items():
+        query = queries[key]
+        total = sum((f * scores[t] for t, f in query.items() if t in scores), np.zeros(N, np.int64))
+        assert ranked({doc.collection_docid: int(total[doc.docid]) for doc in documents}) == hits
+
+
+def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.image.jsonl").write_text("dear diary")
+    with pytest.raises(BocError, match="not of the kind"):
+        write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
+    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+    (tmp_path / "mine.text.ciff").write_text("dear diary")
+    with pytest.raises(BocError, match="not of the kind"):
+        write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
+
+
+def test_a_race_of_sparse_vectors_has_exact_engines(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, n, each in (("d", 80, 20), ("q", 6, 8)):
+        vectors = [{f"w{j}": float(rng.integers(1, 90)) for j in rng.choice(60, each, replace=False)} for _ in range(n)]
+        lines = [json.dumps({"id": f"{name}{i}", "vector": vector}) for i, vector in enumerate(vectors)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    arguments = [tmp_path / "d.jsonl", tmp_path / "q.jsonl", "--work", tmp_path / "work", "--rounds", 1]
+    result = CliRunner().invoke(sparse.main, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    rows = [line.split(",") for line in result.stdout.splitlines() if not line.startswith("#")]
+    assert [row[:3] for row in rows[1:3]] == [["boc", "exact", "1.0000"], ["scipy", "exact", "1.0000"]]
+
+
+def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((30, 16), dtype=np.float32)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "captions.npy", np.repeat(images, 2, axis=0))
+    (tmp_path / "captions.txt").write_text("".join(f"sentence {i}\n" for i in range(60)))
+    files = [str(tmp_path / f"{name}.npy") for name in ("images", "captions")]
+    out = tmp_path / "out"
+    result = CliRunner().invoke(curves.main, [*files, "-o", str(out), "--terms", "32", "--sparsity", "0.5"])
+    assert result.exit_code == 0, result.output
+    rows = [line.split(" | ") for line in (out / "table.md").read_text().splitlines()]
+    assert {row[0].strip("| ") for row in rows[2:]} == {"scalar", "permutation", "dictionary"}
+    assert all(float(row[9]) == 100 for row in rows[2:] if "scalar" in row[0])
+    assert (out / "plot.pdf").read_bytes().startswith(b"%PDF")
+    assert "\\begin{tabular}" in (out / "table.tex").read_text()

@@ -1,0 +1,156 @@
+"""Runs and qrels: trec_eval and a loop over their lines compute what boc measures; ties, odd ids, other files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc import Searcher
+from boc.errors import BocError
+from boc.evaluate.metrics import evaluate_recall
+from boc.evaluate.runs import Gallery
+from boc.evaluate.trec import MEASURES, Judgements, write_qrels, write_run
+from tests.helpers import boc
+
+ir_measures = pytest.importorskip("ir_measures", reason="ir-measures is not installed")
+
+
+@given(
+    st.lists(st.sampled_from([0.5, 0.25, -1.0, 0.3, 2.0**-149]), min_size=2, max_size=9),
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1), min_size=9, unique=True),
+)
+def test_a_run_keeps_the_order_of_hits_whatever_their_ids_and_ties(
+    tmp_path_factory: pytest.TempPathFactory, scores: list[float], ids: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("run")
+    scores.sort(reverse=True)
+    keys = ids[: len(scores)]
+    write_run(path / "a.run", [("the query", keys, scores)])
+    for rank in range(len(keys)):
+        write_qrels(path / "qrels", [("the query", [keys[rank]])])
+        reciprocal = Judgements(path / "qrels").measure(path / "a.run")[0][MEASURES.index("RR")]
+        assert reciprocal == pytest.approx(1 / (rank + 1))
+
+
+def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path: Path) -> None:
+    result = boc("evaluate", library / "photos.h5", "--run", tmp_path / "runs", "--json")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)["all 40 pictures"]
+    for side, direction in (("text_to_image", "text-to-image"), ("image_to_text", "image-to-text")):
+        run, qrels = (tmp_path / "runs" / f"{direction}.{kind}" for kind in ("run", "qrels"))
+        measured = json.loads(boc("evaluate", run, "--qrels", qrels, "--json").stdout)[str(run)]
+        for k in (1, 5, 10):
+            assert 100 * measured[f"Success@{k}"] == pytest.approx(printed[side][f"r{k}"], abs=1e-6)
+        tool = ir_measures.calc_aggregate(
+            [ir_measures.nDCG @ 10, ir_measures.R @ 10],
+            list(ir_measures.read_trec_qrels(str(qrels))),
+            list(ir_measures.read_trec_run(str(run))),
+        )
+        assert measured["nDCG@10"] == pytest.approx(tool[ir_measures.nDCG @ 10], abs=1e-6)
+        assert (measured["R@10"], measured["nDCG@10"]) == pytest.approx(_by_hand(run, qrels), abs=1e-6)
+        rows = list(csv.DictReader(StringIO(boc("evaluate", run, "--qrels", qrels, "--per-query").stdout)))
+        assert np.mean([float(row["Success@10"]) for row in rows]) == pytest.approx(measured["Success@10"])
+    gallery = Gallery.of(library / "photos.h5")
+    assert evaluate_recall(gallery.scores(), gallery.owners).image_to_text.r10 == printed["image_to_text"]["r10"]
+
+
+def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
+    """Recall and nDCG at 10 by a slow loop over the text of the files."""
+    right: dict[str, set[str]] = {}
+    for line in qrels.read_text().splitlines():
+        query, _, key, _ = line.split()
+        right.setdefault(query, set()).add(key)
+    found, gained = dict.fromkeys(right, 0.0), dict.fromkeys(right, 0.0)
+    for line in run.read_text().splitlines():
+        query, _, key, rank, *_ = line.split()
+        if int(rank) <= 10 and key in right[query]:
+            found[query] += 1 / len(right[query])
+            gained[query] += 1 / np.log2(int(rank) + 1)
+    ideal = {query: sum(1 / np.log2(rank + 1) for rank in range(1, len(right[query]) + 1)) for query in right}
+    return float(np.mean(list(found.values()))), float(np.mean([gained[query] / ideal[query] for query in right]))
+
+
+def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path) -> None:
+    at, runs = f"file:{library / 'index'}", tmp_path / "runs"
+    result = boc("evaluate", library / "photos.h5", "--name", "photos", "--at", at, "--run", runs)
+    assert result.exit_code == 0, result.output
+    searcher = Searcher.open("photos", at)
+    query = next(item.id for item in searcher.index.items() if item.modality == "text")
+    hits = [hit.id for hit in searcher.search_vectors(searcher.embeddings(query), k=100, find="image")[0]]
+    lines = [line.split() for line in (runs / "text-to-image.run").read_text().splitlines()]
+    assert [line[2] for line in lines if line[0] == query] == hits
+
+
+def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None:
+    topics, run = tmp_path / "topics.tsv", tmp_path / "photos.run"
+    topics.write_text("q 1\ta red square\nq2\ta red square\nq3\ta blue circle -red\n")
+    arguments = ("photos", "--at", f"file:{library / 'index'}", "--queries", topics, "-k", 3)
+    result = boc("search", *arguments, "--run", run)
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in run.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["q%201"] * 3 + ["q2"] * 3 + ["q3"] * 3
+    records = [json.loads(line) for line in boc("search", *arguments, "--json").stdout.splitlines()]
+    assert [record["id"] for record in records] == ["q 1", "q2", "q3"]
+    assert [line[2] for line in lines] == [hit["id"] for record in records for hit in record["hits"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")],
+)
+def test_topics_without_ids_of_their_own_are_refused(library: Path, tmp_path: Path, text: str, message: str) -> None:
+    topics = tmp_path / "topics.tsv"
+    topics.write_text(text)
+    result = boc("search", "photos", "--at", f"file:{library / 'index'}", "--queries", topics, "--run", tmp_path / "r")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_two_runs_are_compared_with_captions_of_a_picture_together(tmp_path: Path) -> None:
+    queries = [(f"{picture}#{caption}", [str(picture)]) for picture in range(12) for caption in range(5)]
+    write_qrels(tmp_path / "qrels", queries)
+    write_run(tmp_path / "right.run", [(query, right, [1.0]) for query, right in queries])
+    write_run(tmp_path / "wrong.run", [(query, ["none"], [1.0]) for query, _ in queries])
+    assert len(set(Judgements(tmp_path / "qrels").clusters.tolist())) == 12
+    command = ("evaluate", "--compare", tmp_path / "right.run", tmp_path / "wrong.run", "--qrels", tmp_path / "qrels")
+    result = boc(*command, "--json")
+    assert result.exit_code == 0, result.output
+    difference = json.loads(result.stdout)["Success@1"]
+    assert (difference["difference"], difference["low"], difference["high"]) == (1.0, 1.0, 1.0)
+    assert 0.0001 <= difference["p"] < 0.002 < 7 * difference["p"] * 1.01
+    assert difference["holm"] == pytest.approx(7 * difference["p"])
+    assert "Success@1   +1.0000  [+1.0000, +1.0000]" in boc(*command).stdout
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "message"),
+    [
+        ("q Q0 a 1 0.5 t\nq\n", "q 0 a 1\n", "cannot be read as run"),
+        ("q Q0 a 1 0.5\n", "q 0 a 1\n", "cannot be read as run"),
+        ("q Q0 a 1 0.5 t\n", "q 0 a\n", "cannot be read as qrels"),
+        ("q Q0 a 1 0.5 t\n", "q 0 a 0\n", "judges no item as relevant"),
+        ("other Q0 a 1 0.5 t\n", "q 0 a 1\n", "has no query of"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, run: str, qrels: str, message: str) -> None:
+    (tmp_path / "run").write_text(run)
+    (tmp_path / "qrels").write_text(qrels)
+    with pytest.raises(BocError, match=message):
+        Judgements(tmp_path / "qrels").measure(tmp_path / "run")
+
+
+def test_files_of_other_kinds_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("dear diary\n")
+    with pytest.raises(BocError, match="not of the kind"):
+        write_run(tmp_path / "notes", [("q", ["a"], [1.0])])
+    write_run(tmp_path / "run", [("q", ["a"], [1.0])])
+    write_run(tmp_path / "run", [("q", ["b"], [1.0])])
+    assert (tmp_path / "run").read_text() == "q Q0 b 1 1 boc\n"
