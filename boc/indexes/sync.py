@@ -134,6 +134,8 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
+    if table is None and items.types:
+        table = Metadata({**items.types}, {item.id: item.fields for item in items.items})
     check_fields(manifest, table)
     if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
@@ -165,6 +167,7 @@ class _Sync:
         chunk: int,
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._source_types = source.types
         self._chunk = chunk
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
@@ -262,7 +265,7 @@ class _Sync:
             progress(label, before + done, len(self._new))
 
         network = self._searcher.encoder
-        source = Source(list(chunk))
+        source = Source(list(chunk), types=self._source_types)
         with encoded(self._name, self._at, source, network, show, concepts=concepts, ocr=self._ocr) as path:
             with FeatureFile(path) as file:
                 contents = {item.id: item.content for item in chunk}

@@ -76,6 +76,7 @@ class Extraction:
         self.total = len(source.items)
         self.speed = Speed()
         kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
+        types = {**source.types, **FACTS} if source.file is None else source.types
         self.header = Header(
             kind,
             identity.spec,
@@ -85,7 +86,7 @@ class Extraction:
             source.digest,
             precision=precision,
             shard=source.shard,
-            fields=json.dumps(FACTS) if source.file is None else source.fields,
+            fields=json.dumps(types) if types else "",
         )
         self.stamp = source.stamp
         self._path = path
@@ -152,7 +153,7 @@ class Extraction:
             return [], failed
         good = [(item, value) for item, value in results if not isinstance(value, ImageError)]
         if self.source.file is None:
-            good = [(replace(item, fields=facts), value) for item, (facts, value) in good]
+            good = [(replace(item, fields={**item.fields, **facts}), value) for item, (facts, value) in good]
         readable, values = map(list, zip(*good, strict=True))
         if self.encoder is not None:
             return [self._batch(readable, self.encoder.encode_images(values))], failed

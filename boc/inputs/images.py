@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from boc.errors import ADVICE, BocError, ImageError, advice
+from boc.inputs.archives import opener
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -117,15 +118,10 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     name = name or str(source)
     with decoding(name), warnings.catch_warnings(), ExitStack() as stack:
         if isinstance(source, Path):
-            source = stack.enter_context(open(source, "rb", opener=_at_once))
+            source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
         warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
         yield stack.enter_context(Image.open(source, formats=formats()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file, and a pipe without waiting for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
