@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from boc.errors import SourceError, check_system
 from boc.foreign import parse_json
-from boc.inputs.archives import descriptor_of, members
+from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
 from boc.inputs.text_lines import BOM, check_text, table_rows, text_lines
@@ -200,8 +200,8 @@ def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
     owners: dict[str, str] = {}
     for name, id in ids.items():
         owners.setdefault(_key(name), id)
-    with descriptor_of(archive) as descriptor:
-        places, faults = members(descriptor)
+    with open(archive, "rb", opener=opener) as file:
+        places, faults = members(file)
         into.faults += [f"{archive.name}: {fault}" for fault in faults]
         for name, (offset, size) in places.items():
             suffix, owner, where = PurePosixPath(name).suffix.lower(), owners.get(_key(name)), f"{archive.name}/{name}"
@@ -211,7 +211,7 @@ def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
                 into.faults.append(f"{where}: {'of no picture here' if owner is None else 'too long'}")
                 continue
             try:
-                data = os.pread(descriptor, size, offset)
+                data = os.pread(file.fileno(), size, offset)
                 if suffix == ".json":
                     into.add_object(where, parse_json(data), owner)
                 elif suffix == ".txt":

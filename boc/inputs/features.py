@@ -183,7 +183,8 @@ class FeatureFile:
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
             texts = group["fields"].asstr()[start:stop] if self.header.fields else []
             known = [parse_json(text) for text in texts]
-        if not all(well_typed(each, self.header.types) for each in known):
+        types = self.header.types
+        if not all(well_typed(each, types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
         fields = known if self.header.fields else [{} for _ in ids]
         return list(map(Item, ids, repeat(modality), content, groups, fields))

@@ -72,17 +72,17 @@ def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
 def state_of(path: Path | str) -> State:
     """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on a failing disk."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
-        size = status.st_size
+        try:
+            status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+            size = status.st_size
+        except NotADirectoryError:
+            size, status = status_of_member(Path(path))
     except ValueError:
         return ()
     except OSError as error:
-        if error.errno == errno.ENOTDIR and (member := status_of_member(Path(path))):
-            size, status = member
-        elif error.errno in GONE:
+        if error.errno in GONE:
             return ()
-        else:
-            raise
+        raise
     if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
         return ()
     return size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))

@@ -191,12 +191,12 @@ def _to_rgb(image: Image) -> Image:
     if image.mode == "F" and (extrema := cast("tuple[float, float]", image.getextrema()))[1] <= 1:
         low, high = extrema
         factor = 255 / (high - low) if high > low else 0
-        return image.point(lambda value: value * factor - low * factor).convert("L").convert("RGB")
+        return _in_srgb(image.point(lambda value: value * factor - low * factor).convert("L"), "RGB")
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         whole = image.convert("I")
         bits = int(cast("tuple[int, int]", whole.getextrema())[1]).bit_length()
         factor = 255 / (2 ** next((depth for depth in DEPTHS if depth >= bits), bits) - 1)
-        return whole.point(lambda value: value * factor + 0.5).convert("L").convert("RGB")
+        return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         return _on_white(_in_srgb(image, "RGBA"))
     return _in_srgb(image, "RGB")

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from boc.errors import SourceError, advice, leave_out, note
-from boc.inputs.archives import descriptor_of, is_archive, members
+from boc.inputs.archives import is_archive, members, opener
 from boc.inputs.captions import READERS, Captions, add_captions, read_captions
 from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.file_facts import State, state_of
@@ -217,15 +217,15 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
     result, waiting = Listing(), [""]
     patterns = "|".join(fnmatch.translate(pattern.strip("/")) for pattern in exclude)
     is_unwanted = re.compile(f"(?:.*/)?(?:{patterns})", re.IGNORECASE | re.DOTALL).match
-    if is_archive(folder):
-        waiting.clear()
-        with descriptor_of(folder) as archive:
-            for name in members(archive).places:
-                paths = accumulate(name.split("/"), "{}/{}".format)  # of the folders that it is in, and its own
-                (result.unwanted if exclude and any(map(is_unwanted, paths)) else result.files).append(name)
     while waiting:
         below = waiting.pop()
         try:
+            if is_archive(folder):
+                with open(folder, "rb", opener=opener) as archive:
+                    for name in members(archive).places:
+                        paths = accumulate(name.split("/"), "{}/{}".format)  # of the folders that it is in, and its own
+                        (result.unwanted if exclude and any(map(is_unwanted, paths)) else result.files).append(name)
+                continue
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     name = below + entry.name

@@ -88,7 +88,7 @@ def _open(item: Item) -> int:
             inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
             if is_last and step < len(real.parts):
                 with os.fdopen(inner, "rb") as outer:
-                    return open_member(outer.fileno(), "/".join(real.parts[step:]))
+                    return open_member(outer, "/".join(real.parts[step:]))
         finally:
             os.close(at)
         at = inner
