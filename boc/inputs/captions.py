@@ -1,29 +1,23 @@
 """Pictures with their captions and metadata, as tables, other programs and archives have them.
 
-=================== =============================================================================================
-``.csv``            columns ``image,caption``; others are left out
-``.jsonl``          an object a line; ``.ndjson`` too
-``.parquet``        the same as columns
-``.json``           COCO's ``captions_*.json``, Karpathy's ``dataset_*.json``, or a list of objects
-``.tar``            shards of WebDataset and img2dataset: of a picture ``KEY.jpg`` the captions in ``KEY.txt``, or in
-                    ``KEY.json`` with its metadata, and the class in ``KEY.cls``
-=================== =============================================================================================
-
-An object has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as ``caption``, ``captions`` or
-``text``, and metadata, whose names may declare a type, such as ``taken:date``. What cannot be used is left out, with a
-reason.
+A ``.csv`` has columns ``image,caption``. A line of ``.jsonl``, a row of ``.parquet``, or an element of a list in
+``.json`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as ``caption``, ``captions`` or
+``text``, and metadata, whose names may declare a type, such as ``taken:date``. COCO's ``captions_*.json`` and
+Karpathy's ``dataset_*.json`` are read as they come. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has
+its captions in ``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is
+left out, with a reason.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from boc.errors import SourceError, check_system
 from boc.foreign import parse_json
@@ -33,6 +27,9 @@ from boc.inputs.metadata import TYPES, parse_value
 from boc.inputs.text_lines import BOM, check_text, table_rows, text_lines
 from boc.paths import nfc
 from boc.types import FieldType
+
+Objects: TypeAlias = Iterator[tuple[str, Any]]
+"""Values of JSON, each after the place where it stands, such as "line 3"."""
 
 IMAGE, CAPTION = ("image", "path", "file_name"), ("caption", "captions", "text")
 LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
@@ -51,27 +48,25 @@ class Captions:
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
-    def add(self, where: str, image: object, captions: object, fields: Mapping[str, Any]) -> None:
-        """Add captions to a picture; the first value of a field stays."""
-        texts = [captions] if isinstance(captions, str) else captions or []
-        if not isinstance(image, str) or not image:
-            self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
-        elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self.faults.append(f"{where}: the caption is no text ({texts!r:.60})")
-        elif fault := check_text([image, *texts]):
-            self.faults.append(f"{where}: {fault}")
-        else:
-            self.captions.setdefault(image, []).extend(map(nfc, texts))
-            self.fields[image] = {**fields, **self.fields.get(image, {})}
-
-    def add_object(self, where: str, value: object, image: str | None = None) -> None:
-        """Add the picture, captions and metadata in an object; the picture is ``image`` if that is given."""
+    def add(self, where: str, value: object, image: str | None = None) -> None:
+        """Add the picture, captions and metadata in an object; the picture is ``image`` if that is given. The first
+        value of a field stays."""
         if not isinstance(value, dict):
             self.faults.append(f"{where}: no object ({value!r:.60})")
             return
-        captions = next((value[key] for key in CAPTION if value.get(key)), None)
-        rest = {key: each for key, each in value.items() if key not in (*CAPTION, *(() if image else IMAGE))}
-        self.add(where, image or next(filter(None, map(value.get, IMAGE)), None), captions, rest)
+        name = image or next(filter(None, map(value.get, IMAGE)), None)
+        texts: Any = next((value[key] for key in CAPTION if value.get(key)), [])
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(name, str):
+            self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
+        elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            self.faults.append(f"{where}: the caption is no text ({texts!r:.60})")
+        elif fault := check_text([name, *texts]):
+            self.faults.append(f"{where}: {fault}")
+        else:
+            self.captions.setdefault(name, []).extend(map(nfc, texts))
+            rest = {key: each for key, each in value.items() if key not in (*CAPTION, *(() if image else IMAGE))}
+            self.fields[name] = {**rest, **self.fields.get(name, {})}
 
     def typed(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
         """Return the types of the metadata, and the values of each picture with them.
@@ -110,86 +105,87 @@ def _values(value: object) -> list[Any]:
 
 
 def _text(value: object) -> str:
-    return nfc(value) if isinstance(value, str) else str(value).lower()
+    """Return a value as in a table. ValueError for text that cannot be stored."""
+    return nfc(value.encode().decode()) if isinstance(value, str) else str(value).lower()
 
 
 def read_captions(path: Path) -> Captions:
     """Read a file of one of ``READERS``. SourceError if it cannot be read."""
     captions = Captions()
     try:
-        READERS[path.suffix.lower()](path, captions)
+        for where, value in READERS[path.suffix.lower()](path, captions.faults):
+            captions.add(where, value)
     except OSError as error:
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
     return captions
 
 
-def _csv(path: Path, into: Captions) -> None:
-    rows = table_rows(path, into.faults)
+def _csv(path: Path, faults: list[str]) -> Objects:
+    rows = table_rows(path, faults)
     header = next(rows, ("", []))[1]
     if not {"image", "caption"} <= set(header):
-        raise SourceError(
-            f"{path}: the first line must name the columns image,caption; found {header or into.faults[:1]}"
-        )
-    image, caption = header.index("image"), header.index("caption")
+        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
     for where, cells in rows:
+        row = dict(zip(header, cells, strict=False))
         if len(cells) > len(header):
-            into.faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
-        elif len(cells) <= max(image, caption) or not cells[image]:
-            into.faults.append(f"{where}: image and caption must both be there")
+            faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
+        elif "caption" not in row or not row.get("image"):
+            faults.append(f"{where}: image and caption must both be there")
         else:
-            into.add(where, cells[image], cells[caption], {})
+            yield where, {"image": row["image"], "caption": row["caption"]}
 
 
-def _lines(path: Path, into: Captions) -> None:
-    for number, line in enumerate(text_lines(path.read_bytes(), str(path), into.faults), 1):
+def _lines(path: Path, faults: list[str]) -> Objects:
+    for number, line in enumerate(text_lines(path.read_bytes(), str(path), faults), 1):
         if line.strip():
             try:
-                into.add_object(f"line {number}", parse_json(line))
+                yield f"line {number}", parse_json(line)
             except ValueError as error:
-                into.faults.append(f"line {number}: no JSON ({error})")
+                faults.append(f"line {number}: no JSON ({error})")
 
 
-def _parquet(path: Path, into: Captions) -> None:
+def _parquet(path: Path, faults: list[str]) -> Objects:
     try:
         import pyarrow.parquet as parquet
         from pyarrow import ArrowException
     except ModuleNotFoundError as error:
         raise SourceError(f"{path}: needs what reads Parquet; pip install 'boc[parquet]'") from error
+    number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(BATCH))
-            for number, row in enumerate(rows, 1):
-                into.add_object(f"row {number}", row)
+            for row in chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(BATCH)):
+                number += 1
+                yield f"row {number}", row
     except (ArrowException, ValueError) as error:
-        if not into.captions:
+        if not number:
             raise SourceError(f"{path}: no Parquet file that can be read ({error}); fetch it again") from error
-        into.faults.append(f"the rows from there on are damaged ({error})")
+        faults.append(f"the rows after {number} are damaged ({error})")
 
 
-def _json(path: Path, into: Captions) -> None:
+def _json(path: Path, _: list[str]) -> Objects:
     try:
         content = parse_json(path.read_bytes().removeprefix(BOM))
     except ValueError as error:
         raise SourceError(f"{path}: no JSON ({error}); fetch it again") from error
     whole = content if isinstance(content, dict) else {"images": content}
-    images, sentences = whole.get("images"), whole.get("annotations")
-    if not isinstance(images, list):
+    images, sentences, names = whole.get("images"), whole.get("annotations", []), {}
+    if not isinstance(images, list) or not isinstance(sentences, list):
         raise SourceError(f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects")
-    names: dict[str, Any] = {}
     for place, each in enumerate(images):
+        value = each
         if isinstance(each, dict) and "filename" in each:
-            raw = [text.get("raw") if isinstance(text, dict) else text for text in each.get("sentences") or []]
-            name = "/".join(filter(None, (str(each.get("filepath") or ""), str(each["filename"]))))
-            into.add(f"image {place}", name, raw, {"split": each.get("split")})
-        elif isinstance(each, dict) and isinstance(sentences, list):
+            name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
+            texts = each.get("sentences")
+            raw = [text.get("raw") for text in texts if isinstance(text, dict)] if isinstance(texts, list) else texts
+            value = {"image": name, "captions": raw, "split": each.get("split")}
+        elif isinstance(each, dict) and sentences:
+            value = {"image": each.get("file_name")}
             names[str(each.get("id"))] = each.get("file_name")
-            into.add(f"image {place}", each.get("file_name"), [], {})
-        else:
-            into.add_object(f"image {place}", each)
-    for place, each in enumerate(sentences if names and isinstance(sentences, list) else []):
+        yield f"image {place}", value
+    for place, each in enumerate(sentences):
         of = each if isinstance(each, dict) else {}
-        into.add(f"annotation {place}", names.get(str(of.get("image_id"))), of.get("caption"), {})
+        yield f"annotation {place}", {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")}
 
 
 def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
@@ -212,12 +208,8 @@ def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
                 continue
             try:
                 data = os.pread(file.fileno(), size, offset)
-                if suffix == ".json":
-                    into.add_object(where, parse_json(data), owner)
-                elif suffix == ".txt":
-                    into.add(where, owner, data.decode().strip(), {})
-                else:
-                    into.add(where, owner, [], {"cls": data.decode().strip()})
+                text = parse_json(data) if suffix == ".json" else data.decode().strip()
+                into.add(where, text if suffix == ".json" else {"caption" if suffix == ".txt" else "cls": text}, owner)
             except ValueError as error:
                 into.faults.append(f"{where}: cannot be read ({error})")
     for id in ids.values():
@@ -230,10 +222,6 @@ def _key(name: str) -> str:
     return folder + slash + last.partition(".")[0]
 
 
-READERS: dict[str, Callable[[Path, Captions], None]] = {
-    ".csv": _csv,
-    ".jsonl": _lines,
-    ".ndjson": _lines,
-    ".parquet": _parquet,
-    ".json": _json,
-}
+READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
+    ".csv": _csv, ".jsonl": _lines, ".ndjson": _lines, ".parquet": _parquet, ".json": _json,
+}  # fmt: skip

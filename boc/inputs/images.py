@@ -33,6 +33,7 @@ GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
 FRAMES = 32  # of an animation, of which one that shows something is looked for
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
+QUALITY = 82  # of the JPEG of a thumbnail
 STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
@@ -243,8 +244,13 @@ def _on_white(image: Image) -> Image:
 def thumbnail_uri(path: Path, side: int = 320) -> str:
     """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
     pages."""
-    image = read_image(path)
+    return "data:image/jpeg;base64," + base64.b64encode(thumbnail(path, side)).decode("ascii")
+
+
+def thumbnail(path: Path, side: int) -> bytes:
+    """Return the picture as a JPEG at most ``side`` pixels wide and high."""
+    image = read_image(path, least=2 * side)
     image.thumbnail((side, side))
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+    return buffer.getvalue()

@@ -116,11 +116,7 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None,
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir() or is_archive(path):
-        table = Captions()
-        source = _folder(path, table, exclude=exclude)
-        if not source.items:
-            raise no_pictures(path)
-        source = _captioned(path, source, table)
+        source = open_folders([path], exclude)
     elif path.suffix.lower() in READERS:
         source = _table(path, images)
     elif path.suffix.lower() in SUFFIXES:

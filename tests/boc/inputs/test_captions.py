@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from boc.errors import LeftOut, SourceError
+from boc.errors import BocError, LeftOut, SourceError
+from boc.indexes.sync import sync_index
 from boc.inputs.archives import opener
 from boc.inputs.file_facts import content_hash, state_of
 from boc.inputs.images import read_image
 from boc.inputs.sources import Source, open_folders, open_source
 from boc.search.searcher import Searcher
+from tests.boc.indexes.collections_of_files import Counting, held, new
 from tests.helpers import boc, run
 
 
@@ -251,6 +253,44 @@ def test_json_of_something_else_is_refused(pictures: Path, text: str) -> None:
     (pictures / "x.json").write_text(text)
     with pytest.raises(SourceError, match=r"x\.json"):
         open_source(pictures / "x.json")
+
+
+def test_a_sync_follows_the_metadata_of_its_source(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Counting.installed(monkeypatch)
+    path, at = pictures / "x.jsonl", f"file:{pictures / 'at'}"
+    rows = [{"path": "a.png", "caption": "one", "year": 1, "tag": "x"}, {"path": "b.png", "year": 2}]
+
+    def own() -> dict[str, dict[str, Any]]:
+        names = ("year", "tag", "mine")
+        return {id: {n: row[3][n] for n in names if n in row[3]} for id, row in held("x", at).items()}
+
+    def write() -> None:
+        path.write_text("\n".join(map(json.dumps, rows)))
+
+    write()
+    (pictures / "m.csv").write_text("id,mine\nb.png,kept\n")
+    new("x", path, at, metadata=pictures / "m.csv")
+    first = {"year": 1, "tag": "x"}
+    assert own() == {"a.png": first, "a.png#0": first, "b.png": {"year": 2, "mine": "kept"}}
+    assert sync_index("x", path, at=at).up_to_date
+    rows[1] = {"path": "b.png", "year": 3}
+    rows[0] = {"path": "a.png", "caption": "one", "year": 1}
+    rows.append({"path": "c.png", "tag": "y"})
+    write()
+    sync_index("x", path, at=at)
+    changed = {
+        "a.png": {"year": 1},
+        "a.png#0": {"year": 1},
+        "b.png": {"year": 3, "mine": "kept"},
+        "c.png": {"tag": "y"},
+    }
+    assert own() == changed
+    assert sync_index("x", path, at=at).up_to_date
+    rows[2]["year"] = "of another type"
+    write()
+    with pytest.raises(BocError, match="year:keyword"):
+        sync_index("x", path, at=at)
+    assert own() == changed
 
 
 @pytest.mark.slow
