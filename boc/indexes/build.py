@@ -384,7 +384,7 @@ def open_sources(
         return open_folders(sources, exclude, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
-        raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")
+        raise BocError(f"{odd} holds no vectors; several sources must all be folders or tar archives, or feature files")
     return None
 
 

@@ -106,7 +106,7 @@ class Extraction:
             yield writer.done
             began = time.perf_counter()
             left = self.source.items[writer.done :]
-            images = [ImageRef(item.id, item.path) for item in left if item.modality == "image"]
+            images = (ImageRef(item.id, item.path) for item in left if item.modality == "image")
             with preparing(self._prepare, images, self.workers) as prepared:
                 while writer.done < self.total:
                     items = self.source.items[writer.done : writer.done + PART]
