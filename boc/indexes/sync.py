@@ -90,7 +90,7 @@ def sync_index(
     name : str
         An index of pictures, with the facts of their files.
     source : path, or a sequence of paths
-        What the index was made from: a folder of pictures or several, or a CSV with the columns image,caption.
+        What the index was made from: folders or archives of pictures, or a table of captions.
     at : str, default="file:boc-data"
         Address of the back end.
     encoder : str, optional
