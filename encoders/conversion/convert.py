@@ -16,7 +16,7 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network
-from ..networks.tokens import Vocabulary
+from ..networks.tokens import Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
 from .checkpoints import teran_from_published, tern_from_published
@@ -102,7 +102,7 @@ def _words(path: Path, network: Network) -> Vocabulary:
     return Vocabulary(words)
 
 
-def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
+def _word_pieces(path: Path, network: Network) -> WordPieces:
     """Return the tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published
     networks split words in the same way."""
     config = network.txt_enc.bert_model.config
@@ -112,9 +112,7 @@ def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
             f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with {config.vocab_size}; "
             "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)"
         )
-    return text_towers.WordPieces(
-        BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer, config.max_position_embeddings
-    )
+    return WordPieces(BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer, config.max_position_embeddings)
 
 
 def _read_pieces(path: Path) -> dict[str, int]:

@@ -80,10 +80,12 @@ class Recurrent(nn.Module):
         self.width = 2 * hidden
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        hidden: Tensor
         if torch.compiler.is_exporting():  # the texts of a batch have one length there
-            return self.rnn(self.embed(ids))[0]
+            hidden, _ = self.rnn(self.embed(ids))
+            return hidden
         packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        hidden: Tensor = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
+        hidden = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
         return hidden
 
 

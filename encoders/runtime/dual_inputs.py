@@ -123,8 +123,8 @@ class PixelForm:
             )
             picture = picture.crop((left, top, left + self.crop_size["width"], top + self.crop_size["height"]))
         pixels = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
-        pixels = (pixels - np.array(self.image_mean, np.float32)) / np.array(self.image_std, np.float32)
-        return {"pixel_values": [np.ascontiguousarray(pixels.transpose(2, 0, 1))]}
+        normed = (pixels - np.array(self.image_mean, np.float32)) / np.array(self.image_std, np.float32)
+        return {"pixel_values": [np.ascontiguousarray(normed.transpose(2, 0, 1), np.float32)]}
 
     def _target(self, width: int, height: int) -> tuple[int, int]:
         if "shortest_edge" not in self.size:

@@ -43,7 +43,7 @@ class OnnxTowers:
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
         vectors = np.empty((len(ids), self._record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
-        chosen = list(places) if places is not None else [range(0)] * len(ids)
+        chosen: list[Sequence[int]] = list(places) if places is not None else [range(0)] * len(ids)
         for batch in of_one_length([len(row) for row in ids], self._batch):
             vectors[batch], rows, words = run(self._text, {"ids": np.array([ids[i] for i in batch], np.int64)})
             for place, own, mask in zip(batch, rows, words, strict=True):
