@@ -118,7 +118,11 @@ def _module(folder: str, name: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise
         extra = name if folder == "indexing" else "encoders"
-        what = {"encoders.training": "training", "encoders.conversion": "boc convert"}.get(folder, name)
+        what = {
+            "encoders.training": "training",
+            "encoders.conversion": "boc convert",
+            "encoders.runtime": "this step",
+        }.get(folder, name)
         raise BocError(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error
 
 
