@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ..runtime import device
-from ._shared import BoxOptions, parse_spec, select, write_spec
+from ._shared import parse_spec, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
 SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
@@ -45,18 +46,25 @@ SOURCE = "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is i
 
 
 @dataclass(frozen=True)
-class Options(BoxOptions):
-    """Options of the source. ``nms``: if two boxes overlap by more than this, the less confident one loses the class.
-    The defaults are those of the published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and
-    ``top=100`` those of 10 to 100, apart from the least number."""
+class Options:
+    """Options of the source.
 
+    At most ``top`` regions, the most confident first, of those whose class confidence reaches ``threshold``. ``nms``:
+    if two boxes overlap by more than this, the less confident one loses the class. The defaults are those of the
+    published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and ``top=100`` those of 10 to
+    100, apart from the least number. VSRN++ quotes a threshold of 0.3.
+    """
+
+    top: int = 36
     threshold: float = 0.0
     nms: float = 0.3
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.nms <= 1:
-            raise ValueError(f"nms must be between 0 and 1, got {self.nms}")
+        if self.top < 1:
+            raise ValueError(f"top must be at least 1, got {self.top}")
+        for name in ("threshold", "nms"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 
 
 def load(argument: str) -> BottomUpRegions:
@@ -72,8 +80,8 @@ class BottomUpRegions:
     region is the largest probability of a class for which no more confident proposal overlaps it.
     """
 
-    def __init__(self, path: Path, options: Options | None = None) -> None:
-        options = self._options = options or Options()
+    def __init__(self, path: Path, options: Options) -> None:
+        self._options = options
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} {options.nms}"
@@ -92,6 +100,22 @@ class BottomUpRegions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
+
+
+def select(
+    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: Options
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
+    (n,).
+
+    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
+    are dropped.
+    """
+    boxes = corners.astype(np.float32).clip(0, 1)
+    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
+    order = np.argsort(-confidence, kind="stable")
+    rows = order[usable[order]][: options.top].astype(np.int64)
+    return boxes[rows], rows
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
