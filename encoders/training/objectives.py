@@ -137,7 +137,7 @@ class _Generation(nn.Module):
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(used)}  # 0, the padding, stays 0
-        self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden, cell=config.generation_cell)
+        self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden)
 
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
