@@ -12,13 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +28,7 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
+from ..networks.foreign import reading_model
 from ..runtime import device
 from ._shared import parse_spec, write_spec
 
@@ -245,9 +244,7 @@ def read_network(path: Path) -> Detector:
     or of another shape, or the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
-    if path.suffix == ".pkl":
-        raise EncoderError(f"{path}: reading a pickle runs code that it may hold; {SOURCE}")
-    try:
+    with reading_model(lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}"):
         state: dict[str, Any] = (
             load_file(path)
             if path.suffix == ".safetensors"
@@ -256,11 +253,6 @@ def read_network(path: Path) -> Detector:
         state = {name: tensor for name, tensor in state.items() if not name.startswith(UNUSED)}
         network = Detector(state)
         network.load_state_dict(state)
-    except (OSError, EOFError, UnpicklingError, SafetensorError) as error:
-        raise EncoderError(f"{path}: cannot be read without running code that it may hold; {SOURCE}") from error
-    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise EncoderError(f"{path}: not the weights of bottom-up attention ({first}); {SOURCE}") from error
     return network.eval()
 
 

@@ -15,7 +15,8 @@ from boc.atomic_files import replacing
 from boc.types import Item
 
 from ..networks.base import Encodings, Network
-from ..networks.text_towers import Tokens, opposite_ids, pad, stop_ids
+from ..networks.text_towers import opposite_ids, pad, stop_ids
+from ..networks.tokens import Tokens
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256

@@ -291,6 +291,3 @@ def test_wrong_weights(weights: Path, damage: Any) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(EncoderError, match="no such weights"):
         regions.load("bottomup:absent.bin")
-    weights.with_suffix(".pkl").write_bytes(b"")  # as the files of the Caffe model in Detectron2
-    with pytest.raises(EncoderError, match="runs code that it may hold; fetch"):
-        regions.load(f"bottomup:{weights.with_suffix('.pkl')}")

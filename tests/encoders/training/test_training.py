@@ -268,7 +268,7 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
     everything = [str(word).replace("val.txt", "all.txt") for word in command]
     (tmp_path / "all.txt").write_text("".join(f"{i:03}.png\n" for i in range(40)))
     refused = boc(*everything, "-o", tmp_path / "other")
-    assert "all 40 pictures are to validate on, none to learn from; list fewer with --validate" in refused.stderr
+    assert "40 pictures are too few: 40 of them are held out, and a batch has" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
