@@ -4,15 +4,12 @@ must be used."""
 import argparse
 import re
 import shutil
-import struct
 import tarfile
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from transformers import BertConfig
 from boc.errors import EncoderError
 
 from ..networks.base import Network
+from ..networks.foreign import reading_model
 from ..networks.tern import BOX_CODE
 from ..networks.text_towers import describe
 from ..runtime.model_folder import make
@@ -34,6 +32,7 @@ WORDS = f"{BERT}embeddings.word_embeddings.weight"
 ALIAS = "txt_enc.word_embeddings.weight"
 # Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of positions.
 UNUSED = re.compile(r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)")
+COUNTERS = "num_batches_tracked"  # which the first torch versions did not write, and evaluation does not read
 ATTENTION_HEADS = 12  # of BERT; the tensors do not show it
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
@@ -43,12 +42,6 @@ SETTINGS = {
     ("training", "measure"): ("dot", "cosine"),
 }
 """Supported settings by section and key of a published configuration; other values are errors."""
-
-UNREADABLE = (
-    OSError, EOFError, UnpicklingError, RuntimeError, ValueError, TypeError, LookupError, AttributeError,
-    AssertionError, ArithmeticError, MemoryError, struct.error, tarfile.TarError, zlib.error,
-)  # fmt: skip
-"""Errors that torch, zipfile and tarfile raise for damaged files."""
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -61,12 +54,14 @@ def read_published(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
-    try:
-        with _unpack(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        raise EncoderError(f"{path}: {_reason(error)}") from error
+    with (
+        reading_model(lambda reason: f"{path}: not a checkpoint that can be read safely ({reason}); download it again"),
+        _unpack(path) as file,
+        torch.serialization.safe_globals(_plain_types()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
+        content = torch.load(file, map_location="cpu", weights_only=True)
     parts = content.get("model") if isinstance(content, dict) else None
     states = parts if isinstance(parts, (list, tuple)) else [parts]
     named = ((name, tensor) for state in states if isinstance(state, dict) for name, tensor in state.items())
@@ -128,17 +123,23 @@ def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any
     if layer != bert.num_hidden_layers:
         raise EncoderError(f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}")
     network = make(kind, {**_sizes(state), **options}, describe(bert))
+    load_whole(network, state)
+    return network.eval()
+
+
+def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
+    """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen ones."""
     expected = network.state_dict()
     misshapen = [name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape]
+    missing = {name for name in expected.keys() - state.keys() if not name.endswith(COUNTERS)}
     for what, names in (
-        ("missing", expected.keys() - state.keys()),
+        ("missing", missing),
         ("left over", state.keys() - expected.keys()),
         ("of another shape than the rest asks for", misshapen),
     ):
         if names:
             raise EncoderError(f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint whole?")
     network.load_state_dict(state)
-    return network.eval()
 
 
 def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -151,31 +152,32 @@ def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
-    fused, region = _shape(state, "img_enc.pos_encoding_image.map.0.weight")
+    fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
     return {
         "region_dim": region - BOX_CODE,
         "visual_width": fused,
         "visual_layers": _count(state, "img_enc.transformer_encoder.layers."),
-        "joint_width": _shape(state, "img_proj.weight")[0],
+        "joint_width": shape_of(state, "img_proj.weight")[0],
         "joint_layers": _count(state, "transformer_encoder_1.layers."),
-        "feedforward": _shape(state, "transformer_encoder_1.layers.0.linear1.weight")[0],
+        "feedforward": shape_of(state, "transformer_encoder_1.layers.0.linear1.weight")[0],
     }
 
 
 def _bert_sizes(state: Mapping[str, Tensor]) -> BertConfig:
-    vocabulary, width = _shape(state, WORDS)
+    vocabulary, width = shape_of(state, WORDS)
     return BertConfig(
         vocab_size=vocabulary,
         hidden_size=width,
         num_hidden_layers=_count(state, f"{BERT}encoder.layer."),
         num_attention_heads=ATTENTION_HEADS,
-        intermediate_size=_shape(state, f"{BERT}encoder.layer.0.intermediate.dense.weight")[0],
-        max_position_embeddings=_shape(state, f"{BERT}embeddings.position_embeddings.weight")[0],
-        type_vocab_size=_shape(state, f"{BERT}embeddings.token_type_embeddings.weight")[0],
+        intermediate_size=shape_of(state, f"{BERT}encoder.layer.0.intermediate.dense.weight")[0],
+        max_position_embeddings=shape_of(state, f"{BERT}embeddings.position_embeddings.weight")[0],
+        type_vocab_size=shape_of(state, f"{BERT}embeddings.token_type_embeddings.weight")[0],
     )
 
 
-def _shape(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
+def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
+    """Return the rows and columns of a matrix. EncoderError if it is missing."""
     if name not in state or state[name].ndim != 2:
         raise EncoderError(f"the matrix {name} is missing; is the checkpoint whole?")
     rows, columns = state[name].shape
@@ -226,16 +228,3 @@ def _unpack(path: Path) -> Iterator[Path]:
         shutil.copyfileobj(content, temporary, 1 << 20)
         temporary.flush()
         yield Path(temporary.name)
-
-
-def _reason(error: BaseException) -> str:
-    """Return one line on why a file was rejected; it names what a hostile file tries to call."""
-    stranger = re.search(r"GLOBAL (\S+)", str(error))
-    if stranger:
-        return f"refused: it wants to call {stranger[1]}, which no checkpoint needs; nothing of it was run"
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be read ({error.strerror})"
-    first = str(error).strip().partition("\n")[0] or type(error).__name__
-    if "weights_only" in first:  # torch's advice to read it unsafely
-        first = "no file of torch's tensors"
-    return f"not a checkpoint that can be read safely ({first}); download it again"

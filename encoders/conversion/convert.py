@@ -16,6 +16,7 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network
+from ..networks.foreign import reading_model
 from ..networks.tokens import Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
@@ -117,7 +118,7 @@ def _word_pieces(path: Path, network: Network) -> WordPieces:
 
 def _read_pieces(path: Path) -> dict[str, int]:
     """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
-    try:
+    with reading_model(lambda reason: f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({reason})"):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
             vocabulary = parse_json(text)["model"]["vocab"]
@@ -125,11 +126,9 @@ def _read_pieces(path: Path) -> dict[str, int]:
             vocabulary = {piece: number for number, piece in enumerate(text.removesuffix("\n").split("\n"))}
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise EncoderError(f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({error})") from error
-    missing = [piece for piece in NEEDED if piece not in vocabulary]
-    if missing:
-        raise EncoderError(f"{path}: not the vocabulary of a BERT, {' '.join(missing)} not in it")
+        missing = [piece for piece in NEEDED if piece not in vocabulary]
+        if missing:
+            raise ValueError(f"{' '.join(missing)} not in it")
     pieces: dict[str, int] = vocabulary
     return pieces
 

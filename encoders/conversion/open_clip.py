@@ -125,15 +125,13 @@ def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _block(name: str, tensor: Tensor) -> dict[str, Tensor]:
     match = re.fullmatch(r"(visual\.)?transformer\.resblocks\.(\d+)\.(.+?)[._](weight|bias)", name)
-    if match is None:
+    if match is None or match[3] not in {"attn.in_proj", *BLOCK}:
         raise ValueError(f"an open_clip network with the tensor {name!r}, which the transformers library has not")
     tower, layer, part, kind = match.groups()
     prefix = f"{'vision' if tower else 'text'}_model.encoder.layers.{layer}"
     if part == "attn.in_proj":
         thirds = zip("qkv", tensor.chunk(3), strict=True)
         return {f"{prefix}.self_attn.{third}_proj.{kind}": rows.contiguous() for third, rows in thirds}
-    if part not in BLOCK:
-        raise ValueError(f"an open_clip network with the tensor {name!r}, which the transformers library has not")
     return {f"{prefix}.{BLOCK[part]}.{kind}": tensor}
 
 

@@ -13,24 +13,22 @@ from boc.errors import EncoderError
 from boc.foreign import parse_json
 
 from ..networks.base import Network
+from ..networks.foreign import reading_model
 from ..networks.tokens import is_words
 from ..networks.vsrn import Vsrn, VsrnConfig
+from .checkpoints import load_whole, shape_of
 
 CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
 TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
-# Errors of the readers for damaged or foreign files.
-DAMAGE = (
-    UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
-)  # fmt: skip
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     """Return the network of a published VSRN; sizes and variant are read from the tensors.
 
-    EncoderError lists missing and unused tensors.
+    EncoderError names a missing or unused tensor.
     """
-    model = checkpoint.get("model")
-    if not isinstance(model, Sequence) or len(model) != 2 or not all(isinstance(part, Mapping) for part in model):
+    model = checkpoint["model"]
+    if len(model) != 2:
         raise EncoderError("no VSRN checkpoint: its model must be two sets of tensors, of images and of texts")
     options = checkpoint.get("opt")
     for option in ("use_abs", "no_imgnorm"):
@@ -38,11 +36,8 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
             raise EncoderError(f"this VSRN was trained with the option {option}, which no published model uses")
     state = {f"img_enc.{name}": _linear(f"img_enc.{name}", tensor) for name, tensor in model[0].items()}
     state |= {_text_name(name): tensor for name, tensor in model[1].items()}
-    sizes = ("img_enc.fc.weight", "txt_enc.embed.weight")
-    if missing := [name for name in sizes if name not in state]:
-        raise EncoderError(f"tensors missing: {missing}")
-    width, region_dim = state[sizes[0]].shape
-    vocabulary, word_width = state[sizes[1]].shape
+    width, region_dim = shape_of(state, "img_enc.fc.weight")
+    vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     config = VsrnConfig(
         region_dim=region_dim,
         width=width,
@@ -51,12 +46,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
         variant="f30k" if any(name.startswith("img_enc.bn.") for name in state) else "coco",
     )
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
-    try:
-        result = network.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise EncoderError(f"tensors of this VSRN do not fit each other: {' '.join(str(error).split())}") from error
-    if result.missing_keys or result.unexpected_keys:
-        raise EncoderError(f"tensors missing: {result.missing_keys[:3]}, left over: {result.unexpected_keys[:3]}")
+    load_whole(network, state)
     return network.eval()
 
 
@@ -66,22 +56,15 @@ def read_vocabulary(path: Path) -> list[str]:
     JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
     only that class, which is replaced by an empty one. EncoderError names anything else that a file requires.
     """
-    try:
+    advice = "fetch it again, or name the one that the checkpoint came with, for example coco_precomp_vocab.pkl"
+    with reading_model(lambda reason: f"{path}: no vocabulary of a VSRN that can be read safely ({reason}); {advice}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
         content = parse_json(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
         if isinstance(content, Mapping):
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]
-    except DAMAGE as error:
-        raise EncoderError(
-            f"{path}: not a vocabulary of a VSRN that can be read safely ({error or type(error).__name__}); fetch it "
-            "again, or name the one that the checkpoint came with, for example coco_precomp_vocab.pkl"
-        ) from error
-    if not is_words(content):
-        raise EncoderError(f"{path}: not a vocabulary (it must hold words by number); give that of the checkpoint")
+        if not is_words(content):
+            raise ValueError("it must hold words by number")
     words: list[str] = content
     return words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from boc.errors import BocError, EncoderError, check_system
 
 @contextmanager
 def reading_model(message: Callable[[str], str]) -> Iterator[None]:
-    """Turn any error of a library into an EncoderError with the ``message`` for its first line.
+    """Turn any error of a library into an EncoderError with the ``message`` for one line of it.
 
     Their own checks are many, and no class is common to what they raise: tokenizers raises Exception itself.
     """
@@ -19,6 +20,17 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
     except BocError:
         raise
     except Exception as error:
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        line = _reason(error)
         check_system(message(line), error, EncoderError)
         raise EncoderError(message(line)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return one line on why a file was rejected; it names what a hostile file tries to call."""
+    stranger = re.search(r"GLOBAL (\S+)", str(error))
+    if stranger:
+        return f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if "weights_only" in lines[0]:  # torch's advice to read it unsafely
+        return "no file of torch's tensors"
+    return " ".join(lines[:2])[:200] if lines[0].endswith(":") else lines[0]

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 from boc.errors import EncoderError
 from boc.foreign import parse_json
 
+from .foreign import reading_model
+
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 START, END, UNKNOWN = 1, 2, 3
 LIMIT = 512  # ids per text; the network itself has no limit
@@ -80,13 +82,11 @@ class Vocabulary:
     @classmethod
     def load(cls, text: str) -> Vocabulary:
         """Restore a vocabulary from ``dump``. EncoderError for anything else."""
-        try:
+        with reading_model(lambda reason: f"damaged vocabulary ({reason}); train the model again"):
             words = parse_json(text)
-        except ValueError as error:
-            raise EncoderError(f"damaged vocabulary ({error}); train the model again") from error
-        if not isinstance(words, dict) or words.get("kind") != "words" or not is_words(words.get("words")):
-            raise EncoderError("not a vocabulary of words; it needs the entries kind, words and limit")
-        return cls(words["words"], int(words["limit"]))
+            if words["kind"] != "words" or not is_words(words["words"]):
+                raise ValueError("it needs the entries kind, words and limit")
+            return cls(words["words"], int(words["limit"]))
 
 
 class Tokens(Protocol):

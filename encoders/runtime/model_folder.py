@@ -33,9 +33,9 @@ NAMES = (*SETTINGS, WEIGHTS, TEXT, IMAGE, REGIONS, RECORD, "training.json", "his
 
 RETIRED = {
     "covariance": "diagonal", "points": "centre", "units": "picture", "neighbours": "all", "normalised_kernels": True,
-    "location_input": "features", "batch_norm": True, "special_words": True,
+    "location_input": "features", "batch_norm": True, "special_words": True, "affinity": "mean",
 }  # fmt: skip
-"""Settings of VSRN++ that older folders have besides, and the one value of each that is still read."""
+"""Settings of VSRN and VSRN++ that older folders have besides, and the one value of each that is still read."""
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:

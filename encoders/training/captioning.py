@@ -9,13 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..networks.layers import padding_mask
-from ..networks.vsrn import at_last, one_of
+from ..networks.vsrn import at_last
 
 MAX_LENGTH = 60
-CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] = {
-    "gru": (nn.GRU, nn.GRUCell),
-    "lstm": (nn.LSTM, nn.LSTMCell),
-}
 
 
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
@@ -34,29 +30,21 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, 
 class CaptionBranch(nn.Module):
     """A GRU encodes the regions V* of a picture; another generates the caption with attention to the first.
 
-    The authors' code has GRUs (``cell`` gru) and additive attention; the paper prints LSTMs (lstm), one over the
-    regions and one over the words. ``dim`` is the width of the regions, ``vocabulary`` the number of ids.
+    It is that of the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the width of the
+    regions, ``vocabulary`` the number of ids.
     """
 
     def __init__(
-        self,
-        dim: int,
-        vocabulary: int,
-        hidden: int = 512,
-        word_dim: int = 300,
-        input_dropout: float = 0.2,
-        cell: str = "gru",
+        self, dim: int, vocabulary: int, hidden: int = 512, word_dim: int = 300, input_dropout: float = 0.2
     ) -> None:
         super().__init__()
-        one_of("generation_cell", cell, CELLS)
-        encoder, decoder = CELLS[cell]
         self.vid2hid = nn.Linear(dim, hidden)
-        self.encoder = encoder(hidden, hidden, batch_first=True)
+        self.encoder = nn.GRU(hidden, hidden, batch_first=True)
         self.embedding = nn.Embedding(vocabulary, word_dim)
         self.attend_regions = nn.Linear(hidden, hidden)
         self.attend_state = nn.Linear(hidden, hidden, bias=False)
         self.attention = nn.Linear(hidden, 1, bias=False)
-        self.decoder = decoder(word_dim + hidden, hidden)
+        self.decoder = nn.GRUCell(word_dim + hidden, hidden)
         self.out = nn.Linear(hidden, vocabulary)
         self.dropout = nn.Dropout(input_dropout)
 
@@ -76,17 +64,12 @@ class CaptionBranch(nn.Module):
         padding = padding_mask(lengths, regions.shape[1])
         if owners is not None:
             read, state, keys, padding = read[owners], state[owners], keys[owners], padding[owners]
-        memory = torch.zeros_like(state)  # of an LSTM
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
             energies = self.attention(torch.tanh(keys + self.attend_state(state)[:, None]))[..., 0]
             weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)
             context = (weights[:, None] @ read)[:, 0]
-            inputs = self.dropout(torch.cat([word, context], dim=1))
-            if isinstance(self.decoder, nn.LSTMCell):
-                state, memory = self.decoder(inputs, (state, memory))
-            else:
-                state = self.decoder(inputs, state)
+            state = self.decoder(self.dropout(torch.cat([word, context], dim=1)), state)
             states.append(state)
         counted = targets[:, :-1] != pad
         logits = self.out(torch.stack(states, dim=1)[counted])

@@ -45,11 +45,7 @@ class TrainConfig:
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
     generation_hidden: int = 512  # width of its recurrent states
-    generation_cell: str = "gru"  # gru, as the authors' code, or lstm, as the papers print
     batch_size: int = 128  # pictures per batch
-    # Batches whose gradients are added before each step of the weights, for batches larger than the memory; negatives
-    # are those of a batch.
-    accumulate: int = 1
     recompute: bool = False  # compute layers again on the way back instead of keeping their activations: less memory
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # largest learning rate
@@ -83,8 +79,6 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
-        if self.accumulate < 1:
-            raise EncoderError(f"accumulate must be at least 1, got {self.accumulate}; 1 is a step for each batch")
         if self.choose not in CHOICES:
             raise EncoderError(f"choose must be one of {', '.join(CHOICES)}, got {self.choose!r}")
         if self.relevance and self.choose == "recall":

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from boc.errors import EncoderError
 from boc.inputs.features import FeatureFile
-from boc.types import Item
+from boc.types import Item, Regions
+
+from ..networks.base import pad_regions
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,7 @@ class RegionReader:
         Each region is kept with probability ``keep`` (by torch's generator), at least one per picture.
         """
         chosen = [self._rows(i, keep) for i in pictures]
-        features = pad_sequence([torch.from_numpy(self.features[rows]) for rows in chosen], batch_first=True)
-        boxes = pad_sequence([torch.from_numpy(self.boxes[rows]) for rows in chosen], batch_first=True)
-        return features.float(), boxes.float(), torch.tensor([len(rows) for rows in chosen])
+        return pad_regions([Regions(self.features[rows], self.boxes[rows]) for rows in chosen])
 
     def _rows(self, picture: int, keep: float) -> NDArray[np.int64]:
         rows = np.arange(self.offsets[picture], self.offsets[picture + 1])

@@ -69,8 +69,10 @@ class Objective(nn.Module):
         losses = []
         for part in self.parts:
             if part == "generation":
+                before, behind = self._margins  # special rows
+                regions = images.sets[:, before : images.sets.shape[1] - behind]
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    generation_loss = self.generation(self._regions(images.sets), lengths, numbers, positive)
+                    generation_loss = self.generation(regions, lengths, numbers, positive)
                 losses.append(self.config.generation_weight * generation_loss)
             else:
                 scores = self.scores(part, images, region_mask, chunks)
@@ -82,11 +84,6 @@ class Objective(nn.Module):
             return torch.stack(losses).sum()
         weighted = torch.exp(-self.log_variances) * torch.stack(losses) + self.log_variances
         return 0.5 * weighted.sum()
-
-    def _regions(self, sets: Tensor) -> Tensor:
-        """Return the rows of ``sets`` that are regions, without special rows."""
-        before, behind = self._margins
-        return sets[:, before : sets.shape[1] - behind]
 
     def _ranking_loss(
         self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
@@ -137,7 +134,7 @@ class _Generation(nn.Module):
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(used)}  # 0, the padding, stays 0
-        self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden, cell=config.generation_cell)
+        self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden)
 
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]

@@ -108,20 +108,12 @@ def describe(
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
     """Raise EncoderError, before regions are cut, if too few pictures are left to train or to validate on;
     ``validated`` of them are named."""
-    held_out, batch = recipe.train.held_out, recipe.train.batch_size
-    if validated is not None and pictures == validated:
-        raise EncoderError(
-            f"all {pictures} pictures are to validate on, none to learn from; list fewer with --validate"
-        )
-    if validated is not None and pictures - validated < batch:
-        raise EncoderError(
-            f"{pictures - validated} pictures to learn from, a batch has {batch}; give more, or a smaller "
-            "--set batch_size="
-        )
-    if validated is None and pictures < held_out + batch:
+    held_out, batch = recipe.train.held_out if validated is None else validated, recipe.train.batch_size
+    if pictures < held_out + batch:
+        fewer = f"--set held_out={max(1, pictures // 10)}" if validated is None else "fewer ids in --validate"
         raise EncoderError(
             f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give "
-            f"more, or --set held_out={max(1, pictures // 10)} --set batch_size={max(2, pictures // 10)}"
+            f"more, or {fewer} and --set batch_size={max(2, pictures // 10)}"
         )
 
 

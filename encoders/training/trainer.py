@@ -145,8 +145,7 @@ class Trainer:
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
                 yield Progress(self.state.step, self.steps, epoch, self._loss)
-                whole = self._group(self.state.step)[0] == 0  # no gradients are kept
-                if whole and time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
+                if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
             recalls, ndcg = self._validate()
@@ -176,15 +175,11 @@ class Trainer:
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
     def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
-        """Add the gradients of a batch; after the last of a group, move the weights."""
-        place, size = self._group(self.state.step)
-        if place == 0:
-            self.optimizer.zero_grad(set_to_none=True)
+        """Move the weights by the gradients of a batch."""
+        self.optimizer.zero_grad(set_to_none=True)
         loss = self._forward(pictures, numbers, positive)
-        (loss if self.config.summed else loss / size).backward()
+        loss.backward()
         self._loss = float(loss.detach())
-        if place + 1 < size:
-            return
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * self.config.lr * self._factor(self.state.step)
         torch.nn.utils.clip_grad_norm_(
@@ -211,13 +206,6 @@ class Trainer:
         belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
         loss: Tensor = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
         return loss
-
-    def _group(self, step: int) -> tuple[int, int]:
-        """Return the place of a batch among those whose gradients are added, and their number, smaller at the end of an
-        epoch."""
-        done = step % self.steps_per_epoch
-        place = done % self.config.accumulate
-        return place, min(self.config.accumulate, self.steps_per_epoch - (done - place))
 
     def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
         """Return the texts to read instead of the captions; the negative pairs; which texts are turned round at the

@@ -16,9 +16,7 @@ from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.plugins import RegionSource
 from boc.types import ImageRef
-from tests.encoders.regions.test_detector import make_detr, make_yolos
 from tests.encoders.regions.test_feature_maps import make_network
-from tests.encoders.regions.test_patches import make_convnext, make_registers
 from tests.encoders.regions.test_tsv import write_tsv
 
 SIZE = 40, 30
@@ -94,10 +92,6 @@ SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "onnx": lambda folder, request: f"onnx:{make_network(folder / 'n.onnx')}?crops=2",
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
-    "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",
-    "yolos": lambda folder, request: f"detector:{make_yolos(folder / 'model')}?top=4&threshold=0",
-    "patches": lambda folder, request: f"patches:{make_registers(folder / 'model')}",
-    "patches-map": lambda folder, request: f"patches:{make_convnext(folder / 'model')}",
 }
 """Name of a kind of region source -> its spec, over a folder to make things in; skips where its weights are missing."""
 
@@ -151,7 +145,7 @@ def test_missing_picture(given: Given) -> None:
         source(ref(folder, "nowhere.png"))
 
 
-@pytest.mark.parametrize("kind", ["grid", "efficientnet", "detr", "patches"])
+@pytest.mark.parametrize("kind", ["grid", "efficientnet", "onnx"])
 def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source, folder = plugins.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
     upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
@@ -197,7 +191,7 @@ def test_unknown_kind() -> None:
     for kind, written in regions.spec_forms().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
-    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.spec_forms())
+    assert {"grid", "files", "tsv", "onnx", "bottomup"} <= set(regions.spec_forms())
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

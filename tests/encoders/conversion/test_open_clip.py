@@ -57,8 +57,8 @@ def load_encoder(folder: Path) -> ClipEncoder:
 @pytest.mark.parametrize("weights", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
 def test_texts_have_the_vectors_of_the_library(tmp_path: Path, quick: bool, weights: str) -> None:
     model, encoder = make(tmp_path, weights, quick_gelu=quick), load_encoder(tmp_path)
-    ids = torch.zeros(len(TEXTS), encoder.tokenizer.model_max_length, dtype=torch.int64)
-    for row, each in enumerate(encoder.tokenize(TEXTS)):
+    ids = torch.zeros(len(TEXTS), encoder.form.limit, dtype=torch.int64)
+    for row, each in enumerate(encoder.form.encode(TEXTS)):
         ids[row, : len(each)] = torch.tensor(each.ids)
     with torch.inference_mode():
         expected = model.encode_text(ids, normalize=True).numpy()

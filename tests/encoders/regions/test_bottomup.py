@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,7 +25,7 @@ from boc.errors import EncoderError
 from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
-from encoders.regions.bottomup import Detector, anchors_of, confidence, move_boxes, prepare_pixels, read_network
+from encoders.regions.bottomup import Detector, Options, anchors_of, move_boxes, prepare_pixels, read_network
 
 PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
@@ -175,7 +177,7 @@ def test_confidence(count: int, seed: int, least: float) -> None:
             if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
                 kept.append(int(i))
                 expected[i] = max(expected[i], probabilities[i, c])
-    result = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    result = bottomup.confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
     assert result.tolist() == expected.tolist()
 
 
@@ -235,6 +237,43 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
 
 
+@given(
+    boxes=arrays(np.float32, (7, 4), elements=st.floats(-1, 2, width=32)),
+    confidence=arrays(np.float32, 7, elements=st.sampled_from([0, 0.25, 0.5, 1])),
+    top=st.integers(1, 8),
+)
+def test_kept_boxes_are_those_a_slow_loop_keeps(
+    boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
+) -> None:
+    kept, rows = bottomup.select(boxes, confidence, Options(top, 0.25))
+    expected = []
+    for i in sorted(range(7), key=lambda i: (-confidence[i], i)):
+        x1, y1, x2, y2 = (min(max(v, 0), 1) for v in boxes[i])
+        if confidence[i] >= 0.25 and x1 < x2 and y1 < y2 and len(expected) < top:
+            expected.append((i, [x1, y1, x2, y2]))
+    assert rows.tolist() == [i for i, _ in expected]
+    assert kept.tolist() == [box for _, box in expected]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("size=3", "unknown parameter 'size=3'; known: top=36, threshold=0.0, nms=0.3"),
+        ("top", "unknown parameter 'top'"),
+        ("", "unknown parameter ''"),
+        ("top=many", "top must be of type int, got 'many'"),
+        ("top=3&top=4", "top is given twice"),
+        ("top=0", "top must be at least 1, got 0"),
+        ("threshold=2", "threshold must be between 0 and 1, got 2.0"),
+        ("nms=nan", "nms must be between 0 and 1, got nan"),
+    ],
+)
+def test_wrong_options(query: str, words: str) -> None:
+    with pytest.raises(EncoderError) as caught:
+        regions.load(f"bottomup:x?{query}")
+    assert words in str(caught.value)
+
+
 DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "lacking": lambda state: {name: state[name] for name in state if "res4.1.conv2.norm.bias" not in name},
     "left over": lambda state: {**state, "stranger": torch.zeros(1)},
@@ -252,6 +291,3 @@ def test_wrong_weights(weights: Path, damage: Any) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(EncoderError, match="no such weights"):
         regions.load("bottomup:absent.bin")
-    weights.with_suffix(".pkl").write_bytes(b"")  # as the files of the Caffe model in Detectron2
-    with pytest.raises(EncoderError, match="runs code that it may hold; fetch"):
-        regions.load(f"bottomup:{weights.with_suffix('.pkl')}")

@@ -9,15 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from encoders.training.captioning import CaptionBranch, caption_targets
 
 
-def branch(dim: int = 4, vocabulary: int = 9, dropout: float = 0.2, cell: str = "gru") -> CaptionBranch:
+def branch(dim: int = 4, vocabulary: int = 9, dropout: float = 0.2) -> CaptionBranch:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return CaptionBranch(dim, vocabulary, hidden=6, word_dim=5, input_dropout=dropout, cell=cell)
+        return CaptionBranch(dim, vocabulary, hidden=6, word_dim=5, input_dropout=dropout)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(4, 8))
@@ -36,13 +36,11 @@ def test_caption_targets(words: list[int], max_length: int) -> None:
 
 def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
     """One caption, region by region and word by word; ``ids`` with the first pad, if that counts."""
-    hidden, lstm = module.encoder.hidden_size, isinstance(module.encoder, nn.LSTM)
-    zeros, read = torch.zeros(1, 1, hidden, dtype=torch.float64), []
-    state = (zeros, zeros) if lstm else zeros
+    state, read = torch.zeros(1, 1, module.encoder.hidden_size, dtype=torch.float64), []
     for region in regions:
         out, state = module.encoder(module.vid2hid(region)[None, None], state)
         read.append(out[0, 0])
-    h, memory, total = read[-1], zeros[0, 0], torch.zeros((), dtype=torch.float64)
+    h, total = read[-1], torch.zeros((), dtype=torch.float64)
     for word, following in pairwise(ids):
         energies = [
             module.attention(torch.tanh(module.attend_regions(e) + module.attend_state(h))).squeeze() for e in read
@@ -50,10 +48,7 @@ def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
         shares = torch.exp(torch.stack(energies)) / torch.exp(torch.stack(energies)).sum()
         context = sum(share * e for share, e in zip(shares, read, strict=True))
         inputs = torch.cat([module.embedding.weight[word], context])[None]
-        if lstm:
-            h, memory = (each[0] for each in module.decoder(inputs, (h[None], memory[None])))
-        else:
-            h = module.decoder(inputs, h[None])[0]
+        h = module.decoder(inputs, h[None])[0]
         total = total - torch.log_softmax(module.out(h), dim=0)[following]
     return total
 
@@ -67,11 +62,10 @@ def regions_of(lengths: list[int], dim: int = 4) -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).normal(size=(len(lengths), max(lengths), dim)))
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("max_length", [60, 5])
 @torch.inference_mode()
-def test_loss_equals_loop(max_length: int, cell: str) -> None:
-    module, regions = branch(cell=cell).double().eval(), regions_of(LENGTHS)
+def test_loss_equals_loop(max_length: int) -> None:
+    module, regions = branch().double().eval(), regions_of(LENGTHS)
     targets = caption_targets(IDS, max_length)
     expected = torch.zeros((), dtype=torch.float64)
     for region, n, row in zip(regions, LENGTHS, targets.tolist(), strict=True):
