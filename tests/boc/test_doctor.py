@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packaging.version import Version
 
 from boc import doctor
 from boc.doctor import Finding
@@ -38,30 +35,19 @@ def test_findings_have_next_step(tmp_path: Path) -> None:
 
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["numpy>=99.5", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
+    lines = ["numpy>=2", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
              'ghost>=2; extra == "encoders"', 'unchecked>=9; extra == "dev"']  # fmt: skip
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     findings = list(doctor.packages())
     core = one(findings, "packages")
     assert core.state == "problem"
-    assert "must be 99.5 or newer" in core.what
-    assert "nothing-like-it (not installed)" in core.what
+    assert core.what.endswith(": lacks nothing-like-it")
     assert core.todo == "pip install boc"
     assert one(findings, "extra web").state == "ok"
     encoders = one(findings, "extra encoders")
-    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost (not installed)")
+    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost")
     assert encoders.todo == "pip install 'boc[encoders]'"
     assert not [finding for finding in findings if "unchecked" in finding.what]
-
-
-NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
-
-
-@given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
-def test_version_comparison(version: str, least: str, suffix: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("importlib.metadata.version", lambda name: version + suffix)
-        assert (doctor._lack(f"torch<999,>={least}") == "") == (Version(version + suffix) >= Version(least))
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +60,6 @@ def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folder_with_indexes(library: Path, tmp_path: Path) -> None:
     findings = list(doctor.backend(f"file:{library / 'index'}"))
     assert {finding.state for finding in findings} == {"ok"}
-    assert "40 pictures, 80 captions" in findings[0].what
     assert f"tern:{library / 'model'}" in findings[0].what
     shutil.copytree(library / "index", tmp_path / "index")
     (tmp_path / "index" / "photos" / "CURRENT").write_text("rubbish")
@@ -139,23 +124,21 @@ def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
         server.server_close()
 
 
-@pytest.mark.parametrize("version", ["9.4.3", "17.0.0"])
-def test_server_without_rights(version: str) -> None:
+def test_server_without_rights() -> None:
     def searchable(method: str, path: str) -> Answer:
         """An Elasticsearch of which this user may search all and make nothing."""
         if path == "/":
-            return 200, {"version": {"number": version}, "tagline": "You Know, for Search"}
+            return 200, {"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"}
         if method == "PUT":
             return 403, {"error": {"type": "security_exception", "reason": "no"}}
         return 200, {}
 
     pytest.importorskip("elastic_transport")
     with serving(searchable) as port:
-        findings = list(doctor.backend(f"elastic+http://127.0.0.1:{port}"))
-    assert {finding.state for finding in findings} == {"note"}
-    assert len(findings) == (1 if version == "9.4.3" else 2)
-    assert "not known to score exactly" in findings[0].what
-    assert "ask for the rights" in findings[0].todo
+        [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
+    assert finding.state == "note"
+    assert "not known to score exactly" in finding.what
+    assert "ask for the rights" in finding.todo
 
 
 def test_unusable_servers() -> None:
