@@ -61,7 +61,7 @@ def examine(places: Iterable[str]) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Yield findings on the packages that boc always needs, and on those of each extra; pip check compares versions."""
+    """Yield findings on the packages that boc always needs, and on those of each extra."""
     try:
         requirements = metadata.requires("boc") or []
     except metadata.PackageNotFoundError:
@@ -70,22 +70,31 @@ def packages() -> Iterator[Finding]:
     for extra, use in {"": "all that boc always needs", **USES}.items():
         marked = [line for line in requirements if extra == next(iter(re.findall(r'extra == "([\w-]+)"', line)), "")]
         names = [re.split(r"[^\w.-]", line)[0] for line in marked if "python_version" not in line]
-        versions = {name: _version(name) for name in names}
-        lacks = [name for name in names if not versions[name]]
+        lacks = [lack for line in marked if "python_version" not in line and (lack := _lack(line))]
         about = f"extra {extra}" if extra else "packages"
         if lacks:
             todo = f"pip install 'boc[{extra}]'" if extra else "pip install boc"
             yield Finding("note" if extra else "problem", about, f"{use}: lacks {', '.join(lacks)}", todo)
         else:
-            yield Finding("ok", about, f"{use}: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+            yield Finding("ok", about, f"{use}: {', '.join(f'{name} {metadata.version(name)}' for name in names)}")
 
 
-def _version(name: str) -> str:
-    """Return the installed version of a package; empty if there is none."""
+def _lack(requirement: str) -> str:
+    """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty if nothing is."""
+    name, least = re.split(r"[^\w.-]", requirement)[0], re.search(r">=\s*([\d.]+)", requirement)
     try:
-        return metadata.version(name)
+        version = metadata.version(name)
     except metadata.PackageNotFoundError:
+        return f"{name} (not installed)"
+    if least is None or _numbers(version) >= _numbers(least[1]):
         return ""
+    return f"{name} ({version}, must be {least[1]} or newer)"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (2, 15) of 2.15rc1+cpu."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, release[0].split("."))) if release else ()
 
 
 def compiled_modules() -> Iterator[Finding]:

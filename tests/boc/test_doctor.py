@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
 
 from boc import doctor
 from boc.doctor import Finding
@@ -35,19 +38,30 @@ def test_findings_have_next_step(tmp_path: Path) -> None:
 
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["numpy>=2", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
+    lines = ["numpy>=99.5", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
              'ghost>=2; extra == "encoders"', 'unchecked>=9; extra == "dev"']  # fmt: skip
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     findings = list(doctor.packages())
     core = one(findings, "packages")
     assert core.state == "problem"
-    assert core.what.endswith(": lacks nothing-like-it")
+    assert "must be 99.5 or newer" in core.what
+    assert "nothing-like-it (not installed)" in core.what
     assert core.todo == "pip install boc"
     assert one(findings, "extra web").state == "ok"
     encoders = one(findings, "extra encoders")
-    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost")
+    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost (not installed)")
     assert encoders.todo == "pip install 'boc[encoders]'"
     assert not [finding for finding in findings if "unchecked" in finding.what]
+
+
+NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+
+
+@given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
+def test_version_comparison(version: str, least: str, suffix: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.metadata.version", lambda name: version + suffix)
+        assert (doctor._lack(f"torch<999,>={least}") == "") == (Version(version + suffix) >= Version(least))
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
