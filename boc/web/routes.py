@@ -193,20 +193,18 @@ async def why(
 
         def explain(snapshot: Snapshot) -> serialize.Json:
             if sent is not None:
-                query, encoded, kind = Item("query", "image", sent.name), library.upload(snapshot, sent), "image"
+                query, encoded = Item("query", "image", sent.name), library.upload(snapshot, sent)
             elif like is not None:
-                query, kind = _item(snapshot, like), "item"
+                query = _item(snapshot, like)
                 encoded = library.embeddings_with_parts(snapshot, query)
             else:
-                query, kind = Item("query", "text", str(q)), "sentence"
-                encoded = library.sentence(snapshot, str(q))
+                query, encoded = Item("query", "text", str(q)), library.sentence(snapshot, str(q))
             item, searcher = _item(snapshot, id), snapshot.searcher
             encode = partial(library.item, snapshot)
             explanation = explain_item(
                 searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
             )
-            terms = searcher.index.terms([id])
-            return serialize.explanation(explanation, terms, kind, captions(snapshot, item))
+            return serialize.explanation(explanation, searcher.index.terms([id]))
 
         return as_json(library.do(explain))
 
@@ -322,12 +320,7 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
         "facets": facet_fields(snapshot),
         "concepts": manifest.concept_dtype is not None,
         "examples": snapshot.examples,
-        "limits": {
-            "k": K,
-            "sentence": SENTENCE,
-            "upload": settings.upload,
-            "filters": FILTERS,
-        },
+        "limits": {"k": K, "sentence": SENTENCE, "upload": settings.upload, "filters": FILTERS},
     }
 
 
