@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -106,16 +106,16 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def sha256(*paths: Path) -> str:
+def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str:
     """Return the hex digest of the concatenated bytes of files."""
     digest = hashlib.sha256()
     for path in paths:
-        feed(digest, path)
+        feed(digest, path, opener)
     return digest.hexdigest()
 
 
-def feed(digest: hashlib._Hash, path: Path) -> None:
+def feed(digest: hashlib._Hash, path: Path, opener: Callable[[str, int], int] | None = None) -> None:
     """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
-    with path.open("rb") as handle:
+    with open(path, "rb", opener=opener) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)

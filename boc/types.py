@@ -271,7 +271,7 @@ class RegionBatch:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture file, which region sources and encoders open themselves."""
+    """A picture file, or a member of an archive, which region sources and encoders open by ``read_image``."""
 
     id: str
     path: Path

@@ -109,7 +109,7 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
     device = pick("auto")
     eyes = Eyes()
     network = nn.Sequential(eyes, nn.Conv2d(FEATURES, sum(HEADS.values()), 1))
-    network = network.to(device, memory_format=torch.channels_last)
+    network = network.to(device).to(memory_format=torch.channels_last)
     batch = min(BATCH, len(pixels))
     steps = len(pixels) // batch
     optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=0.02)

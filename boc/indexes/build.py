@@ -24,6 +24,7 @@ from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
 from boc.indexes.shared_terms import term_faults
 from boc.indexes.stored import stored_manifest
+from boc.inputs.archives import is_archive
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, settled_state
 from boc.inputs.metadata import Metadata
@@ -90,9 +91,9 @@ def build_index(
     name : str
         Lower-case letters, digits, - and _.
     source : path, or a sequence of paths
-        A folder of pictures or several, a CSV with the columns image,caption, or a regions file, which need an
-        ``encoder``; a feature file with vectors, or several made by one encoder. Ids of several folders begin with the
-        names of these.
+        A folder or tar archive of pictures or several, a table of captions (``boc.inputs.captions``), or a regions
+        file, which need an ``encoder``; a feature file with vectors, or several made by one encoder. Ids of several
+        folders begin with the names of these.
     encoder : str, optional
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
@@ -387,11 +388,11 @@ def open_sources(
     """
     if len(sources) == 1:
         return open_source(sources[0], None, images, exclude)
-    if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
+    if any(path.is_dir() or is_archive(path) for path in sources) or not any(path.exists() for path in sources):
         return open_folders(sources, exclude, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
-        raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")
+        raise BocError(f"{odd} holds no vectors; several sources must all be folders or tar archives, or feature files")
     return None
 
 

@@ -29,7 +29,7 @@ from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, ImageRef, Item, Rows
+from boc.types import MODALITIES, FieldType, ImageRef, Item, Rows
 
 if TYPE_CHECKING:
     from boc.plugins import Index, IndexEditor
@@ -90,7 +90,7 @@ def sync_index(
     name : str
         An index of pictures, with the facts of their files.
     source : path, or a sequence of paths
-        What the index was made from: a folder of pictures or several, or a CSV with the columns image,caption.
+        What the index was made from: folders or archives of pictures, or a table of captions.
     at : str, default="file:boc-data"
         Address of the back end.
     encoder : str, optional
@@ -135,6 +135,7 @@ def sync_index(
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
     check_fields(manifest, table)
+    check_fields(manifest, Metadata({**items.types}, {}))
     if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
     if ocr:
@@ -165,6 +166,7 @@ class _Sync:
         chunk: int,
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._source_types = source.types
         self._chunk = chunk
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
@@ -194,11 +196,15 @@ class _Sync:
         self._gone = [key for key in missing if not key.startswith(source.closed)]
         self._n_missing = len(missing) - len(self._gone)
         self._table = table or self._index_metadata()
+        if source.types:  # over what the index has of these fields, and under a table
+            rows = {item.id: self._with_own(item, source.types, over=table is not None) for item in source.items}
+            self._table = Metadata({}, rows)
+        of_table = table is not None or bool(source.types)
         unread = {r.item.id: r for r in pictures.reuses if ocr and r.state and "ocr" not in r.donor.fields}
         self._reuses = [reuse for reuse in self._reuses if reuse.item.id not in unread]
         self._new = [reuse.item for reuse in unread.values()] + self._new
         self._states |= {key: reuse.state for key, reuse in unread.items()}
-        self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=table is not None)]
+        self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=of_table)]
 
     def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
         """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
@@ -263,7 +269,7 @@ class _Sync:
             progress(label, before + done, len(self._new))
 
         network = self._searcher.encoder
-        source = Source(list(chunk))
+        source = Source(list(chunk), types=self._source_types)
         with encoded(self._name, self._at, source, network, show, concepts=concepts, ocr=self._ocr) as path:
             with FeatureFile(path) as file:
                 contents = {item.id: item.content for item in chunk}
@@ -329,6 +335,13 @@ class _Sync:
     def _own(self, item: Item) -> dict[str, Any]:
         """Return the metadata of a stored item that is not of its file."""
         return {name: item.fields[name] for name in self._own_names if name in item.fields}
+
+    def _with_own(self, item: Item, types: Mapping[str, FieldType], *, over: bool) -> dict[str, Any]:
+        """Return the values of the table, with those that the item has of fields of ``types`` itself."""
+        row = self._table.of(item)
+        if over:
+            return {**item.fields, **row}
+        return {**{name: value for name, value in row.items() if name not in types}, **item.fields}
 
     def _index_metadata(self) -> Metadata:
         """Return the metadata that the index holds of its items, and of those that moved by their new ids."""

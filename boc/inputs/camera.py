@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from boc.errors import ImageError
+from boc.inputs.archives import opener
 from boc.inputs.images import open_image, orientation, upright_size
 from boc.paths import nfc, words_of
 from boc.types import FieldType, ImageRef
@@ -106,7 +107,7 @@ def _header_facts(path: Path) -> dict[str, Any]:
             width, height = upright_size(image)
             size = {"width": width, "height": height, "orientation": orientation(image)}
             if image.format == "TIFF":  # the file itself is the structure
-                facts = exif_facts(stack.enter_context(path.open("rb")))
+                facts = exif_facts(stack.enter_context(open(path, "rb", opener=opener)))
             else:
                 block = image.info.get("exif")
                 facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}

@@ -76,6 +76,7 @@ class Extraction:
         self.total = len(source.items)
         self.speed = Speed()
         kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
+        types = {**source.types, **FACTS} if source.file is None else source.types
         self.header = Header(
             kind,
             identity.spec,
@@ -85,7 +86,7 @@ class Extraction:
             source.digest,
             precision=precision,
             shard=source.shard,
-            fields=json.dumps(FACTS) if source.file is None else source.fields,
+            fields=json.dumps(types) if types else "",
         )
         self.stamp = source.stamp
         self._path = path
@@ -105,7 +106,7 @@ class Extraction:
             yield writer.done
             began = time.perf_counter()
             left = self.source.items[writer.done :]
-            images = [ImageRef(item.id, item.path) for item in left if item.modality == "image"]
+            images = (ImageRef(item.id, item.path) for item in left if item.modality == "image")
             with preparing(self._prepare, images, self.workers) as prepared:
                 while writer.done < self.total:
                     items = self.source.items[writer.done : writer.done + PART]
@@ -152,7 +153,7 @@ class Extraction:
             return [], failed
         good = [(item, value) for item, value in results if not isinstance(value, ImageError)]
         if self.source.file is None:
-            good = [(replace(item, fields=facts), value) for item, (facts, value) in good]
+            good = [(replace(item, fields={**item.fields, **facts}), value) for item, (facts, value) in good]
         readable, values = map(list, zip(*good, strict=True))
         if self.encoder is not None:
             return [self._batch(readable, self.encoder.encode_images(values))], failed

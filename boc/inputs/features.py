@@ -183,7 +183,8 @@ class FeatureFile:
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
             texts = group["fields"].asstr()[start:stop] if self.header.fields else []
             known = [parse_json(text) for text in texts]
-        if not all(well_typed(each, self.header.types) for each in known):
+        types = self.header.types
+        if not all(well_typed(each, types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
         fields = known if self.header.fields else [{} for _ in ids]
         return list(map(Item, ids, repeat(modality), content, groups, fields))
@@ -394,7 +395,9 @@ class FeatureFiles:
         if len(self.files) == 1:
             return first
         sources = json.dumps([file.header.source for file in self.files])
-        return replace(first, source=hashlib.sha256(sources.encode()).hexdigest(), shard="")
+        types = {name: kind for file in self.files for name, kind in file.header.types.items()}
+        source, fields = hashlib.sha256(sources.encode()).hexdigest(), json.dumps(types) if types else ""
+        return replace(first, source=source, fields=fields, shard="")
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -438,10 +441,12 @@ class FeatureFiles:
 
 
 def _check_alike(files: Sequence[FeatureFile]) -> None:
-    first = files[0]
+    first, types = files[0], {**files[0].header.types}
     for file in files[1:]:
-        for name in ("kind", "digest", "dim", "dtype", "precision", "fields"):
-            one, other = getattr(first.header, name), getattr(file.header, name)
+        alike = ("kind", "digest", "dim", "dtype", "precision")
+        pairs = [(name, getattr(first.header, name), getattr(file.header, name)) for name in alike]
+        pairs += [(f"type of {name}", types.setdefault(name, kind), kind) for name, kind in file.header.types.items()]
+        for name, one, other in pairs:
             if one != other:
                 raise FeatureFileError(
                     f"{file.path} and {first.path} do not belong together: their {name} is {other} and {one}; give "

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from boc.atomic_files import sha256
 from boc.inputs import camera, ocr
+from boc.inputs.archives import opener, status_of_member
 from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
@@ -71,7 +72,11 @@ def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
 def state_of(path: Path | str) -> State:
     """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on a failing disk."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+        try:
+            status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+            size = status.st_size
+        except NotADirectoryError:
+            size, status = status_of_member(Path(path))
     except ValueError:
         return ()
     except OSError as error:
@@ -80,7 +85,7 @@ def state_of(path: Path | str) -> State:
         raise
     if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
         return ()
-    return status.st_size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))
+    return size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))
 
 
 def settled_state(path: Path | str) -> State:
@@ -100,7 +105,7 @@ def settled_state(path: Path | str) -> State:
 
 def content_hash(path: Path) -> str:
     """Return the ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
-    return sha256(path)[:HASH]
+    return sha256(path, opener=opener)[:HASH]
 
 
 def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:

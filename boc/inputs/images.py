@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from boc.errors import ADVICE, BocError, ImageError, advice
+from boc.inputs.archives import opener
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,6 +33,7 @@ GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
 FRAMES = 32  # of an animation, of which one that shows something is looked for
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
+QUALITY = 82  # of the JPEG of a thumbnail
 STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
 # Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
@@ -117,15 +119,10 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     name = name or str(source)
     with decoding(name), warnings.catch_warnings(), ExitStack() as stack:
         if isinstance(source, Path):
-            source = stack.enter_context(open(source, "rb", opener=_at_once))
+            source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
         warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
         yield stack.enter_context(Image.open(source, formats=formats()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file, and a pipe without waiting for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
@@ -195,12 +192,12 @@ def _to_rgb(image: Image) -> Image:
     if image.mode == "F" and (extrema := cast("tuple[float, float]", image.getextrema()))[1] <= 1:
         low, high = extrema
         factor = 255 / (high - low) if high > low else 0
-        return image.point(lambda value: value * factor - low * factor).convert("L").convert("RGB")
+        return _in_srgb(image.point(lambda value: value * factor - low * factor).convert("L"), "RGB")
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         whole = image.convert("I")
         bits = int(cast("tuple[int, int]", whole.getextrema())[1]).bit_length()
         factor = 255 / (2 ** next((depth for depth in DEPTHS if depth >= bits), bits) - 1)
-        return whole.point(lambda value: value * factor + 0.5).convert("L").convert("RGB")
+        return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         return _on_white(_in_srgb(image, "RGBA"))
     return _in_srgb(image, "RGB")
@@ -247,8 +244,13 @@ def _on_white(image: Image) -> Image:
 def thumbnail_uri(path: Path, side: int = 320) -> str:
     """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
     pages."""
-    image = read_image(path)
+    return "data:image/jpeg;base64," + base64.b64encode(thumbnail(path, side)).decode("ascii")
+
+
+def thumbnail(path: Path, side: int) -> bytes:
+    """Return the picture as a JPEG at most ``side`` pixels wide and high."""
+    image = read_image(path, least=2 * side)
     image.thumbnail((side, side))
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+    return buffer.getvalue()

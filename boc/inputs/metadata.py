@@ -133,7 +133,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
     kind = _filterable(name, types)
     try:
-        return check_filter(Filter(name, op, value if kind == "date" else _parse_value(value, kind)), types)
+        return check_filter(Filter(name, op, value if kind == "date" else parse_value(value, kind)), types)
     except ValueError:
         raise _no_value(name, kind, value) from None
 
@@ -227,10 +227,10 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Return whether ``value`` is what ``_parse_value`` makes of a value of this type."""
+    """Return whether ``value`` is what ``parse_value`` makes of a value of this type."""
     if isinstance(value, str):
         try:
-            return kind in ("keyword", "date", "text") and _parse_value(value, kind) == value
+            return kind in ("keyword", "date", "text") and parse_value(value, kind) == value
         except ValueError:
             return False
     if isinstance(value, bool) or kind == "boolean":
@@ -283,7 +283,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     fields: dict[str, Any] = {}
     for (name, kind), cell in zip(types.items(), cells[1:], strict=True):
         try:
-            values = [_parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
+            values = [parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
         except ValueError:
             shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
             raise SourceError(f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}") from None
@@ -292,7 +292,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
     return cells[0], fields
 
 
-def _parse_value(text: str, kind: FieldType) -> Value:
+def parse_value(text: str, kind: FieldType) -> Value:
     """Parse a value of this type. ValueError if ``text`` is none."""
     if kind == "integer":
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:

@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
+from itertools import cycle, islice
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
@@ -42,7 +43,7 @@ def worker_count(pictures: int) -> int:
 
 @contextmanager
 def preparing(
-    prepare: Prepare, images: Sequence[ImageRef], workers: int, ahead: int = AHEAD
+    prepare: Prepare, images: Iterable[ImageRef], workers: int, ahead: int = AHEAD
 ) -> Iterator[Iterator[Any]]:
     """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that it raised.
 
@@ -51,13 +52,13 @@ def preparing(
     of the user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised; the one of a
     worker that died names the picture.
     """
-    pickled = bytes(ForkingPickler.dumps(prepare)) if workers and images else b""  # an error is raised here
+    pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # an error is raised here
     if not pickled or b"__main__" in pickled:
         yield (_check_result(_attempt(prepare, image)) for image in images)
         return
     context = get_context("spawn")  # a fork would copy threads and locks of torch
     # One pool per worker, each of one process: so the picture at which a worker died is known.
-    pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(min(workers, len(images)))]
+    pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(workers)]
     try:
         yield _results(images, pools, ahead)
     finally:
@@ -65,20 +66,24 @@ def preparing(
             pool.shutdown(cancel_futures=True)
 
 
-def _results(images: Sequence[ImageRef], pools: Sequence[ProcessPoolExecutor], ahead: int) -> Iterator[Any]:
+def _results(images: Iterable[ImageRef], pools: Sequence[ProcessPoolExecutor], ahead: int) -> Iterator[Any]:
     """Yield the results in order; picture i is prepared by worker i modulo their number."""
-    queue: deque[Future[Any]] = deque()
-    for place, image in enumerate(images):
-        while place + len(queue) < len(images) and len(queue) < ahead:
-            number = place + len(queue)
+    queue: deque[tuple[ImageRef, Future[Any]]] = deque()
+    waiting = zip(images, cycle(pools), strict=False)
+    while True:
+        for image, pool in islice(waiting, ahead - len(queue)):
             with _interrupts_held(), _program_hidden():
                 try:
-                    queue.append(pools[number % len(pools)].submit(_work, images[number]))
+                    future = pool.submit(_work, image)
                 except BrokenProcessPool as error:
-                    queue.append(Future())
-                    queue[-1].set_exception(error)
+                    future = Future()
+                    future.set_exception(error)
+            queue.append((image, future))
+        if not queue:
+            return
+        image, future = queue.popleft()
         try:
-            value = queue.popleft().result()
+            value = future.result()
         except BrokenProcessPool as error:
             raise BocError(
                 f"a worker process ended at {image.path}, perhaps killed for memory; repeat the command to go on; if "

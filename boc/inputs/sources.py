@@ -1,4 +1,4 @@
-"""Sources of items: a folder of pictures, a CSV of ``image,caption``, a feature file, or an array of SCAN."""
+"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or an array of SCAN."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 from boc.errors import SourceError, advice, leave_out, note
+from boc.inputs.archives import is_archive, members, opener
+from boc.inputs.captions import READERS, Captions, add_captions, read_captions
 from boc.inputs.features import SUFFIXES, FeatureFile
+from boc.inputs.file_facts import State, state_of
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
-from boc.inputs.text_lines import read_ids, table_rows
+from boc.inputs.text_lines import read_ids
 from boc.inputs.vector_files import id_of, read_jsonl, text_of
 from boc.paths import forms, nfc, path_text, system_path
-from boc.types import MODALITIES, Item
+from boc.types import MODALITIES, FieldType, Item
 
 OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
 """Suffixes of picture formats that are not read."""
@@ -29,22 +33,22 @@ DISKS = ("@eaDir", "@Recycle", "@__thumb", "#recycle", "#snapshot", "$RECYCLE.BI
 UNWANTED = (".*", *DISKS, "__MACOSX", "*.lrdata", "*.photoslibrary/resources", "*.photolibrary/Thumbnails")
 """Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails and trash."""
 
-ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
+ADVICE = "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet .json), or features (.h5)"
 
 
 @dataclass(frozen=True)
 class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
-    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text; ``fields`` is
-    that of its header. ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed`` are
-    the beginnings of the ids of pictures in folders that could not be listed.
+    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``types`` are
+    those of the metadata that the items have. ``shard`` is the part of the source, such as "3/16", or empty for a whole
+    source. ``closed`` are the beginnings of the ids of pictures in folders that could not be listed.
     """
 
     items: list[Item]
     file: Path | None = None
     shard: str = ""
-    fields: str = ""
+    types: Mapping[str, FieldType] = field(default_factory=dict)
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
@@ -59,7 +63,8 @@ class Source:
         """SHA-256 over the items: the same items in the same order and shard give the same digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
-            digest.update(json.dumps([item.id, item.modality, item.content, item.group]).encode())
+            fields = [item.fields] if self.file is None and item.fields else []
+            digest.update(json.dumps([item.id, item.modality, item.content, item.group, *fields]).encode())
         return digest.hexdigest()
 
     @property
@@ -94,38 +99,35 @@ def shard_of(shard: str) -> tuple[int, int]:
     return number, count
 
 
-def _size_and_time(path: Path) -> list[int]:
+def _size_and_time(path: Path) -> State:
     try:
-        status = path.stat()
+        return state_of(path)[:2]
     except OSError:  # the reader of the picture reports the error
-        return []
-    return [status.st_size, status.st_mtime_ns]
+        return ()
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
-    """Read the list of items behind ``path``, which may be a folder, a CSV, a feature file or an array of SCAN.
+    """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an array of SCAN.
 
     ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
-    order of the source. ``images`` is the folder of the pictures of a CSV (default: the folder of the CSV, or
-    ``images`` in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
+    order of the source. ``images`` is the folder of the pictures of a table (default: its own, or ``images``
+    in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
     SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
-    if path.is_dir():
-        source = _folder(path, exclude=exclude)
-        if not source.items:
-            raise no_pictures(path)
-    elif path.suffix.lower() == ".csv":
-        source = Source(_table(path, images))
-    elif path.suffix.lower() in SUFFIXES:
-        with FeatureFile(path) as file:
-            source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
-        if not source.items:
-            raise SourceError(f"{path}: holds no items; {ADVICE}")
-    elif path.suffix == ".jsonl":
+    if path.is_dir() or is_archive(path):
+        source = open_folders([path], exclude)
+    elif path.suffix == ".jsonl" and "_id" in next(read_jsonl(path), {}):  # of BEIR
         texts = [(id_of(record, number), text_of(record)) for number, record in enumerate(read_jsonl(path), 1)]
         source = Source([Item(key, "text", nfc(text), key) for key, text in texts if text])
+    elif path.suffix.lower() in READERS:
+        source = _table(path, images)
+    elif path.suffix.lower() in SUFFIXES:
+        with FeatureFile(path) as file:
+            source = Source(file.items("image") + file.items("text"), path, types=file.header.types)
+        if not source.items:
+            raise SourceError(f"{path}: holds no items; {ADVICE}")
     elif is_scan_array(path):
         source = Source(read_scan(path))
     else:
@@ -151,23 +153,25 @@ def without(whole: Source, part: Source) -> Source:
 
 
 def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
-    """Return the pictures of several folders, whose ids begin with the name of their folder.
+    """Return the pictures of several folders or archives, whose ids begin with the name of theirs.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
-    or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise.
+    or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise. So is an
+    archive that cannot be read.
     """
     for folder in folders:
         if not detachable or folder.is_file():
             _check_folder(folder)
+    table = Captions()
     parts: list[Source] = []
     gone: list[SourceError] = []
     for folder, begin in zip(folders, beginnings(folders), strict=True):
         try:
-            one = _folder(_check_folder(folder), begin, exclude)
+            one = _folder(_check_folder(folder), table, begin, exclude)
             if not one.items:
                 raise no_pictures(folder)
         except SourceError as error:
-            if not detachable:
+            if not (detachable or is_archive(folder)):
                 raise
             gone.append(error)
             one = Source([], closed=(begin,))
@@ -177,13 +181,13 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
     for missing in gone:
         note(f"{missing}; what the index has of it is kept")
     items = [item for one in parts for item in one.items]
-    return Source(items, closed=tuple(c for one in parts for c in one.closed))
+    return _captioned(folders[0], Source(items, closed=tuple(c for one in parts for c in one.closed)), table)
 
 
 def _check_folder(folder: Path) -> Path:
-    if not folder.is_dir():
+    if not folder.is_dir() and not (is_archive(folder) and folder.exists()):
         what = "is no folder" if folder.exists() else "no such folder"
-        raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
+        raise SourceError(f"{folder}: {what}; several sources must all be folders or tar archives, or feature files")
     return folder
 
 
@@ -208,14 +212,20 @@ class Listing:
 
 
 def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
-    """List ``folder`` without what a pattern of ``exclude`` fits, whatever its case: the name of a file or folder, or
-    the end of its path. SourceError if it cannot be listed itself."""
+    """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its case: the name of a file
+    or folder, or the end of its path. SourceError if it cannot be listed itself."""
     result, waiting = Listing(), [""]
     patterns = "|".join(fnmatch.translate(pattern.strip("/")) for pattern in exclude)
     is_unwanted = re.compile(f"(?:.*/)?(?:{patterns})", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
         try:
+            if is_archive(folder):
+                with open(folder, "rb", opener=opener) as archive:
+                    for name in members(archive).places:
+                        paths = accumulate(name.split("/"), "{}/{}".format)  # of the folders that it is in, and its own
+                        (result.unwanted if exclude and any(map(is_unwanted, paths)) else result.files).append(name)
+                continue
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     name = below + entry.name
@@ -263,8 +273,9 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     return [f"{path_text(root.name)}/" for root in roots]
 
 
-def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Source:
-    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there."""
+def _folder(folder: Path, table: Captions, begin: str = "", exclude: Sequence[str] = ()) -> Source:
+    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there. What an archive has of
+    them is added to ``table``."""
     inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
@@ -274,6 +285,8 @@ def _folder(folder: Path, begin: str = "", exclude: Sequence[str] = ()) -> Sourc
     paths = {name: os.path.realpath(f"{root}/{name}") for name in inside.linked}  # a link may be led elsewhere later
     texts = [(path_text(name), path_text(paths.get(name, f"{root}/{name}"))) for name in names]
     items = [Item(begin + text, "image", path, begin + text) for text, path in texts]
+    if is_archive(folder):
+        add_captions(folder, dict(zip(names, (item.id for item in items), strict=True)), table)
     return Source(items, closed=tuple(begin + path_text(name) for name in inside.closed))
 
 
@@ -299,32 +312,28 @@ def _tell_left_out(folder: Path, inside: Listing) -> None:
             note(f"{folder}: left out {len(names)} {what} (such as {names[0]!a}); {step}")
 
 
-def _table(path: Path, images: Path | None) -> list[Item]:
-    captions: dict[str, list[str]] = {}
-    faults: list[str] = []
-    rows = table_rows(path, faults)
-    header = next(rows, ("", []))[1]
-    if not {"image", "caption"} <= set(header):
-        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
-    image, caption = header.index("image"), header.index("caption")
-    for where, cells in rows:
-        if len(cells) > len(header):
-            faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
-        elif len(cells) <= max(image, caption) or not cells[image]:
-            faults.append(f"{where}: image and caption must both be there")
-        else:
-            captions.setdefault(cells[image], []).append(nfc(cells[caption]))
-    if not captions:
-        raise SourceError(f"{path}: no rows{''.join(f' that can be read ({fault})' for fault in faults[:1])}; {ADVICE}")
-    leave_out(str(path), faults)
-    root = _picture_root(path, list(captions), images)
-    pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in captions]
+def _table(path: Path, images: Path | None) -> Source:
+    table = read_captions(path)
+    names = list(table.captions)
+    if not names:
+        reason = f" that can be read ({table.faults[0]})" if table.faults else ""
+        raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
+    root = _picture_root(path, names, images)
+    pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names]
+    return _captioned(path, Source(pictures), table)
+
+
+def _captioned(path: Path, source: Source, table: Captions) -> Source:
+    """Return pictures with the captions and metadata that a table has under their ids."""
+    types, rows = table.typed()
+    leave_out(str(path), table.faults)
+    pictures = [replace(item, fields=rows.get(item.id, {})) for item in source.items] if types else source.items
     sentences = [
-        Item(f"{name}#{number}", "text", caption, name)
-        for name, texts in captions.items()
-        for number, caption in enumerate(texts)
+        Item(f"{item.id}#{number}", "text", caption, item.id, item.fields)
+        for item in (pictures if table.captions else ())
+        for number, caption in enumerate(table.captions.get(item.id, ()))
     ]
-    return pictures + sentences
+    return replace(source, items=[*pictures, *sentences], types=types)
 
 
 def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Path:

@@ -65,7 +65,7 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
         try:
             for cells in reader:
                 done, where = reader.line_num, f"line {begin + reader.line_num}"
-                if fault := _fault(cells):
+                if fault := check_text(cells):
                     faults.append(f"{where}: {fault}")
                 elif cells:
                     yield where, cells
@@ -75,7 +75,8 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
             begin += done + 1
 
 
-def _fault(cells: list[str]) -> str | None:
+def check_text(cells: list[str]) -> str | None:
+    """Return what is wrong with some texts that are to be stored, or None."""
     text = "".join(cells)
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from boc import __version__
 from boc.codecs import SurrogateCodec, code_of
@@ -32,6 +33,15 @@ from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
+
+
+class AnyId(PathConvertor):
+    """The rest of a path, line ends too, which names of files may have."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", AnyId())
 
 LABELLED = 12  # terms per explanation that get words and pictures
 CACHE_CONTROL = "private, no-cache"  # checked each time: another index may have another picture under the same id
@@ -179,8 +189,8 @@ async def facets(request: Request, service: Served, question: Parameters, image:
     return await service.with_upload(request, image, work)
 
 
-@api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
-@api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
+@api.get("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
+@api.post("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 async def why(
     request: Request, service: Served, id: str, parameters: Annotated[Why, Query()], image: Picture = None
 ) -> Response:
@@ -211,7 +221,7 @@ async def why(
     return await service.with_upload(request, image, work)
 
 
-@api.get("/item/{id:path}", response_model=schemas.WholeItem)
+@api.get("/item/{id:any}", response_model=schemas.WholeItem)
 async def item(service: Served, id: str) -> Response:
     """One item."""
 
@@ -224,7 +234,7 @@ async def item(service: Served, id: str) -> Response:
     return await service.answer(work)
 
 
-@api.get("/thumb/{id:path}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+@api.get("/thumb/{id:any}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
 async def thumb(request: Request, service: Served, id: str, side: Side = 240) -> Response:
     """The thumbnail of a picture, or of the picture that a sentence describes."""
     if side not in SIDES:
@@ -233,7 +243,7 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
     return await run_in_threadpool(_thumbnail, service, id, side, known)
 
 
-@api.get("/picture/{id:path}", response_class=StreamingResponse, responses={200: {"content": {"image/*": {}}}})
+@api.get("/picture/{id:any}", response_class=StreamingResponse, responses={200: {"content": {"image/*": {}}}})
 async def original(service: Served, id: str) -> StreamingResponse:
     """The file of a picture as it is, to be saved."""
 

@@ -72,6 +72,7 @@ def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
             (torch.zeros(1, 3, side, side),),
             file,
             dynamo=False,
+            opset_version=10,  # later ones compute the padding in the graph, which ONNX Runtime does not fold
             input_names=["pixels"],
             output_names=["map"],
             dynamic_axes={"pixels": free, "map": free},

@@ -123,7 +123,7 @@ def test_a_wrong_call_is_answered_with_the_right_one(
 def test_build_index_refuses(library: Path, tmp_path: Path, at: str) -> None:
     with pytest.raises(BocError, match="holds no vectors yet, and there is no encoder"):
         build_index("photos", library / "images", at=at)
-    with pytest.raises(BocError, match="several sources must all be folders of pictures, or feature files"):
+    with pytest.raises(BocError, match="several sources must all be folders or tar archives, or feature files"):
         build_index("photos", [library / "photos.h5", library / "images"], at=at)
     with pytest.raises(BocError, match="no code 'magic'; known: scalar"):
         build_index("photos", library / "photos.h5", at=at, code="magic")

@@ -51,7 +51,8 @@ def command(
 ) -> None:
     """Encode SOURCE, or extract its regions, and write the result to a feature file.
 
-    SOURCE is a folder of pictures, a CSV with the columns image,caption, or a regions file. After a kill, the same
+    SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns image,caption, JSON
+    Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON, or a regions file. After a kill, the same
     command continues where it stopped. Shards, for example 1/16 to 16/16, share the work among machines; boc index
     takes all their files.
 

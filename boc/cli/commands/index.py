@@ -82,9 +82,10 @@ def command(
 ) -> None:
     """Make the index NAME from everything in SOURCE.
 
-    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder of pictures or
-    several, a CSV with the columns image,caption, or a regions file. The ids of several folders begin with the names of
-    these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
+    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder or .tar of
+    pictures (WebDataset, img2dataset) or several, a CSV with the columns image,caption, JSON Lines or Parquet of path,
+    caption and metadata, COCO's or Karpathy's JSON, or a regions file. The ids of several folders begin with the names
+    of these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
 
     SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of ann-benchmarks, with X.txt
     and X.ids.txt beside X.npy; or sparse ones, .csr and JSON Lines of {"id": ..., "vector": {term: weight}}.
@@ -108,6 +109,7 @@ def command(
               boc index photos 1.h5 2.h5 3.h5 4.h5
               boc index photos photos.h5 --code "soft(z=8, codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
+              boc index shards 00000.tar 00001.tar --encoder clip
               boc index photos photos.h5 --metadata photos.csv
               boc index mine images.npy captions.npy
               boc index photos copy.h5 --at elastic+https://search.example.org:9200

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from boc.errors import ImageError
+from boc.inputs.archives import is_archive, open_member
 from boc.inputs.images import check_file, check_pixels, decoding, open_image
 from boc.paths import path_of
 from boc.types import Item
@@ -81,9 +82,13 @@ def _open(item: Item) -> int:
         raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again")
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):
-        flags = FOLDER if step < len(real.parts) else os.O_NONBLOCK
+        is_last = step == len(real.parts) or is_archive(Path(*real.parts[:step]))
+        flags = os.O_NONBLOCK if is_last else FOLDER
         try:
             inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
+            if is_last and step < len(real.parts):
+                with os.fdopen(inner, "rb") as outer:
+                    return open_member(outer, "/".join(real.parts[step:]))
         finally:
             os.close(at)
         at = inner

@@ -1,7 +1,6 @@
 """Thumbnails of pictures, cached in a folder."""
 
 import hashlib
-import io
 import os
 import tempfile
 import threading
@@ -9,12 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.inputs.images import read_image
+from boc.inputs.images import thumbnail
 from boc.web.pictures.content import Content
 from boc.web.pictures.decoding import Budget
 
 SIDES = (240, 480, 960, 1920)
-QUALITY = 82
 
 
 class Thumbnails:
@@ -53,7 +51,7 @@ class Thumbnails:
     def _draw(self, picture: Content, side: int) -> bytes:
         try:
             with self._budget.of(picture.path):
-                return _jpeg(picture.path, side)
+                return thumbnail(picture.path, side)
         except ImageError as error:
             raise ImageError(str(error).replace(str(picture.path), picture.name)) from error
 
@@ -88,11 +86,3 @@ class Thumbnails:
                 status = path.stat()
                 files.append((status.st_mtime_ns, status.st_size, path))
         return files
-
-
-def _jpeg(path: Path, side: int) -> bytes:
-    image = read_image(path, least=2 * side)
-    image.thumbnail((side, side))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
-    return buffer.getvalue()

@@ -405,7 +405,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
-        ((one, library / "images"), "several sources must all be folders of pictures, or feature files"),
+        ((one, library / "images"), "several sources must all be folders or tar archives, or feature files"),
         ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
     ):
         result = boc("index", "photos", *files, f"--at=file:{tmp_path / 'index'}")

@@ -346,8 +346,13 @@ def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes
     np.testing.assert_array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
 
 
+@pytest.mark.parametrize("gamma", [None, 1.8])
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
-def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int) -> None:
-    values = np.linspace(0, 1, 64).reshape(8, 8)
-    Image.fromarray(np.round(values * (2**bits - 1)).astype(np.uint16)).save(tmp_path / "a.tif")
-    assert np.abs(pixels(tmp_path / "a.tif")[..., 0] - 255 * values).max() <= 1
+def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int, gamma: float | None) -> None:
+    values = np.linspace(0.2, 1, 64).reshape(8, 8)
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round((gamma or 1) * 256))
+    profile = icc(b"GRAY", {b"wtpt": xyz(WHITE_POINT), b"kTRC": curve}) if gamma else None
+    grey = Image.fromarray(np.round(values * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16))
+    grey.save(tmp_path / "a.tif", icc_profile=profile)
+    shown = 1.055 * values ** (gamma / 2.4) - 0.055 if gamma else values  # the curve of sRGB
+    assert np.abs(pixels(tmp_path / "a.tif")[..., 0] - 255 * shown).max() <= (2 if gamma else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import h5py
 import pytest
 from PIL import Image
 
+from boc.errors import ImageError
 from boc.search.searcher import Searcher
 from boc.types import Item
 from tests.boc.web.test_api import client_of
@@ -121,3 +123,18 @@ def test_a_picture_replaced_while_it_is_open(tmp_path: Path) -> None:
         path.unlink()
         path.symlink_to("/etc/passwd")
         assert picture.path.read_bytes() == before
+
+
+def test_a_picture_in_an_archive(tmp_path: Path) -> None:
+    Image.new("L", (20, 20)).save(tmp_path / "a.png")
+    (tmp_path / "secret").write_bytes(SECRET)
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "a.png", "in/a.png")
+        tar.add(tmp_path / "secret", "secret.png")
+    for id, root in (("in/a.png", "x.tar/"), ("x.tar/in/a.png", ""), ("p/x.tar/in/a.png", "")):
+        content = f"{tmp_path}/{root}{id.removeprefix('p/')}"
+        with open_content(Item(id, "image", content)) as picture:
+            assert b"".join(picture.read()) == picture.path.read_bytes() == (tmp_path / "a.png").read_bytes()
+    for name in ("x.tar/secret.png", "x.tar/gone.png", "x.tar/in", "x.tar", "a.png/a.png", "x.tar/../a.png"):
+        with pytest.raises(ImageError), open_content(Item(name, "image", f"{tmp_path}/{name}")):
+            pass

@@ -137,6 +137,6 @@ def test_networks_of_another_form_are_refused(tmp_path: Path, change: dict[str, 
 
 def test_missing_and_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"no network")
-    for name, words in {"rubbish": "damaged network", "nowhere": "no network", "": "no network"}.items():
+    for name, words in {"rubbish": "make it again", "nowhere": "no network", "": "no network"}.items():
         with pytest.raises(EncoderError, match=words):
             plugins.region_source(f"onnx:{tmp_path / name}")

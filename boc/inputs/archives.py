@@ -1,0 +1,131 @@
+"""Members of tar archives as files: a path leads through the archive, as ``shards/0.tar/cat.jpg``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from boc.errors import SourceError
+
+SUFFIX = ".tar"
+PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed files
+KEPT = 16  # archives whose members are kept in memory
+BLOCK = 512  # bytes of a header
+LARGEST = 1_000_000_000  # bytes of a member
+
+
+class Members(NamedTuple):
+    """The files of an archive: ``places`` are offset and size by name, ``faults`` what is left out."""
+
+    places: dict[str, tuple[int, int]]
+    faults: list[str]
+
+
+_known: dict[tuple[int, ...], Members] = {}
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether the name of ``path`` is that of a tar archive, and it is no folder."""
+    return path.suffix.lower() == SUFFIX and not path.is_dir()
+
+
+def members(file: BinaryIO) -> Members:
+    """Return the members of an open archive, as it is now. SourceError if it is none."""
+    status = os.fstat(file.fileno())
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    known = _known.get(key)
+    if known is None:
+        if len(_known) >= KEPT:
+            _known.clear()
+        known = _known[key] = _members(file, status)
+    return known
+
+
+def _members(file: BinaryIO, status: os.stat_result) -> Members:
+    """Read the headers. What is damaged between members, or at the end, costs itself."""
+    if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
+        raise SourceError(
+            f"{file.name}: packed, or no regular file, so that members cannot be read; unpack it to a .tar"
+        )
+    found, end, size = Members({}, []), 0, status.st_size
+    try:
+        file.seek(0)
+        tar = tarfile.open(fileobj=file, mode="r:", ignore_zeros=True)  # noqa: SIM115 - the caller closes the file
+    except tarfile.TarError as error:
+        raise SourceError(f"{file.name}: no tar archive ({error}); make it again") from error
+    while tar.offset <= size:
+        try:
+            info = tar.next()
+        except (tarfile.TarError, ValueError, OverflowError):  # of a damaged header, after which others may follow
+            tar.offset += BLOCK
+            continue
+        if info is None:
+            break
+        tar.members.clear()  # type: ignore[attr-defined]  # which would all be kept
+        name = os.path.normpath(info.name).lstrip("/")
+        gap = os.pread(file.fileno(), min(info.offset - end, BLOCK), end) if info.offset > end else b""
+        if gap.strip(b"\0") and gap[156:157] != tarfile.XGLTYPE:
+            found.faults.append(f"bytes {end:,} to {info.offset:,} are damaged")
+        end = info.offset_data + -(-info.size // BLOCK) * BLOCK
+        if info.isdir():
+            continue
+        if info.offset_data + info.size > size:
+            found.faults.append(f"{name!a}: cut off at the end of the archive")
+        elif (
+            not info.isreg() or info.issparse() or info.size > LARGEST or name.startswith("..") or name in found.places
+        ):
+            found.faults.append(f"{name!a}: a link, a second one of this name, or too large")
+        else:
+            found.places[name] = (info.offset_data, info.size)
+    return found
+
+
+def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a file, as the ``opener`` of ``open``: of a pipe without waiting for its writer, of a
+    member of an archive as a file without a name. OSError as ``os.open``."""
+    try:
+        return os.open(path, flags | os.O_NONBLOCK)
+    except NotADirectoryError:
+        with _through(Path(path)) as (archive, name):
+            return open_member(archive, name)
+
+
+def open_member(archive: BinaryIO, name: str) -> int:
+    """Return a descriptor of a copy of a member of an open archive. FileNotFoundError if there is none."""
+    offset, size = _place(archive, name)
+    with tempfile.TemporaryFile() as copy:
+        copy.write(os.pread(archive.fileno(), size, offset))
+        copy.seek(0)
+        moment = os.fstat(archive.fileno()).st_mtime_ns
+        os.utime(copy.fileno(), ns=(moment, moment))
+        return os.dup(copy.fileno())
+
+
+def status_of_member(path: Path) -> tuple[int, os.stat_result]:
+    """Return the size of the member of an archive, and the status of the archive. OSError if there is none."""
+    with _through(path) as (archive, name):
+        return _place(archive, name)[1], os.fstat(archive.fileno())
+
+
+def _place(archive: BinaryIO, name: str) -> tuple[int, int]:
+    try:
+        return members(archive).places[name]
+    except (KeyError, SourceError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+
+
+@contextmanager
+def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+    """Open the archive on the way to ``path``; yield it with the rest of the path. OSError if there is none."""
+    outer = next((outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()), None)
+    if outer is None:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    with open(outer, "rb", opener=opener) as archive:
+        yield archive, path.relative_to(outer).as_posix()

@@ -1,0 +1,227 @@
+"""Pictures with their captions and metadata, as tables, other programs and archives have them.
+
+A ``.csv`` has columns ``image,caption``. A line of ``.jsonl``, a row of ``.parquet``, or an element of a list in
+``.json`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as ``caption``, ``captions`` or
+``text``, and metadata, whose names may declare a type, such as ``taken:date``. COCO's ``captions_*.json`` and
+Karpathy's ``dataset_*.json`` are read as they come. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has
+its captions in ``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is
+left out, with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, cast
+
+from boc.errors import SourceError, check_system
+from boc.foreign import parse_json
+from boc.inputs.archives import members, opener
+from boc.inputs.file_facts import FACTS
+from boc.inputs.metadata import TYPES, parse_value
+from boc.inputs.text_lines import BOM, check_text, table_rows, text_lines
+from boc.paths import nfc
+from boc.types import FieldType
+
+Objects: TypeAlias = Iterator[tuple[str, Any]]
+"""Values of JSON, each after the place where it stands, such as "line 3"."""
+
+IMAGE, CAPTION = ("image", "path", "file_name"), ("caption", "captions", "text")
+LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
+BATCH = 4096  # rows of a Parquet file read at a time
+# The type of a field by those of its values, the first that fits.
+KINDS: tuple[tuple[set[type], FieldType], ...] = (
+    ({bool}, "boolean"), ({int}, "integer"), ({int, float}, "float"), ({date, datetime}, "date"),
+)  # fmt: skip
+
+
+@dataclass
+class Captions:
+    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and what was left out."""
+
+    captions: dict[str, list[str]] = field(default_factory=dict)
+    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, where: str, value: object, image: str | None = None) -> None:
+        """Add the picture, captions and metadata in an object; the picture is ``image`` if that is given. The first
+        value of a field stays."""
+        if not isinstance(value, dict):
+            self.faults.append(f"{where}: no object ({value!r:.60})")
+            return
+        name = image or next(filter(None, map(value.get, IMAGE)), None)
+        texts: Any = next((value[key] for key in CAPTION if value.get(key)), [])
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(name, str):
+            self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
+        elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            self.faults.append(f"{where}: the caption is no text ({texts!r:.60})")
+        elif fault := check_text([name, *texts]):
+            self.faults.append(f"{where}: {fault}")
+        else:
+            self.captions.setdefault(name, []).extend(map(nfc, texts))
+            rest = {key: each for key, each in value.items() if key not in (*CAPTION, *(() if image else IMAGE))}
+            self.fields[name] = {**rest, **self.fields.get(name, {})}
+
+    def typed(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
+        """Return the types of the metadata, and the values of each picture with them.
+
+        Names are written as those of fields. The facts of files are read from these.
+        """
+        found: dict[str, set[type]] = {}
+        for name, value in chain.from_iterable(row.items() for row in self.fields.values()):
+            found.setdefault(name, set()).update(map(type, _values(value)))
+        types: dict[str, FieldType] = {}
+        columns: dict[str, str] = {}
+        for column, kinds in found.items():
+            name, _, kind = column.partition(":")
+            name = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789")
+            if kinds and name and name not in types and name not in FACTS:
+                known = next((of for each, of in KINDS if kinds <= each), "keyword")
+                types[name], columns[column] = cast(FieldType, kind if kind in TYPES else known), name
+        rows: dict[str, dict[str, Any]] = {}
+        for image, row in self.fields.items():
+            fields = rows[image] = {}
+            for column, name in columns.items():
+                try:
+                    values = [parse_value(_text(value), types[name]) for value in _values(row.get(column))]
+                except ValueError:
+                    self.faults.append(f"{image}: {name} is of type {types[name]}, {row[column]!r:.60} is not")
+                    continue
+                if values:
+                    fields[name] = values if len(values) > 1 else values[0]
+        return types, rows
+
+
+def _values(value: object) -> list[Any]:
+    """Return one value or several without those that are empty, or no values."""
+    several = value if isinstance(value, list) else [value]
+    return [one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))]
+
+
+def _text(value: object) -> str:
+    """Return a value as in a table. ValueError for text that cannot be stored."""
+    return nfc(value.encode().decode()) if isinstance(value, str) else str(value).lower()
+
+
+def read_captions(path: Path) -> Captions:
+    """Read a file of one of ``READERS``. SourceError if it cannot be read."""
+    captions = Captions()
+    try:
+        for where, value in READERS[path.suffix.lower()](path, captions.faults):
+            captions.add(where, value)
+    except OSError as error:
+        check_system(path, error, SourceError)
+        raise SourceError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
+    return captions
+
+
+def _csv(path: Path, faults: list[str]) -> Objects:
+    rows = table_rows(path, faults)
+    header = next(rows, ("", []))[1]
+    if not {"image", "caption"} <= set(header):
+        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
+    for where, cells in rows:
+        row = dict(zip(header, cells, strict=False))
+        if len(cells) > len(header):
+            faults.append(f"{where}: more cells than columns; put a caption with commas in quotes")
+        elif "caption" not in row or not row.get("image"):
+            faults.append(f"{where}: image and caption must both be there")
+        else:
+            yield where, {"image": row["image"], "caption": row["caption"]}
+
+
+def _lines(path: Path, faults: list[str]) -> Objects:
+    for number, line in enumerate(text_lines(path.read_bytes(), str(path), faults), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", parse_json(line)
+            except ValueError as error:
+                faults.append(f"line {number}: no JSON ({error})")
+
+
+def _parquet(path: Path, faults: list[str]) -> Objects:
+    try:
+        import pyarrow.parquet as parquet
+        from pyarrow import ArrowException
+    except ModuleNotFoundError as error:
+        raise SourceError(f"{path}: needs what reads Parquet; pip install 'boc[parquet]'") from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for row in chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(BATCH)):
+                number += 1
+                yield f"row {number}", row
+    except (ArrowException, ValueError) as error:
+        if not number:
+            raise SourceError(f"{path}: no Parquet file that can be read ({error}); fetch it again") from error
+        faults.append(f"the rows after {number} are damaged ({error})")
+
+
+def _json(path: Path, _: list[str]) -> Objects:
+    try:
+        content = parse_json(path.read_bytes().removeprefix(BOM))
+    except ValueError as error:
+        raise SourceError(f"{path}: no JSON ({error}); fetch it again") from error
+    whole = content if isinstance(content, dict) else {"images": content}
+    images, sentences, names = whole.get("images"), whole.get("annotations", []), {}
+    if not isinstance(images, list) or not isinstance(sentences, list):
+        raise SourceError(f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects")
+    for place, each in enumerate(images):
+        value = each
+        if isinstance(each, dict) and "filename" in each:
+            name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
+            texts = each.get("sentences")
+            raw = [text.get("raw") for text in texts if isinstance(text, dict)] if isinstance(texts, list) else texts
+            value = {"image": name, "captions": raw, "split": each.get("split")}
+        elif isinstance(each, dict) and sentences:
+            value = {"image": each.get("file_name")}
+            names[str(each.get("id"))] = each.get("file_name")
+        yield f"image {place}", value
+    for place, each in enumerate(sentences):
+        of = each if isinstance(each, dict) else {}
+        yield f"annotation {place}", {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")}
+
+
+def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
+    """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are given by their names.
+
+    Of several pictures of one key, as WebDataset has them, they are of the first.
+    """
+    owners: dict[str, str] = {}
+    for name, id in ids.items():
+        owners.setdefault(_key(name), id)
+    with open(archive, "rb", opener=opener) as file:
+        places, faults = members(file)
+        into.faults += [f"{archive.name}: {fault}" for fault in faults]
+        for name, (offset, size) in places.items():
+            suffix, owner, where = PurePosixPath(name).suffix.lower(), owners.get(_key(name)), f"{archive.name}/{name}"
+            if suffix not in (".txt", ".json", ".cls"):
+                continue
+            if owner is None or size > LONGEST:
+                into.faults.append(f"{where}: {'of no picture here' if owner is None else 'too long'}")
+                continue
+            try:
+                data = os.pread(file.fileno(), size, offset)
+                text = parse_json(data) if suffix == ".json" else data.decode().strip()
+                into.add(where, text if suffix == ".json" else {"caption" if suffix == ".txt" else "cls": text}, owner)
+            except ValueError as error:
+                into.faults.append(f"{where}: cannot be read ({error})")
+    for id in ids.values():
+        into.captions[id] = list(dict.fromkeys(into.captions.get(id, ())))  # img2dataset writes each twice
+
+
+def _key(name: str) -> str:
+    """Return the path up to the first dot of the name."""
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(".")[0]
+
+
+READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
+    ".csv": _csv, ".jsonl": _lines, ".ndjson": _lines, ".parquet": _parquet, ".json": _json,
+}  # fmt: skip
