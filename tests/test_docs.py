@@ -305,7 +305,7 @@ def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run_page(TRAIN, command) == 1
     assert run_page(FIRST_SEARCH, command) == 1
     assert served
-    assert {"hits.html", "alike.html", "why.html"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"hits.html", "alike.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_the_first_search_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

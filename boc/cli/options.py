@@ -96,10 +96,6 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
     return lines
 
 
-PAGE = (b"<!doctype html>", b" - boc</title>")
-"""What a page of boc begins with."""
-
-
 def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete names of indexes in the folder of --at; servers are not queried."""
     at = str(context.params.get("at") or "")

@@ -75,10 +75,10 @@ def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Me
     """Return a service per index; they share encoders, thumbnails, and the memory for decoding."""
     budget = Budget(settings.decoding)
     batching: dict[str, Batcher] = {}
-    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))
+    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
     services = {}
     for name, searcher in searchers.items():
-        library = Library(searcher, settings, budget, metrics, batching)
+        library = Library(searcher, settings, budget, batching)
         search = Search(library, metrics.stages)
         own = replace(settings, name=name)
         services[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)

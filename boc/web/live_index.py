@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,30 +45,18 @@ AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
 
 
-class Counts(Protocol):
-    """Counters of the use of caches and the time of encoders: see ``boc.web.metrics``."""
-
-    def cache(self, name: str) -> Callable[[bool], None]: ...
-
-    def encoding(self, kind: str) -> AbstractContextManager[object]: ...
-
-
 class Recent(Generic[T]):
     """A cache of the ``size`` values used last. Thread-safe; a value may be made twice."""
 
-    def __init__(self, size: int, count: Callable[[bool], None]) -> None:
-        """``count`` is called for each value asked for, with whether the cache had it."""
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._count = count
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the value of ``key``, made if it is not in the cache."""
         with self._lock:
-            hit = key in self._values
-            self._count(hit)
-            if hit:
+            if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
         value = make()
@@ -146,30 +133,23 @@ class Library:
         searcher: Searcher,
         settings: Settings,
         budget: Budget,
-        counts: Counts,
         batching: dict[str, Batcher] | None = None,
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
         self._settings = settings
         self._budget = budget
-        self._encoding = counts.encoding
         self._snapshot = Snapshot.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
         self._batching = {} if batching is None else batching
-        self._sentences: Recent[Embeddings] = Recent(SENTENCES, counts.cache("sentences"))
-        self._pictures: Recent[Embeddings] = Recent(PICTURES, counts.cache("pictures"))
+        self._sentences: Recent[Embeddings] = Recent(SENTENCES)
+        self._pictures: Recent[Embeddings] = Recent(PICTURES)
 
     @property
     def snapshot(self) -> Snapshot:
         """The index as it was opened last."""
         return self._snapshot
-
-    @property
-    def away(self) -> str | None:
-        """Why the index could not be opened again; None while it can be reached."""
-        return self._away
 
     def do(self, work: Callable[[Snapshot], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays unreachable."""
@@ -188,11 +168,8 @@ class Library:
         check_sentence(text)
         encoder, text = snapshot.searcher.encoder, nfc(text)
 
-        def make() -> Embeddings:
-            with self._encoding("text"):
-                return self._together(encoder)(encoder.encode_texts, text)
-
-        return self._sentences.get((encoder.identity.digest, text), make)
+        key = encoder.identity.digest, text
+        return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
         """Return the embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its
@@ -205,7 +182,7 @@ class Library:
                     prepared = encoder.prepare(ImageRef(name, path))
             except ImageError as error:  # the answer must not reveal paths of this disk
                 raise ImageError(str(error).replace(str(path), name)) from error
-            with self._encoding("image"), self._together(encoder).alone():
+            with self._together(encoder).alone():
                 return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)

@@ -27,11 +27,11 @@ from boc.web.facets import facet_fields
 from boc.web.facets import facets as count_facets
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, Snapshot
-from boc.web.pictures import archive, uploads
+from boc.web.pictures import uploads
 from boc.web.pictures.content import Content, open_content
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Id, Question, Search
+from boc.web.search import MOST, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 
@@ -57,12 +57,6 @@ class Why(BaseModel):
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
     z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
-
-
-class Selection(BaseModel):
-    """Items, by their ids."""
-
-    ids: list[Id] = Field(min_length=1, max_length=archive.PICTURES)
 
 
 Picture = Annotated[UploadFile | None, File(description="A picture; its bytes are looked at, not its name.")]
@@ -195,23 +189,6 @@ async def facets(request: Request, service: Served, question: Parameters, image:
     return await service.with_upload(request, image, work)
 
 
-@api.post("/zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})
-async def as_zip(service: Served, selection: Selection) -> StreamingResponse:
-    """The files of pictures, or of the pictures that sentences describe, as a ZIP."""
-
-    def work(snapshot: Snapshot) -> list[Item]:
-        items = [_item(snapshot, id) for id in dict.fromkeys(selection.ids)]
-        pictures = {item.id if item.modality == "image" else item.group for item in items}
-        return [_item(snapshot, id) for id in sorted(pictures)]
-
-    files = await run_in_threadpool(lambda: archive.named(service.library.do(work)))
-    headers = {
-        "Content-Disposition": f'attachment; filename="{service.settings.name}.zip"',
-        "Cache-Control": "no-store",
-    }
-    return StreamingResponse(archive.stream(files), 200, headers, "application/zip")
-
-
 @api.get("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 @api.post("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 async def why(
@@ -226,20 +203,18 @@ async def why(
 
         def explain(snapshot: Snapshot) -> serialize.Json:
             if sent is not None:
-                query, encoded, kind = Item("query", "image", sent.name), library.upload(snapshot, sent), "image"
+                query, encoded = Item("query", "image", sent.name), library.upload(snapshot, sent)
             elif like is not None:
-                query, kind = _item(snapshot, like), "item"
+                query = _item(snapshot, like)
                 encoded = library.embeddings_with_parts(snapshot, query)
             else:
-                query, kind = Item("query", "text", str(q)), "sentence"
-                encoded = library.sentence(snapshot, str(q))
+                query, encoded = Item("query", "text", str(q)), library.sentence(snapshot, str(q))
             item, searcher = _item(snapshot, id), snapshot.searcher
             encode = partial(library.item, snapshot)
             explanation = explain_item(
                 searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
             )
-            terms = searcher.index.terms([id])
-            return serialize.explanation(explanation, terms, kind, captions(snapshot, item))
+            return serialize.explanation(explanation, searcher.index.terms([id]))
 
         return as_json(library.do(explain))
 
@@ -355,12 +330,7 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
         "facets": facet_fields(snapshot),
         "concepts": manifest.concept_dtype is not None,
         "examples": snapshot.examples,
-        "limits": {
-            "k": K,
-            "sentence": SENTENCE,
-            "upload": settings.upload,
-            "filters": FILTERS,
-        },
+        "limits": {"k": K, "sentence": SENTENCE, "upload": settings.upload, "filters": FILTERS},
     }
 
 

@@ -115,18 +115,6 @@ class StagesAnswer(BaseModel):
     total_ms: float
 
 
-class Query(BaseModel):
-    """The query: a sentence, an uploaded picture, an item, or several parts: the wanted sentence as ``text``, unwanted
-    words, ids of items wanted and unwanted."""
-
-    kind: Literal["text", "image", "item", "several"]
-    text: str | None = None
-    id: str | None = None
-    minus: list[str] = []
-    like: list[str] = []
-    unlike: list[str] = []
-
-
 class SearchAnswer(BaseModel):
     """Hits, best first, or by the field that ``sort`` names.
 
@@ -134,7 +122,6 @@ class SearchAnswer(BaseModel):
     number of re-ranked items, ``more`` whether a larger k might give more hits.
     """
 
-    query: Query
     find: Modality
     hits: list[HitAnswer]
     stages: StagesAnswer
@@ -215,7 +202,6 @@ class ExplanationAnswer(BaseModel):
     id: str
     modality: Modality
     score: int
-    of: Literal["sentence", "image", "item"]
     terms: list[TermAnswer]
     item_parts: PartsAnswer | None
     query_parts: PartsAnswer | None
@@ -223,4 +209,3 @@ class ExplanationAnswer(BaseModel):
     weighed_by: Literal["terms", "alignment"]
     missing: str | None
     surrogate: SurrogateAnswer
-    captions: list[str]

@@ -93,14 +93,6 @@ class Question(_Options):
             unlike_weight=self.unlike_weight,
         )
 
-    def summary(self, query: Query) -> serialize.Json:
-        """Return the query of the answer."""
-        if len(query.parts) == 1:
-            (part,) = query.parts
-            return {"kind": part.kind} | {"text": {"text": part.value}, "item": {"id": part.value}}.get(part.kind, {})
-        minus = [part.value for part in query.parts if part.kind == "text" and part.weight < 0]
-        return {"kind": "several", "text": query.words, "minus": minus, "like": self.like, "unlike": self.unlike}
-
 
 class Search:
     """Searches by embeddings from an encoder or from the index."""
@@ -117,7 +109,7 @@ class Search:
         answer = self._library.do(lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)))
         answer["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
         self._observe(answer["stages"])
-        return as_json({"query": question.summary(query), **answer})
+        return as_json(answer)
 
     def _answer(
         self, snapshot: Snapshot, query: Query, question: Question, encode: Callable[[Part], Embeddings]

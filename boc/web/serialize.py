@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,35 +54,25 @@ def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
     return [{"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words]
 
 
-def explanation(result: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
+def explanation(result: Explanation, terms: TermMatrix) -> Json:
     """Return an ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
     cosines = result.alignment
+    shares = result.part_shares if result.part_shares.any() else np.zeros((len(result.matches), 0))
     return {
         "id": result.item.id,
         "modality": result.item.modality,
         "score": result.score,
-        "of": of,
-        "terms": [
-            _term(result, match, parts) for match, parts in zip(result.matches, _part_shares(result), strict=True)
-        ],
+        "terms": [_term(result, match, row) for match, row in zip(result.matches, shares, strict=True)],
         "item_parts": _parts(result.item_parts, result.weights),
         "query_parts": _parts(result.query_parts, None),
         "alignment": None if cosines is None else _round(cosines),
         "weighed_by": result.weighed_by,
         "missing": result.missing or None,
         "surrogate": {"query": _text(result.query_terms), "item": _text(terms)},
-        "captions": list(captions),
     }
 
 
-def _part_shares(result: Explanation) -> list[list[float] | None]:
-    """For each term the shares of the parts of the item."""
-    if not result.part_shares.any():
-        return [None] * len(result.matches)
-    return [_round(row) if row.any() else None for row in result.part_shares]
-
-
-def _term(result: Explanation, match: Match, parts: list[float] | None) -> Json:
+def _term(result: Explanation, match: Match, shares: NDArray[np.float64]) -> Json:
     label = match.label
     return {
         "term": match.term,
@@ -92,7 +82,7 @@ def _term(result: Explanation, match: Match, parts: list[float] | None) -> Json:
         "item": match.item_frequency,
         "product": match.product,
         "share": match.product / result.score,
-        "parts": parts,
+        "parts": _round(shares) if shares.any() else None,
     }
 
 

@@ -74,7 +74,6 @@ def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folder_with_indexes(library: Path, tmp_path: Path) -> None:
     findings = list(doctor.backend(f"file:{library / 'index'}"))
     assert {finding.state for finding in findings} == {"ok"}
-    assert "40 pictures, 80 captions" in findings[0].what
     assert f"tern:{library / 'model'}" in findings[0].what
     shutil.copytree(library / "index", tmp_path / "index")
     (tmp_path / "index" / "photos" / "CURRENT").write_text("rubbish")
@@ -139,23 +138,21 @@ def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
         server.server_close()
 
 
-@pytest.mark.parametrize("version", ["9.4.3", "17.0.0"])
-def test_server_without_rights(version: str) -> None:
+def test_server_without_rights() -> None:
     def searchable(method: str, path: str) -> Answer:
         """An Elasticsearch of which this user may search all and make nothing."""
         if path == "/":
-            return 200, {"version": {"number": version}, "tagline": "You Know, for Search"}
+            return 200, {"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"}
         if method == "PUT":
             return 403, {"error": {"type": "security_exception", "reason": "no"}}
         return 200, {}
 
     pytest.importorskip("elastic_transport")
     with serving(searchable) as port:
-        findings = list(doctor.backend(f"elastic+http://127.0.0.1:{port}"))
-    assert {finding.state for finding in findings} == {"note"}
-    assert len(findings) == (1 if version == "9.4.3" else 2)
-    assert "not known to score exactly" in findings[0].what
-    assert "ask for the rights" in findings[0].todo
+        [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
+    assert finding.state == "note"
+    assert "not known to score exactly" in finding.what
+    assert "ask for the rights" in finding.todo
 
 
 def test_unusable_servers() -> None:

@@ -59,7 +59,6 @@ WRITERS = [
     ("captions.csv", "search photos hello --html {out} --at file:{home}/index"),
     ("captions.csv", "search photos --queries {out} --html {out} --at file:{home}/index"),
     ("images/000.png", "search photos --image {out} --html {out} --at file:{home}/index"),
-    ("captions.csv", "explain photos hello 000.png --html {out} --at file:{home}/index"),
 ]
 
 

@@ -1,6 +1,5 @@
 """The line, facets, the selection, and questions of several items, on the page."""
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def test_confidence_line(visit: Callable[..., Any], server: str, find: str) -> N
     assert quote(ids(page)[8]) in page.evaluate("document.activeElement.href")
 
 
-def test_selection_actions(visit: Callable[..., Any], server: str, library: Path, tmp_path: Path) -> None:
+def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     shown = settle(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -58,12 +57,6 @@ def test_selection_actions(visit: Callable[..., Any], server: str, library: Path
     bar.get_by_role("button", name="Copy paths").click()
     page.wait_for_function("() => /2 paths copied/.test(document.querySelector('#status').textContent)")
     assert page.evaluate("navigator.clipboard.readText()").split("\n") == shown[:2]
-    with page.expect_download() as download:
-        bar.get_by_role("button", name="Download").click()
-    download.value.save_as(tmp_path / "found.zip")
-    with zipfile.ZipFile(tmp_path / "found.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(shown[:2])
-        assert archive.read(shown[0]) == (library / "images" / shown[0]).read_bytes()
     ids_after = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
     assert query_of(page)["like"] == shown[:2]
     assert query_of(page)["q"] == [SENTENCE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -40,12 +41,8 @@ def command(places: tuple[str, ...]) -> None:
 
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
-    problems = 0
-    for finding in _configuration(group):
-        problems += _print(finding)
-    for finding in examine(places or _configured(group)):
-        problems += _print(finding)
-    if problems:
+    findings = chain(_configuration(group), examine(places or _configured(group)))
+    if sum(map(_print, findings)):
         raise SystemExit(1)
 
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("text_and_id", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
-@click.option(
-    "--html", type=options.PATH, help="Write a page that shows regions, terms, and the cosines of words and regions."
-)
 @options.as_json
 @options.at
 @options.encoder
@@ -30,7 +27,6 @@ def command(
     name: str,
     text_and_id: tuple[str, ...],
     image: Path | None,
-    html: Path | None,
     as_json: bool,
     at: str,
     encoder: str | None,
@@ -39,27 +35,21 @@ def command(
 
     Prints the ten terms of largest product that query and item share. For each term it prints its share of the score,
     its frequency in the query times its frequency in the item, and the words that are typical of it. The products add
-    up to the score of the index before re-ranking.
+    up to the score of the index before re-ranking. --json adds regions and words, and the cosines between them; the
+    page of boc serve draws these.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
-              boc explain photos --image dog.jpg 3265162450_5b4e3c5f1b.jpg --html why.html
+              boc explain photos --image dog.jpg 3265162450_5b4e3c5f1b.jpg --json
     """
     if len(text_and_id) != (2 if image is None else 1):
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
     from boc.explain.score import LABELLED, explain
-    from boc.outputs import begins, check_output
     from boc.search.searcher import Searcher
 
-    if html is not None:
-        check_output(html, begins(*options.PAGE), image)
     searcher = Searcher.open(name, at, encoder=encoder)
     text = text_and_id[0] if image is None else None
     explanation = explain(searcher, text_and_id[-1], text, image)
-    if html is not None:
-        from boc.explain.page import write_page
-
-        write_page(html, explanation)
     if as_json:
         click.echo(json.dumps(_record(explanation), ensure_ascii=False))
     else:

@@ -12,8 +12,6 @@ from boc.cli import options
 if TYPE_CHECKING:
     from boc.plugins import Backend
 
-UNITS = ("bytes", "kB", "MB", "GB", "TB")
-
 
 @click.command("info")
 @click.argument("name", required=False, shell_complete=options.complete_names)
@@ -102,11 +100,4 @@ def _bytes(sizes: dict[str, int], items: int) -> str:
 
 def _plan(items: int, sizes: dict[str, int]) -> str:
     rows = [(part, size) for part, size in sizes.items() if size] + [("in all", sum(sizes.values()))]
-    return "\n".join(f"{part:9s} {_size(size)}, {size / items:,.0f} bytes per item" for part, size in rows)
-
-
-def _size(size: float) -> str:
-    power = 0
-    while size >= 1000 and power < len(UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.3g} {UNITS[power]}"
+    return "\n".join(f"{part:9s} {size / 1e6:,.1f} MB, {size / items:,.0f} bytes per item" for part, size in rows)

@@ -12,7 +12,7 @@ from boc.web.http.headers import path_of
 from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
 
-ZIPS = 2  # archives that are sent at a time
+ORIGINALS = 2  # files of pictures that are sent at a time
 BODIES = 16  # of the largest size, or more smaller ones, that are in memory at a time
 FORM = 65_536  # bytes that a form may have beside its picture
 
@@ -93,13 +93,18 @@ class BodyLimit:
 class LoadLimit:
     """Limit the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
 
-    Thumbnails, uploads, archives and searches have separate queues, so that neither a page full of pictures nor a large
-    upload delays the next search.
+    Thumbnails, uploads, files of pictures and searches have separate queues, so that neither a page full of pictures
+    nor a large upload delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active, "zip": ZIPS}
+        active = {
+            "thumb": settings.active,
+            "upload": settings.uploads,
+            "question": settings.active,
+            "picture": ORIGINALS,
+        }
         self._places = {kind: asyncio.Semaphore(places) for kind, places in active.items()}
         self._room = {kind: places + settings.waiting for kind, places in active.items()}
 
@@ -122,7 +127,7 @@ class LoadLimit:
         self._room[kind] -= 1
         try:
             async with self._places[kind]:
-                await self._app(scope, receive, send if kind == "zip" else buffer)  # a ZIP is too large to buffer
+                await self._app(scope, receive, send if kind == "picture" else buffer)  # a file may be large
         finally:
             self._room[kind] += 1
         for message in response:  # here, where a client that reads slowly keeps no other waiting
@@ -130,11 +135,10 @@ class LoadLimit:
 
 
 def _kind(scope: Scope) -> str:
-    if path_of(scope) == "/api/zip":
-        return "zip"
     if scope["method"] == "POST":
         return "upload"
-    return "thumb" if path_of(scope).startswith("/api/thumb/") else "question"
+    kinds = [kind for kind in ("thumb", "picture") if path_of(scope).startswith(f"/api/{kind}/")]
+    return kinds[0] if kinds else "question"
 
 
 class Heads:

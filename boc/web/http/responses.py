@@ -77,12 +77,12 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 class Compression:
-    """Compress all responses but pictures and archives of them, which are compressed already."""
+    """Compress all responses but pictures, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain = app
         self._zipped = GZipMiddleware(app, SMALL, LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and path_of(scope).startswith(("/api/thumb/", "/api/zip"))
+        picture = scope["type"] == "http" and path_of(scope).startswith(("/api/thumb/", "/api/picture/"))
         await (self._plain if picture else self._zipped)(scope, receive, send)

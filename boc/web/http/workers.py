@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -30,16 +31,14 @@ class _Worker:
     process: SpawnProcess
     word: Connection
 
-    def began(self) -> bool:
-        """Wait until it answers requests; whether it does. BocError with its error if it had one."""
+    def began(self) -> None:
+        """Wait until it answers requests. BocError with its error if it had one."""
         wait([self.word, self.process.sentinel])
-        try:
-            error = self.word.recv() if self.word.poll() else "a worker ended before it answered; see above"
-        except EOFError:
-            error = "a worker ended before it answered; see above"
+        error = "a worker ended before it answered; see above"
+        with suppress(EOFError):
+            error = self.word.recv() if self.word.poll() else error
         if error is not None:
             raise BocError(error)
-        return True
 
 
 def run_workers(count: int, work: Work, *arguments: Any, ready: Ready) -> None:

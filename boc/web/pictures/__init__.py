@@ -1,1 +1,1 @@
-"""Pictures as the server reads and sends them: uploads, thumbnails, archives."""
+"""Pictures as the server reads and sends them: uploads, thumbnails, originals."""

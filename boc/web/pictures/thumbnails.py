@@ -4,7 +4,6 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,10 +22,8 @@ class Thumbnails:
     bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
-    def __init__(self, folder: Path, most: int, budget: Budget, count: Callable[[bool], None]) -> None:
-        """``count`` is called once per requested thumbnail, with True if the folder had it."""
+    def __init__(self, folder: Path, most: int, budget: Budget) -> None:
         self._folder = folder
-        self._count = count
         self._most = most
         self._budget = budget
         self._lock = threading.Lock()
@@ -42,10 +39,7 @@ class Thumbnails:
         """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be decoded."""
         file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
-            data = file.read_bytes()
-            self._count(True)
-            return data
-        self._count(False)
+            return file.read_bytes()
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return file.read_bytes()

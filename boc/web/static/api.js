@@ -24,37 +24,8 @@ export function withId(path, id) {
   return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
 }
 
-/** The answer to a request, JSON unless it is to be a `blob`. */
-async function send(address, options, blob = false) {
-  let response, body;
-  try {
-    response = await fetch(address, options);
-    if (response.ok && blob) return await response.blob();
-    body = await response.json().catch((error) => {
-      if (error.name === "SyntaxError") return null;
-      throw error;
-    });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Away("The server does not answer. It may have been stopped, or the network is down.");
-  }
-  if (response.ok && body) return body;
-  const message = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
-  if (AWAY.has(response.status)) throw new Away(message);
-  throw new Refused(message, response.status, Number.parseFloat(response.headers.get("retry-after")) || 0);
-}
-
-function call(path, query, { picture = null, signal } = {}) {
-  const options = { signal, headers: { accept: "application/json" } };
-  if (picture) {
-    options.method = "POST";
-    options.body = new FormData();
-    options.body.append("image", picture, picture.name || "picture");
-  }
-  return send(query?.size ? `${path}?${query}` : path, options);
-}
-
-/** What the index holds and what may be asked of it. */
+/** The answer in JSON to a request, with a `picture` or without. */
+async /** What the index holds and what may be asked of it. */
 export const info = () => call("api/info");
 
 /** The `k` best hits for the state's sentence, item, or the picture beside it. */
@@ -86,12 +57,6 @@ function asked(query, state) {
 /** How many hits have which value of each field. */
 export const facets = (state, picture, signal) =>
   call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
-
-/** A ZIP with the pictures of these ids. */
-export function zip(ids) {
-  const headers = { "content-type": "application/json" };
-  return send("api/zip", { method: "POST", headers, body: JSON.stringify({ ids }) }, true);
-}
 
 /** Why an item has its score for what is asked. */
 export function explain(id, state, picture, signal) {

@@ -10,76 +10,67 @@ const STAGES = [
   ["content", "content_ms", "names, sizes and fields of the hits are looked up"],
   ["network", "network_ms", "everything else: the way to the server and back"],
 ];
+const COUNTS = [
+  ["postings read", "postings", "entries of the posting lists of the query's terms"],
+  ["query terms", "terms", "terms of the query's code"],
+  ["re-ranked", "candidates", "candidates that were re-ranked"],
+];
 const SETTLED = 1000; // milliseconds after which an answer is what the next one is compared with
 
 export class Meter {
   constructor(root) {
     this.root = root;
-    this.now = null;
-    this.before = null;
-    this.summary = h("p", { class: "summary" });
-    this.bar = h("div", { class: "bar", "aria-hidden": "true" });
-    this.was = h("div", { class: "bar was", "aria-hidden": "true" });
+    this.shown = h("b");
+    this.time = h("span", { class: "time" });
     this.cells = h("dl", { class: "cells" });
-    root.append(this.summary, h("div", { class: "bars" }, this.bar, this.was), this.cells);
+    root.append(h("p", { class: "summary" }, this.shown, this.time), this.cells);
     this.clear();
   }
 
   /** Show an answer that took `wall` ms, and its change from the last answer to the same `asked`; `probable` of its
    * hits are probably right. */
   show(answer, wall, asked, probable) {
-    const stages = { ...answer.stages };
-    const known = STAGES.slice(0, -1).reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
-    stages.network_ms = Math.max(0, wall - known);
-    const now = { ...answer, stages, wall, asked, probable, at: performance.now(), ids: answer.hits.map((hit) => hit.id) };
+    const { stages, find, hits } = answer;
+    const known = STAGES.reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
+    const figures = { ...answer, ...stages, network_ms: Math.max(0, wall - known), wall };
+    const now = { asked, find, figures, at: performance.now(), ids: hits.map((hit) => hit.id) };
     const last = this.now;
-    if (last.asked !== asked || last.find !== now.find) this.before = null;
+    if (last.asked !== asked || last.find !== find) this.before = null;
     else if (now.at - last.at > SETTLED) this.before = last;
     this.now = now;
     this.draw();
+    this.count(hits.length, probable);
   }
 
-  /** Show a text in place of an answer. */
+  /** Show a text in place of an answer, with room for its figures, so that the first answer moves nothing. */
   clear(text = "") {
-    this.now = { hits: [], ids: [], stages: {}, wall: 0, probable: 0 };
+    this.now = { figures: { wall: 0 }, ids: [] };
     this.before = null;
     this.draw();
     this.shown.textContent = text;
-    this.root.classList.add("blank"); // the text keeps its room, so that the first answer moves nothing
+    this.root.classList.add("blank");
   }
 
   draw() {
-    const { now, before, root } = this;
-    root.classList.remove("blank");
-    this.shown = h("b");
-    this.summary.replaceChildren(
-      this.shown,
+    const { now, before } = this;
+    this.root.classList.remove("blank");
+    const cell = ([name, key, title], format, unit) => {
+      const [shown, was] = [now, before].map((each) => (each?.figures[key] ?? null) === null ? "–" : format(each.figures[key]));
+      return h("div", { class: "cell", title }, h("dt", {}, name), h("dd", {}, shown, shown !== "–" && unit, old(before && was !== shown && was)));
+    };
+    const kept = now.ids.filter((id) => before?.ids.includes(id)).length;
+    const unit = () => h("small", {}, " ms");
+    this.time.replaceChildren(`in ${milliseconds(now.figures.wall)} ms`, old(before && milliseconds(before.figures.wall)));
+    this.cells.replaceChildren(
+      ...STAGES.map((stage) => cell(stage, milliseconds, unit())),
+      ...COUNTS.map((each) => cell(each, count, "")),
       h(
-        "span",
-        { class: "time" },
-        `in ${milliseconds(now.wall)} ms`,
-        before ? h("span", { class: "was", text: ` was ${milliseconds(before.wall)}` }) : "",
+        "div",
+        { class: before ? "cell" : "cell empty", title: "hits that the setting before found too" },
+        h("dt", {}, "as before"),
+        h("dd", {}, `${kept} of ${now.ids.length}`),
       ),
     );
-    this.count(now.hits.length, now.probable);
-    const longest = Math.max(now.wall, before?.wall ?? 0);
-    segments(this.bar, now.stages, longest);
-    segments(this.was, before?.stages ?? {}, longest);
-    const cells = STAGES.map(([name, key, title], i) =>
-      cell(name, now.stages[key], before?.stages[key], { format: milliseconds, unit: "ms", title, stage: i }),
-    );
-    cells.push(
-      cell("postings read", now.postings, before?.postings, {
-        title: "entries of the posting lists of the query's terms",
-      }),
-      cell("query terms", now.terms, before?.terms, { title: "terms of the query's code" }),
-      cell("re-ranked", now.candidates, before?.candidates, { title: "candidates that were re-ranked" }),
-      cell("as before", before ? kept(now.ids, before.ids) : null, null, {
-        title: "hits that the setting before found too",
-      }),
-    );
-    cells.at(-1).classList.toggle("empty", !before);
-    this.cells.replaceChildren(...cells);
   }
 
   /** Say how many hits are on the page by now, or probably right; the figures are those of the first answer. */
@@ -90,38 +81,4 @@ export class Meter {
   }
 }
 
-function kept(ids, before) {
-  const there = new Set(before);
-  return `${ids.filter((id) => there.has(id)).length} of ${ids.length}`;
-}
-
-function segments(bar, stages, longest) {
-  bar.replaceChildren(
-    ...STAGES.filter(([, key]) => stages[key]).map(([, key]) => {
-      const stage = STAGES.findIndex((each) => each[1] === key);
-      return h("i", { "data-stage": stage, style: { width: `${(100 * stages[key]) / longest}%` } });
-    }),
-  );
-}
-
-function cell(
-  name,
-  value,
-  was,
-  { format = (x) => (typeof x === "number" ? count(x) : x), unit = "", title, stage = null },
-) {
-  const shown = value === null || value === undefined ? "–" : format(value);
-  const changed = was !== null && was !== undefined && format(was) !== shown;
-  return h(
-    "div",
-    { class: "cell", title, "data-stage": stage },
-    h("dt", {}, name),
-    h(
-      "dd",
-      {},
-      shown,
-      unit && shown !== "–" ? h("small", { text: ` ${unit}` }) : "",
-      changed ? h("span", { class: "was", text: ` was ${format(was)}` }) : "",
-    ),
-  );
-}
+const old = (value) => (value ? h("span", { class: "was", text: ` was ${value}` }) : "");

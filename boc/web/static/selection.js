@@ -1,6 +1,5 @@
 /** The selected items, and the bar of what can be done with them. */
 
-import { zip } from "./api.js";
 import { h, many } from "./dom.js";
 
 export class Selection {
@@ -20,7 +19,6 @@ export class Selection {
       this.count,
       button("More like these", then(onMore)),
       button("Less like these", then(onLess)),
-      button("Download", () => this.download()),
       button("Copy paths", () => this.copy()),
       button("Clear", () => this.clear()),
     );
@@ -42,17 +40,6 @@ export class Selection {
   clear() {
     this.#hits.clear();
     this.#show();
-  }
-
-  /** Have the browser save the pictures as a ZIP. */
-  async download() {
-    try {
-      const url = URL.createObjectURL(await zip(this.ids));
-      h("a", { href: url, download: "pictures.zip" }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    } catch (error) {
-      this.notices.show(error.message);
-    }
   }
 
   /** Put the ids, which are paths in the folder that was indexed, into the clipboard. */

@@ -317,9 +317,7 @@ export class Why {
   }
 
   captions() {
-    const captions = (this.found?.captions ?? this.item.captions ?? []).filter(
-      (caption) => caption !== this.item.content,
-    );
+    const captions = this.item.captions.filter((caption) => caption !== this.item.content);
     if (!captions.length) return null;
     const title = this.item.modality === "image" ? "Its captions" : "Other captions of the same picture";
     return h(

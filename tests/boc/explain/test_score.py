@@ -1,4 +1,4 @@
-"""Explanations: their sums are the engine's scores, their parts those of slow loops, and the page shows them all."""
+"""Explanations: their sums are the engine's scores, their parts those of slow loops, and the command prints them."""
 
 import json
 from collections import Counter
@@ -8,21 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import sparse
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
-from boc.explain.page import write_page
-from boc.explain.score import Explanation, Match, Parts, explain
+from boc.explain.score import explain
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
-from tests.boc.cli.test_contact_sheet import NASTY, Page
 from tests.helpers import boc, run
 
 SENTENCE = "a red box at the left"
@@ -205,7 +202,6 @@ def test_explain_without_the_picture(searcher: Searcher, library: Path, tmp_path
     away = path.rename(tmp_path / "007.png")
     try:
         found = explain(searcher, "007.png", SENTENCE)
-        write_page(tmp_path / "a.html", found)
         result = boc("explain", "photos", SENTENCE, "007.png", "--at", f"file:{library / 'index'}")
     finally:
         away.rename(path)
@@ -213,7 +209,6 @@ def test_explain_without_the_picture(searcher: Searcher, library: Path, tmp_path
     assert "007.png: cannot be read" in found.missing
     assert found.alignment is None
     assert found.weights is None
-    assert "007.png: cannot be read" in Page((tmp_path / "a.html").read_text(encoding="utf-8")).text
     assert result.exit_code == 0
     assert "terms only: " in result.stderr
     assert f"score    {found.score}" in result.stdout
@@ -234,12 +229,9 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
     assert lines[-1] == f"score    {found.score}"
 
 
-def test_the_command_writes_json_and_a_page(searcher: Searcher, library: Path, tmp_path: Path) -> None:
+def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
     image = library / "images" / "005.png"
-    result = boc(
-        "explain", "photos", "003.png", "--image", image, "--json", "--html", tmp_path / "a.html",
-        "--at", f"file:{library / 'index'}",
-    )  # fmt: skip
+    result = boc("explain", "photos", "003.png", "--image", image, "--json", "--at", f"file:{library / 'index'}")
     record = json.loads(result.stdout)
     found = explain(searcher, "003.png", image=image)
     assert record["score"] == found.score == sum(term["product"] for term in record["terms"])
@@ -247,10 +239,6 @@ def test_the_command_writes_json_and_a_page(searcher: Searcher, library: Path, t
     assert np.array(record["alignment"]).shape == (46, 46)
     assert np.array(record["boxes"]).shape == (46, 4)
     assert record["weighed_by"] == "alignment"
-    page = Page((tmp_path / "a.html").read_text(encoding="utf-8"))
-    shown = [str(attributes["alt"]) for tag, attributes in page.tags if tag == "img"]
-    assert shown[:2] == [str(image), "003.png"]
-    assert sum(attributes.get("class") == "box" for _, attributes in page.tags) == 10  # five regions each
 
 
 @pytest.mark.parametrize(
@@ -266,54 +254,3 @@ def test_the_command_says_what_is_wrong(library: Path, arguments: tuple[str, ...
     assert result.exit_code != 0
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
-
-
-def nasty(picture: Path, *, text: bool) -> Explanation:
-    """An explanation whose every string holds markup."""
-    examples = [
-        Example(NASTY, str(picture), Box(0.25, -0.5, 0.75, 1.5)),
-        Example(NASTY, str(picture), Box(0.5, 0.9, 0.6, 1.0)),
-        Example(NASTY, "/gone", None),
-    ]
-    label = Label((NASTY,), tuple(examples))
-    matches = [Match(7, 3, 5, label), Match(2, 1, 4, Label()), Match(3, 1, 1)]
-    words = Parts([NASTY, "dog", "the"], np.eye(3, dtype=np.float32), np.arange(3))
-    boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1]], dtype=np.float32)
-    regions = Parts(["1", "2"], np.array([[1, 1, 0], [0, 0.5, 0]], dtype=np.float32), np.arange(2), boxes)
-    item = Item(NASTY, "text", NASTY) if text else Item(NASTY, "image", str(picture))
-    parts = words if text else regions
-    carried = np.array([[1.0, *[0] * (len(parts.names) - 1)], [0] * len(parts.names), [0] * len(parts.names)])
-    return Explanation(Item("query", "text", NASTY), item, matches, words, parts, carried)
-
-
-@pytest.mark.parametrize("text", [False, True])
-def test_page_is_self_contained(tmp_path: Path, text: bool) -> None:
-    Image.new("RGB", (40, 30), "red").save(tmp_path / "dog.png")
-    found = nasty(tmp_path / "dog.png", text=text)
-    write_page(tmp_path / "a.html", found, top=2)
-    source = (tmp_path / "a.html").read_text(encoding="utf-8")
-    page = Page(source)
-    assert page.open == []
-    assert page.count("script") == 0
-    assert "http" not in source
-    assert "url(" not in source
-    assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in page.tags)
-    assert all(str(a["src"]).startswith("data:image/jpeg;base64,") for tag, a in page.tags if tag == "img")
-    for shown in (NASTY, "3 \u00d7 5 = 15", "1 \u00d7 4 = 4", "75.0 %", "20.0 %", "and 1 others: 5.0 %", "scores 20"):
-        assert shown in page.text
-    assert found.alignment is not None
-    for cosine in found.alignment.ravel():
-        assert f"{cosine:.3f}" in page.text
-    boxes = [str(a["style"]) for tag, a in page.tags if a.get("class") == "box"]
-    assert "left:25.00%;top:0.00%;width:50.00%;height:100.00%" in boxes  # cut to the picture
-    assert "width:333.3%;height:333.3%;left:-133.3%;top:-233.3%" in source  # 0.3 of the picture around a small box
-    assert "left:33.33%;top:66.67%;width:33.33%;height:33.33%" in boxes
-    assert ("left:0.00%;top:0.00%;width:50.00%;height:100.00%" in boxes) is not text
-
-
-def test_a_page_of_no_shared_term_says_so(tmp_path: Path) -> None:
-    item = Item("a", "text", "a dog")
-    write_page(tmp_path / "a.html", Explanation(Item("query", "text", "x"), item, []))
-    text = Page((tmp_path / "a.html").read_text(encoding="utf-8")).text
-    assert "scores 0 by 0 shared terms" in text
-    assert "shares no term with the query" in text

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,6 @@ from tests.helpers import run
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 from boc.web.http.logs import FAULTS
-from boc.web.pictures import archive
 from boc.web.pictures.content import open_content
 
 if TYPE_CHECKING:
@@ -98,13 +95,12 @@ def test_what_is_no_picture_of_the_library_is_refused(
 ) -> None:
     with caplog.at_level(logging.WARNING, FAULTS):
         answers = [client.get(f"/api/{route}/{id}") for route in ("thumb", "picture")]
-        answers.append(client.post("/api/zip", json={"ids": ["good.png", id]}))
     for answer in answers:
         assert answer.status_code == 404, answer.text
         assert str(home) not in answer.text
     assert client.get(f"/api/explain/{id}", params={"q": "teal"}).json()["missing"]
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == (0 if id == "gone.png" else 4)
+    assert len(lines) == (0 if id == "gone.png" else 3)
     for line in lines:
         assert line.startswith("a picture was refused: ")
         assert Path(id).name not in line
@@ -112,11 +108,11 @@ def test_what_is_no_picture_of_the_library_is_refused(
 
 
 def test_pictures_of_the_library_are_sent(client: TestClient, home: Path) -> None:
-    answer = client.post("/api/zip", json={"ids": ["good.png", "linked.png"]})
-    with zipfile.ZipFile(io.BytesIO(answer.content)) as sent:
-        for name in ("good.png", "linked.png"):
-            assert sent.read(name) == (home / "p" / name).read_bytes()
-            assert client.get(f"/api/thumb/{name}").status_code == 200
+    for name in ("good.png", "linked.png"):
+        answer = client.get(f"/api/picture/{name}")
+        assert answer.content == (home / "p" / name).read_bytes()
+        assert answer.headers["content-length"] == str(len(answer.content))
+        assert client.get(f"/api/thumb/{name}").status_code == 200
 
 
 def test_a_picture_replaced_while_it_is_open(tmp_path: Path) -> None:
@@ -142,15 +138,3 @@ def test_a_picture_in_an_archive(tmp_path: Path) -> None:
     for name in ("x.tar/secret.png", "x.tar/gone.png", "x.tar/in", "x.tar", "a.png/a.png", "x.tar/../a.png"):
         with pytest.raises(ImageError), open_content(Item(name, "image", f"{tmp_path}/{name}")):
             pass
-
-
-def test_an_archive_leaves_out_what_was_replaced_after_it_began(tmp_path: Path) -> None:
-    items = [Item(name, "image", str(tmp_path / name)) for name in ("a.png", "b.png")]
-    for item in items:
-        Image.new("L", (20, 20)).save(item.content)
-    chunks = archive.stream([(item, item.id) for item in items])
-    begin = next(chunks)
-    Path(items[1].content).unlink()
-    Path(items[1].content).symlink_to("/etc/passwd")
-    with zipfile.ZipFile(io.BytesIO(begin + b"".join(chunks))) as sent:
-        assert sent.namelist() == ["a.png"]

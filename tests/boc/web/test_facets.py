@@ -1,17 +1,13 @@
-"""Facets, archives and confidences of the JSON interface."""
+"""Facets and confidences of the JSON interface."""
 
-import io
-import os
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from boc.search.searcher import Searcher
-from boc.types import FOR_PROGRAMS, Item
+from boc.types import FOR_PROGRAMS
 from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
@@ -20,8 +16,6 @@ from fastapi.testclient import TestClient
 
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
-from boc.web.http.responses import ProblemError
-from boc.web.pictures import archive
 from tests.boc.web.test_api import TEXT
 
 
@@ -96,41 +90,3 @@ def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
     assert both.status_code == 400
     collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "mmr": 0.5, "k": 5}).json()["hits"]
     assert [hit["id"] for hit in collapsed] == [h.item.id for h in searcher.search(TEXT, k=5, collapse=True, mmr=0.5)]
-
-
-def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher: Searcher) -> None:
-    ids = ["003.png", "007.png", "003.png#0", "003.png"]
-    answer = client.post("/api/zip", json={"ids": ids})
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/zip"
-    with zipfile.ZipFile(io.BytesIO(answer.content)) as found:
-        assert found.testzip() is None
-        assert sorted(found.namelist()) == ["003.png", "007.png"]
-        for item in searcher.index.find(["003.png", "007.png"]):
-            assert found.read(item.id) == Path(item.content).read_bytes()
-    assert client.post("/api/zip", json={"ids": []}).status_code == 400
-    assert client.post("/api/zip", json={"ids": ["x"] * 501}).status_code == 400
-    assert client.post("/api/zip", json={"ids": ["nobody.png"]}).status_code == 404
-
-
-def test_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "one.jpg"
-    Image.new("L", (9, 9)).save(path)
-    os.utime(path, (-1, -1))  # before the first date of a ZIP
-    sent = b"".join(archive.stream([(Item("a", "image", str(path), "a"), "a.jpg")]))
-    assert zipfile.ZipFile(io.BytesIO(sent)).namelist() == ["a.jpg"]
-    ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]
-    found = archive.named([Item(id, "image", str(path), id) for id in ids])
-    names = [name for _, name in found]
-    assert len({name.lower() for name in names}) == len(ids)
-    assert "a/b.jpg" in names
-    for name in names:
-        assert not name.startswith("/")
-        assert not set(name) & set("\\:")
-        assert ".." not in name.split("/")
-        assert name.lower().endswith(".jpg")
-    monkeypatch.setattr(archive, "BYTES", 999)
-    with pytest.raises(ProblemError, match="limit is 999; choose fewer"):
-        archive.named([Item(id, "image", str(path), id) for id in "abcd"])
-    with pytest.raises(ProblemError, match=r"gone.jpg: cannot be read"):
-        archive.named([Item("a", "image", str(tmp_path / "gone.jpg"), "a")])

@@ -44,26 +44,18 @@ def values(client: TestClient) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_metrics(client: TestClient, searcher: Searcher) -> None:
+def test_metrics(client: TestClient) -> None:
     for options in ({}, {"k": 3}, {"z": 4, "find": "text"}):
         assert client.get("/api/search", params={"q": "a red box", **options}).status_code == 200
         assert client.get("/api/thumb/000.png").status_code == 200
     client.get("/api/item/none")
     client.get("/nowhere")
-    found, manifest = values(client), searcher.index.manifest
+    found = values(client)
     assert found["boc_requests_total", "GET", "/api/search", "200"] == 3
     assert found["boc_requests_total", "GET", "/api/item/{id}", "404"] == 1
     assert found["boc_requests_total", "GET", "none", "404"] == 1
     assert found["boc_request_seconds_count", "/api/search"] == 3
-    for cache in ("sentences", "thumbnails"):
-        assert found["boc_cache_requests_total", cache, "miss"] == 1
-        assert found["boc_cache_requests_total", cache, "hit"] == 2
-    assert found["boc_encoder_seconds_count", "text"] == 1
     assert {found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")} == {3}
-    assert found["boc_index_up", "photos"] == 1
-    assert found["boc_index_items", "photos", "image"] == manifest.items["image"]
-    assert found["boc_index_encoder", manifest.identity.digest[:12], manifest.identity.spec, "photos"] == 1
-    assert found["boc_index_created_timestamp_seconds", "photos"] > 1e9
 
 
 def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
@@ -101,7 +93,6 @@ def test_readiness(library: Path, tmp_path: Path) -> None:
         pass
     assert (answer.status_code, answer.text) == (503, "1 of 1 indexes cannot be reached\n")
     assert client.get("/healthz").status_code == 200
-    assert values(client)["boc_index_up", "photos"] == 0
     (tmp_path / "away").rename(tmp_path / "index" / "photos")
     while client.get("/readyz").status_code == 503:
         pass
