@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import Floats, lloyd
 from boc.clustering.make_codebook import check_files, sources_of
-from boc.codecs.learned import COMMON, item_rows, largest_products
+from boc.codecs.learned import item_rows, largest_products
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
@@ -31,6 +31,7 @@ from .losses import contrast
 
 SAMPLE = 5  # rows of each modality, per term, that the first directions come from
 ROUNDS = 10  # of the clustering
+COMMON = 0.05  # share of the items that have a term at first
 ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.codecs import ScalarQuantizer, ShiftedCReLU, SurrogateCodec
+from boc.codecs import Code
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.metrics import evaluate_ndcg
 from boc.evaluate.runs import Gallery
@@ -96,8 +96,7 @@ def test_scores_equal_pairs(models: list[Path], metric: str) -> None:
 def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric) -> None:
     items = items_of(12, 60)
     path, at = write(tmp_path / "f.h5", items, dim=8, least=1), f"file:{tmp_path / 'index'}"
-    code = SurrogateCodec([ShiftedCReLU(), ScalarQuantizer(10_000)])  # all items share a term with a query
-    shared = {"code": code, "rm": 60, "rerank": metric}
+    shared = {"code": Code("scalar"), "rm": 60, "rerank": metric}
     build_index("all", path, at=at, concepts="float16", **shared)
     relevance = np.float32(np.random.default_rng(0).random((60, 12)))
     relevance.tofile(tmp_path / "r.f32")
