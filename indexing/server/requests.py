@@ -198,6 +198,20 @@ def index_body(
     }
 
 
+def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
+    """Return the body that creates an index for the arrays of a code alone, with ``own`` as its ``_meta``."""
+    return {
+        "settings": {"number_of_shards": 1, "number_of_replicas": replicas},
+        "mappings": {
+            "dynamic": False,
+            "_source": source_without(["block"]),
+            "_meta": own,
+            "properties": {"block": {"type": "binary", "doc_values": True}},
+        },
+        "aliases": {alias: {}},
+    }
+
+
 def object_mapping(strategy: Strategy, dim: int) -> Json:
     """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n, ``dim``)."""
     return {
