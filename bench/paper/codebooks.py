@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.make_codebook import check_files, cluster, sentences, sources_of
+from boc.clustering.kmeans import kmeans
+from boc.clustering.make_codebook import SAMPLE, check_files, cluster, sources_of
 from boc.inputs.features import FeatureFile
-from boc.labels import stop_words, whole_words
+from boc.labels import carries_content, stop_words, whole_words
 
 
 class Codebooks:
@@ -57,11 +60,29 @@ class Codebooks:
         file = self.files[context]
         if file is None:
             raise click.UsageError(f"no concepts {context} context; name the file that holds them")
-        return (
-            dictionary(file, self.size)
-            if kind == "words"
-            else cluster([file], self.size, drop_stopwords=kind == "stop")
-        )
+        makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {"words": dictionary, "stop": without_stopwords}
+        return makers[kind](file, self.size) if kind else cluster([file], self.size)
+
+
+def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """Yield the word-pieces and concepts (m, d) of each caption."""
+    for batch in file.batches("text"):
+        words, concepts = batch.embeddings.words, batch.embeddings.concepts
+        if words is None or concepts is None:
+            raise click.UsageError(f"{file.path}: does not say which words its concepts are of; extract it again")
+        yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
+
+
+def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
+    """Return the codebook of ``cluster`` without the concepts of English stop-words."""
+    regions, words = (file.memory_map(modality, "ragged/concepts") for modality in ("image", "text"))
+    rows = np.flatnonzero([keep for pieces, _ in sentences(file) for keep in carries_content(pieces)])
+    size = len(regions) + len(rows)
+    chosen = np.sort(np.random.default_rng(0).choice(size, min(SAMPLE, size), replace=False))
+    of_regions, of_words = chosen[chosen < len(regions)], chosen[chosen >= len(regions)] - len(regions)
+    points = np.concatenate([regions[of_regions], words[rows[of_words]]]).astype(np.float32)
+    options = {"mode": "kmeans", "clusters": clusters, "sample": SAMPLE, "seed": 0, "drop_stopwords": True}
+    return Codebook(kmeans(points, clusters), check_files([file]), sources_of([file]), options, len(points))
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
@@ -75,7 +96,7 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
 
     identity = check_files([file])
     counts: Counter[str] = Counter()
-    for pieces, _ in sentences([file]):
+    for pieces, _ in sentences(file):
         counts.update(whole_words(pieces)[0])
     english = SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
     chosen = sorted(english, key=lambda word: (-counts[word], word))[:words]
@@ -83,7 +104,7 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
         raise click.UsageError(f"{file.path}: no English words in its captions")
     number = {word: i for i, word in enumerate(chosen)}
     sums, rows = np.zeros((len(chosen), identity.dim)), np.zeros(len(chosen), dtype=np.int64)
-    for pieces, concepts in sentences([file]):
+    for pieces, concepts in sentences(file):
         names, of = whole_words(pieces)
         place = np.array([number.get(names[i], -1) for i in of], dtype=np.int64)
         np.add.at(sums, place[place >= 0], concepts[place >= 0])

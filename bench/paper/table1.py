@@ -34,8 +34,8 @@ from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
 from bench.report.rows import Writer
-from boc.codecs import DeepPermutation, SurrogateCodec, global_code
-from boc.codecs.bag_of_concepts import concept_steps
+from boc.codecs import DeepPermutation, ScalarQuantizer, SurrogateCodec, UnitNorm, global_code
+from boc.codecs.bag_of_concepts import SCALE, HardAssignment, SoftAssignment
 from boc.evaluate.metrics import CUTOFFS, ranks
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
@@ -181,9 +181,13 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     def row(section: str, model: str, codec: SurrogateCodec) -> Line:
         return dev.code(section, model, codec.fit(*train))
 
-    def concept_row(section: str, model: str, book: str, table: Table = dev, **options: Any) -> Line:
-        assignment = "hard" if section == HARD or options.pop("hard", False) else "soft"
-        codec = SurrogateCodec(concept_steps(books[book], assignment, **options))
+    def concept_row(
+        section: str, model: str, book: str, table: Table = dev, scale: float = SCALE, **options: Any
+    ) -> Line:
+        kind: type[HardAssignment] | type[SoftAssignment] = HardAssignment if section == HARD else SoftAssignment
+        kind, scale = options.pop("kind", kind), options.pop("scale", SCALE)
+        step = kind.from_codebook(books[book], **options)
+        codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
         return table.code(section, model, codec.fit(*table.of.values()))
 
     yield dev.dense(GLOBAL, "TERN")
@@ -203,7 +207,7 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         yield concept_row(HARD, "No cont., no stop-words", "no-stop")
     yield concept_row(HARD, "With cont., no stop-words", "with-stop")
     if free:
-        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", drop_stopwords=True)
+        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", kind=variants.WithoutStopwords)
         yield concept_row(HARD, "English dict.", "no-words")
         yield concept_row(SOFT, "MAX-aggr No-cont.", "no", aggregate="max")
         yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
@@ -211,18 +215,19 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
     for aggregate in ("sum", "max"):
         model = f"{aggregate.upper()}-aggr W-cont., 1/(1-D) with its sign"
-        yield concept_row(MORE, model, "with", aggregate=aggregate, similarity="printed")
+        yield concept_row(MORE, model, "with", aggregate=aggregate, kind=variants.PrintedSimilarity)
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
     yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted_crelu("permutation", rotations=8))
     yield row(MORE, "Scalar Quantization, shifted", variants.shifted_crelu("scalar"))
-    yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
-    yield concept_row(MORE, "hard, English dict. with context", "with-words", hard=True)
+    model = "hard, With cont., no stop-words (inference)"
+    yield concept_row(MORE, model, "with-stop", kind=variants.WithoutStopwords)
+    yield concept_row(MORE, "hard, English dict. with context", "with-words", kind=HardAssignment)
     if free and alone_dev is not None:
         without = "hard, the same without stop-words"
-        yield concept_row(MORE, "hard, No context in codebook and items", "no", alone_dev, hard=True)
-        yield concept_row(MORE, without, "no-stop", alone_dev, hard=True, drop_stopwords=True)
+        yield concept_row(MORE, "hard, No context in codebook and items", "no", alone_dev, kind=HardAssignment)
+        yield concept_row(MORE, without, "no-stop", alone_dev, kind=variants.WithoutStopwords)
         yield concept_row(MORE, "SUM-aggr, No context in codebook and items", "no", alone_dev)
-        yield concept_row(MORE, "hard, English dict., no context in items", "no-words", alone_dev, hard=True)
+        yield concept_row(MORE, "hard, English dict., no context in items", "no-words", alone_dev, kind=HardAssignment)
 
 
 @click.command()

@@ -17,18 +17,115 @@ All are "plain", without centring and rotation, but for the rotations of a shift
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
 from boc.codecs import (
     CReLU,
     DeepPermutation,
+    HardAssignment,
     RandomRotation,
     ScalarQuantizer,
-    ShiftedCReLU,
+    SoftAssignment,
     SurrogateCodec,
     TopZ,
     UnitNorm,
 )
+from boc.codecs.base import Step
+from boc.errors import BocError
+from boc.labels import carries_content
+from boc.types import Embeddings, Modality, Ragged
 
+POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 FINE = 10_000  # scale of what has been rounded already, or loses nothing else
+
+
+class ShiftedCReLU(Step):
+    """Documents become [c + v, c - v], queries the plain c-ReLU max([q, -q], 0).
+
+    With c the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the second part is the
+    same for all documents. The price is that a document has every term.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("shift_",)
+
+    def fit(self, X: Any, y: object = None) -> ShiftedCReLU:
+        X = self._validate(X, reset=True)
+        self.shift_ = np.array([np.abs(X).max()], dtype=np.float32)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * int(self.n_features_in_)
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        return np.maximum(np.concatenate([self.shift_ + X, self.shift_ - X], axis=1, dtype=np.float32), 0)
+
+    def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
+        return np.maximum(np.concatenate([X, -X], axis=1, dtype=np.float32), 0)
+
+
+class Rotations(Step):
+    """Multiply by several random rotations side by side, over the root of their number."""
+
+    learned: ClassVar[tuple[str, ...]] = ("rotation_",)
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+
+    def fit(self, X: Any, y: object = None) -> Rotations:
+        X = self._validate(X, reset=True)
+        each = [RandomRotation(seed).fit(X).rotation_ for seed in range(self.count)]
+        self.rotation_ = np.concatenate(each, axis=1) / np.float32(np.sqrt(self.count))
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.rotation_.shape[1])
+
+    def transform(self, X: Any) -> Any:
+        return X @ self.rotation_
+
+
+class OffsetPermutation(DeepPermutation):
+    """Ranks that count from twice what is kept."""
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        terms = super().transform(X)
+        lengths = np.diff(terms.indptr)
+        terms.data += np.repeat(lengths, lengths).astype(terms.dtype)
+        return terms
+
+
+class PrintedSimilarity(SoftAssignment):
+    """The similarity that the paper prints, 1 / (1 - D). A negative frequency cannot be stored, so the sign is dropped
+    (the cosine of sums does not change as long as all D > 1), and near the pole the value is limited to 10**6."""
+
+    @property
+    def _ufunc(self) -> np.ufunc:
+        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest magnitude.
+        return np.add if self.aggregate == "sum" else np.minimum
+
+    def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:
+        similar: NDArray[np.float32] = np.reciprocal(np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)))
+        return similar
+
+
+class WithoutStopwords(HardAssignment):
+    """Hard assignment without the concepts of English stop-words."""
+
+    def read(self, embeddings: Embeddings) -> Ragged:
+        concepts = super().read(embeddings)
+        if embeddings.modality != "text":
+            return concepts
+        if embeddings.words is None:
+            raise BocError("stop-words are to be dropped, but the words are not known; extract the captions again")
+        keep = [carries_content(pieces) for pieces in embeddings.words]
+        flat = np.array([stays for rows in keep for stays in rows], dtype=bool)
+        return Ragged(concepts.values[flat], np.cumsum([0, *map(sum, keep)], dtype=np.int64))
 
 
 def printed_order(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
@@ -40,7 +137,7 @@ def printed_order(code: str, z: int | None = None, query_z: int | None = None) -
 
 def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
     """Return ``permutation`` whose ranks count from twice what is kept."""
-    return SurrogateCodec([CReLU(), TopZ(z, query_z), DeepPermutation(offset=True)])
+    return SurrogateCodec([CReLU(), TopZ(z, query_z), OffsetPermutation()])
 
 
 def authors_scalar(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
@@ -50,7 +147,7 @@ def authors_scalar(z: int | None = None, query_z: int | None = None) -> Surrogat
 
 def shifted_crelu(code: str, rotations: int = 0) -> SurrogateCodec:
     """Return ``scalar`` or ``permutation`` of all terms, over so many rotations side by side."""
-    before = [RandomRotation(expand=rotations)] if rotations else []
+    before = [Rotations(rotations)] if rotations else []
     if code == "permutation":
         return SurrogateCodec([*before, ShiftedCReLU(), TopZ(), DeepPermutation()])
     return SurrogateCodec([*before, ShiftedCReLU(), ScalarQuantizer(FINE)])

@@ -17,18 +17,41 @@ POWER = 0.35  # of the variances
 LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had this
 
 
-def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25) -> Floats:
+def kmeans(
+    X: Floats,
+    clusters: int,
+    *,
+    seed: int = 0,
+    spherical: bool = False,
+    rounds: int = 25,
+    crowd: int | None = None,
+) -> Floats:
     """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
-    smaller.
+    smaller: by faiss, on a GPU if there is one.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length.
+    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used;
+    None: all of them.
     """
     points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
     if spherical and not points.any():
         return points[:1]
-    return lloyd(points, clusters, seed=seed, rounds=rounds, spherical=spherical, crowd=len(points))
+    import faiss
+
+    kmeans = faiss.Kmeans(
+        points.shape[1],
+        clusters,
+        niter=rounds,
+        seed=seed,
+        spherical=spherical,
+        min_points_per_centroid=1,
+        max_points_per_centroid=crowd or len(points),
+        gpu=faiss.get_num_gpus() > 0,
+    )
+    kmeans.train(points)
+    centroids: Floats = np.asarray(kmeans.centroids, np.float32)
+    return centroids
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
@@ -58,29 +81,6 @@ def row_block(centroids: Floats, z: int | None) -> int:
     """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
     p = len(centroids)
     return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
-
-
-def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
-    """Return ``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: by faiss, on a GPU if
-    there is one.
-
-    At most ``crowd`` points per centroid are used. ``spherical`` gives centroids of unit length.
-    """
-    import faiss
-
-    kmeans = faiss.Kmeans(
-        X.shape[1],
-        k,
-        niter=rounds,
-        seed=seed,
-        spherical=spherical,
-        min_points_per_centroid=1,
-        max_points_per_centroid=crowd,
-        gpu=faiss.get_num_gpus() > 0,
-    )
-    kmeans.train(np.ascontiguousarray(X))
-    centroids: Floats = np.asarray(kmeans.centroids, np.float32)
-    return centroids
 
 
 def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from boc.clustering.codebook_labels import codebook_labels
 from boc.clustering.kmeans import center, kmeans, nearest, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
-from boc.labels import Label, carries_content, content_words, pack_labels
+from boc.labels import Label, content_words, pack_labels
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
 from boc.vectors import unit_rows
@@ -27,6 +27,10 @@ CHECKED = 20_000  # concepts of each modality that are assigned to count the cen
 SMALLEST = 16  # centroids
 SHARED = 0.5  # of the centroids, which must hold regions and words
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
+
+
+_Pool: TypeAlias = tuple[NDArray[Any], NDArray[np.float32] | None]
+"""The concepts of one modality in one file, memory-mapped, and what is subtracted from them, if anything."""
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
@@ -59,7 +63,6 @@ def cluster(
     clusters: int = 1000,
     *,
     space: str = "plain",
-    drop_stopwords: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files``.
@@ -68,7 +71,7 @@ def cluster(
     distance. The other two sample both modalities equally and cluster by cosine. "centered" subtracts the mean concept
     of each modality first, because the modalities lie apart and would use different centroids. "rescaled" scales the
     axes of the centred concepts too (``boc.clustering.kmeans.rescaling``), for sums of ``similarity=deviation``.
-    ``drop_stopwords`` leaves out the concepts of English stop-words. ``tell`` is called with the name of each stage.
+    ``tell`` is called with the name of each stage.
     """
     import faiss
 
@@ -76,8 +79,8 @@ def cluster(
         raise BocError(f"no space {space!r} of concepts; known: {', '.join(CODEBOOKS[:3])}")
     identity, moved = check_files(files), space != "plain"
     tell("reading concepts")
-    means = mean_concepts(files, drop_stopwords=drop_stopwords) if moved else None
-    points = sample_concepts(files, SAMPLE, drop_stopwords=drop_stopwords, balanced=moved, means=means)
+    means = mean_concepts(files) if moved else None
+    points = sample_concepts(files, SAMPLE, balanced=moved, means=means)
     axes = rescaling(points) if space == "rescaled" else None
     points = points if axes is None else points @ axes
     tell(f"clustering {len(points)} concepts")
@@ -88,7 +91,6 @@ def cluster(
         "clusters": clusters,
         "sample": SAMPLE,
         "seed": 0,
-        "drop_stopwords": drop_stopwords,
         "spherical": moved,
     }
     codebook = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
@@ -135,7 +137,7 @@ def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[
     altogether."""
     rng, used = np.random.default_rng(0), []
     for modality in MODALITIES:
-        pools = list(_pools(files, modality, False))
+        pools = list(_pools(files, modality))
         rows = np.concatenate([np.empty((0, codebook.centroids.shape[1]), np.float32), *(
             _draw(pools, min(CHECKED, _size(pools)), rng))])  # fmt: skip
         rows = center(rows, modality, codebook.means, codebook.axes)
@@ -149,7 +151,6 @@ def sample_concepts(
     size: int = SAMPLE,
     *,
     seed: int = 0,
-    drop_stopwords: bool = False,
     balanced: bool = False,
     means: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
@@ -158,13 +159,12 @@ def sample_concepts(
 
     Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
     the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
-    memory-mapped; only the chosen rows are read. Stop-words are dropped before the choice, if at all. ``means`` (2, d)
-    are subtracted from the concepts of their modality.
+    memory-mapped; only the chosen rows are read. ``means`` (2, d) are subtracted from the concepts of their modality.
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
     groups: list[tuple[Modality, ...]] = [(m,) for m in MODALITIES] if balanced else [MODALITIES]
-    pools = [[pool for m in group for pool in _pools(files, m, drop_stopwords, means)] for group in groups]
+    pools = [[pool for m in group for pool in _pools(files, m, means)] for group in groups]
     pools.sort(key=_size)  # what the smaller pool lacks, the larger one provides
     rng = np.random.default_rng(seed)
     taken: list[NDArray[np.float32]] = []
@@ -236,71 +236,39 @@ def _directions(
     return origin, solve(pairs, sums - np.outer(used, origin), assume_a="pos", overwrite_a=True)
 
 
-def sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """Yield the word-pieces and concepts (m, d) of each caption."""
-    for file in files:
-        for batch in file.batches("text"):
-            words, concepts = batch.embeddings.words, batch.embeddings.concepts
-            if words is None or concepts is None:
-                raise FeatureFileError(f"{file.path}: does not say which words its concepts are of; extract it again")
-            yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """The concepts of one modality in one file, memory-mapped: how many can be chosen, which rows, if not all, and
-    what is subtracted from them, if anything."""
-
-    data: NDArray[Any]
-    size: int
-    rows: NDArray[np.int64] | None = None
-    mean: NDArray[np.float32] | None = None
-
-
-def mean_concepts(files: Sequence[FeatureFile], *, drop_stopwords: bool = False) -> NDArray[np.float32]:
+def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
     """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
     means = []
     for modality in MODALITIES:
         total, count = np.zeros(files[0].header.dim), 0
-        for pool in _pools(files, modality, drop_stopwords):
-            rows = np.arange(len(pool.data)) if pool.rows is None else pool.rows
-            for start in range(0, len(rows), ROWS):
-                total += _gather(pool.data, rows[start : start + ROWS]).sum(axis=0, dtype=np.float64)
-            count += len(rows)
+        for data, _ in _pools(files, modality):
+            for start in range(0, len(data), ROWS):
+                total += data[start : start + ROWS].astype(np.float32).sum(axis=0, dtype=np.float64)
+            count += len(data)
         means.append(total / max(1, count))
     return np.array(means, np.float32)
 
 
 def _pools(
-    files: Sequence[FeatureFile],
-    modality: Modality,
-    drop_stopwords: bool,
-    means: NDArray[np.float32] | None = None,
+    files: Sequence[FeatureFile], modality: Modality, means: NDArray[np.float32] | None = None
 ) -> Iterator[_Pool]:
     mean = None if means is None else means[MODALITIES.index(modality)]
-    for file in files:
-        data = _concepts(file, modality)
-        if data is not None and drop_stopwords and modality == "text":
-            mask = (keep for pieces, _ in sentences([file]) for keep in carries_content(pieces))
-            rows = np.flatnonzero(np.fromiter(mask, dtype=bool))
-            yield _Pool(data, len(rows), rows, mean)
-        elif data is not None:
-            yield _Pool(data, len(data), None, mean)
+    every = (_concepts(file, modality) for file in files)
+    return ((data, mean) for data in every if data is not None)
 
 
 def _size(pools: Sequence[_Pool]) -> int:
-    return sum(pool.size for pool in pools)
+    return sum(len(data) for data, _ in pools)
 
 
 def _draw(pools: Sequence[_Pool], size: int, rng: np.random.Generator) -> Iterator[NDArray[np.float32]]:
     """Draw ``size`` vectors from all pools without repetition, one array per pool."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False)) if size else np.empty(0, np.int64)
     start = 0
-    for pool in pools:
-        mine = chosen[(chosen >= start) & (chosen < start + pool.size)] - start
-        rows = mine if pool.rows is None else pool.rows[mine]
-        yield _gather(pool.data, rows) - (0 if pool.mean is None else pool.mean)
-        start += pool.size
+    for data, mean in pools:
+        rows = chosen[(chosen >= start) & (chosen < start + len(data))] - start
+        yield _gather(data, rows) - (0 if mean is None else mean)
+        start += len(data)
 
 
 def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:

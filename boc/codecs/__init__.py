@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from boc.codecs.late_interaction import LateInteraction
     from boc.codecs.learned import LearnedTerms
     from boc.codecs.presets import concept_code, global_code
-    from boc.codecs.signed import Center, CReLU, RandomRotation, ShiftedCReLU
+    from boc.codecs.signed import Center, CReLU, RandomRotation
     from boc.codecs.words import WordTerms
 else:
     LATER = {
@@ -27,7 +27,7 @@ else:
         "late_interaction": ("LateInteraction",),
         "learned": ("LearnedTerms",),
         "presets": ("concept_code", "global_code"),
-        "signed": ("CReLU", "Center", "RandomRotation", "ShiftedCReLU"),
+        "signed": ("CReLU", "Center", "RandomRotation"),
         "words": ("WordTerms",),
     }
 
@@ -53,7 +53,6 @@ __all__ = [
     "LearnedTerms",
     "RandomRotation",
     "ScalarQuantizer",
-    "ShiftedCReLU",
     "SoftAssignment",
     "SurrogateCodec",
     "TopZ",

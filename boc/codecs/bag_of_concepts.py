@@ -18,18 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, center, kmeans, nearest, row_block, squared_distances
+from boc.clustering.kmeans import Floats, center, nearest, row_block, squared_distances
 from boc.codecs.base import ConceptStep, Step, frequencies, stack_rows
 from boc.codecs.frequencies import ScalarQuantizer, UnitNorm, keep_block
 from boc.errors import BocError
-from boc.labels import carries_content
-from boc.types import Embeddings, Modality, Ragged
+from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
 POWER = 0.7  # of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
 NO_LABELS = np.empty(0, np.uint8)
@@ -37,43 +35,21 @@ NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook
 
 
 class _Assignment(ConceptStep):
-    """Base of hard and soft assignment: the codebook, and reading without stop-words."""
+    """Base of hard and soft assignment: the codebook."""
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NONE, "axes_": NONE}
+    retired: ClassVar[Mapping[str, Any]] = {"seed": 0, "sigma": None, "drop_stopwords": False}
     clusters: int
-    seed: int
     spherical: bool
-    drop_stopwords: bool
     centroids_: Floats
     means_: Floats
     axes_: Floats
     term_labels_: NDArray[np.uint8]
 
-    def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the concept sets, without concepts of stop-words if ``drop_stopwords``. BocError if there are no
-        sets."""
-        concepts = super().read(embeddings)
-        if not self.drop_stopwords or embeddings.modality != "text":
-            return concepts
-        if embeddings.words is None:
-            raise BocError("stop-words are to be dropped, but the words are not known; extract the captions again")
-        keep = [carries_content(pieces) for pieces in embeddings.words]
-        counts = np.array([sum(rows) for rows in keep], dtype=np.int64)
-        flat = np.array([stays for rows in keep for stays in rows], dtype=bool)
-        return Ragged(concepts.values[flat], np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-
     def fit(self, X: Any, y: object = None) -> _Assignment:
-        """Learn at most ``clusters`` centroids from the concepts of ``X``: sets, or an array (n, d) of n sets with one
-        row each."""
-        if self.clusters < 1:
-            raise ValueError(f"clusters must be at least 1, got {self.clusters}")
-        points = self._sets(X, reset=True).values
-        if not len(points):
-            raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
-        self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.term_labels_, self.means_, self.axes_ = NO_LABELS, NONE, NONE
-        return self
+        """Raise ValueError: ``from_codebook`` makes a complete step."""
+        raise ValueError(f"{type(self).__name__} learns no centroids; make it by from_codebook")
 
     @property
     def _n_features_out(self) -> int:
@@ -114,14 +90,10 @@ class HardAssignment(_Assignment):
 
     Parameters
     ----------
-    clusters : int, default=1000
-        Number of centroids that ``fit`` learns; fewer if there are fewer concepts.
-    seed : int, default=0
-        Seed of the clustering.
+    clusters : int
+        Number of centroids.
     spherical : bool, default=False
         Compare by cosine: concepts and centroids are scaled to unit length.
-    drop_stopwords : bool, default=False
-        Leave out the concepts of English stop-words.
 
     Attributes
     ----------
@@ -136,24 +108,22 @@ class HardAssignment(_Assignment):
     Examples
     --------
     >>> import numpy as np
-    >>> from boc.types import Ragged
-    >>> step = HardAssignment().fit(np.array([[0.0, 0.0], [4.0, 0.0]]))
+    >>> from boc.clustering.codebook import Codebook
+    >>> from boc.types import Identity, Ragged
+    >>> centroids = np.array([[0, 0], [4, 0]], np.float32)
+    >>> step = HardAssignment.from_codebook(Codebook(centroids, Identity("", "", 2), (), {}, 2))
     >>> step.transform(Ragged.from_sets([[[0, 1], [1, 0], [3, 1]], []], 2)).toarray().tolist()
     [[2, 1], [0, 0]]
     """
 
-    def __init__(
-        self, clusters: int = 1000, seed: int = 0, *, spherical: bool = False, drop_stopwords: bool = False
-    ) -> None:
+    def __init__(self, clusters: int, *, spherical: bool = False) -> None:
         self.clusters = clusters
-        self.seed = seed
         self.spherical = spherical
-        self.drop_stopwords = drop_stopwords
 
     @classmethod
-    def from_codebook(cls, codebook: Codebook, *, drop_stopwords: bool = False) -> HardAssignment:
+    def from_codebook(cls, codebook: Codebook) -> HardAssignment:
         """Make the step with the centroids of ``codebook``; it is not fitted again."""
-        step = cls(len(codebook), spherical=codebook.spherical, drop_stopwords=drop_stopwords)
+        step = cls(len(codebook), spherical=codebook.spherical)
         step._take(codebook)
         return step
 
@@ -175,15 +145,14 @@ class SoftAssignment(_Assignment):
 
     Parameters
     ----------
-    clusters, seed, spherical, drop_stopwords
+    clusters, spherical
         As in ``HardAssignment``.
-    similarity : {"inverse", "deviation", "printed"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); the same less its mean over all centroids, negative for those farther
-        than usual; or 1 / |1 - D|. Deviations are added up with their signs; what is still above 0, to the power .7, is
-        the item's frequency, of which the z largest are kept: the power keeps a few large terms from deciding
-        (Perronnin et al., ECCV 2010). The paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond
-        it, where TERN's concepts are. A negative frequency cannot be stored, so the sign is dropped (the cosine of
-        sums does not change as long as all D > 1), and near the pole the value is limited to 10**6.
+    similarity : {"inverse", "deviation"}, default="inverse"
+        A function of the distance D: 1 / (1 + D); or the same less its mean over all centroids, negative for those
+        farther than usual. Deviations are added up with their signs; what is still above 0, to the power .7, is the
+        item's frequency, of which the z largest are kept: the power keeps a few large terms from deciding (Perronnin et
+        al., ECCV 2010). The paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
+        concepts are (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
         Number of nearest centroids kept per concept of a document, at most p; None keeps all. With "deviation" the
@@ -199,52 +168,44 @@ class SoftAssignment(_Assignment):
     Examples
     --------
     >>> import numpy as np
-    >>> from boc.types import Ragged
-    >>> step = SoftAssignment().fit(np.array([[0.0, 0.0], [3.0, 0.0]]))
+    >>> from boc.clustering.codebook import Codebook
+    >>> from boc.types import Identity, Ragged
+    >>> centroids = np.array([[0, 0], [3, 0]], np.float32)
+    >>> step = SoftAssignment.from_codebook(Codebook(centroids, Identity("", "", 2), (), {}, 2))
     >>> step.transform(Ragged.from_sets([[[0, 0], [3, 0]], [[0, 7]]], 2)).toarray()[:, 0].tolist()
     [1.25, 0.125]
     """
 
-    retired: ClassVar[Mapping[str, Any]] = {"sigma": None}
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "similarity": ("inverse", "deviation", "printed"),
+        "similarity": ("inverse", "deviation"),
         "aggregate": ("sum", "max"),
     }
 
     def __init__(
         self,
-        clusters: int = 1000,
-        seed: int = 0,
+        clusters: int,
         *,
         similarity: str = "inverse",
         aggregate: str = "sum",
         z: int | None = None,
         query_z: int | None = None,
         spherical: bool = False,
-        drop_stopwords: bool = False,
     ) -> None:
         self.clusters = clusters
-        self.seed = seed
         self.similarity = similarity
         self.aggregate = aggregate
         self.z = z
         self.query_z = query_z
         self.spherical = spherical
-        self.drop_stopwords = drop_stopwords
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> SoftAssignment:
         """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are parameters except
-        ``clusters``, ``seed`` and ``spherical``; ValueError for one out of its range."""
+        ``clusters`` and ``spherical``; ValueError for one out of its range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         step._take(codebook)
         return step
-
-    def fit(self, X: Any, y: object = None) -> SoftAssignment:
-        self._check()
-        super().fit(X)
-        return self
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty row."""
@@ -302,35 +263,19 @@ class SoftAssignment(_Assignment):
 
     @property
     def _ufunc(self) -> np.ufunc:
-        if self.aggregate == "sum":
-            return np.add
-        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest magnitude.
-        return np.minimum if self.similarity == "printed" else np.maximum
+        return np.add if self.aggregate == "sum" else np.maximum
 
     def _similar(self, squared: Floats) -> Floats:
-        similar: Floats
-        if self.similarity == "printed":
-            similar = np.reciprocal(np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)))
-            return similar
-        similar = np.reciprocal(1 + np.sqrt(squared))
+        similar: Floats = np.reciprocal(1 + np.sqrt(squared))
         if self.similarity == "deviation":
             similar -= similar.mean(axis=1, keepdims=True)
         return similar
 
 
-def concept_steps(
-    codebook: Codebook | None = None,
-    assignment: str = "soft",
-    *,
-    scale: float = SCALE,
-    clusters: int = 1000,
-    seed: int = 0,
-    **options: Any,
-) -> list[Step]:
+def concept_steps(codebook: Codebook, assignment: str = "soft", **options: Any) -> list[Step]:
     """Make the chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
 
-    ``options`` are those of ``HardAssignment`` or ``SoftAssignment`` (similarity, aggregate, z, query_z,
-    drop_stopwords). Without a codebook the chain learns ``clusters`` centroids in ``fit``.
+    ``options`` are those of ``SoftAssignment`` (similarity, aggregate, z, query_z).
 
     The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for
     1,000 centroids, and their differences need more than the 6 levels that a scale of 1,000 gives.
@@ -339,12 +284,11 @@ def concept_steps(
     kinds: dict[str, type[HardAssignment] | type[SoftAssignment]] = {"hard": HardAssignment, "soft": SoftAssignment}
     if assignment not in kinds:
         raise BocError(f"no assignment {assignment!r}; known: {', '.join(kinds)}")
-    kind = kinds[assignment]
     try:
-        step = kind(clusters, seed, **options) if codebook is None else kind.from_codebook(codebook, **options)
+        step = kinds[assignment].from_codebook(codebook, **options)
     except TypeError as error:
         raise BocError(f"{assignment} assignment does not take all of: {', '.join(options)}") from error
-    return [step, UnitNorm(), ScalarQuantizer(scale)]
+    return [step, UnitNorm(), ScalarQuantizer(SCALE)]
 
 
 def _stack(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:

@@ -17,7 +17,7 @@ from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantize
 from boc.codecs.given import GivenTerms
 from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.learned import LearnedTerms
-from boc.codecs.signed import Center, CReLU, RandomRotation, ShiftedCReLU
+from boc.codecs.signed import Center, CReLU, RandomRotation
 from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.foreign import are_moderate
@@ -31,7 +31,6 @@ STEPS: dict[str, type[Step]] = {
         Center,
         RandomRotation,
         CReLU,
-        ShiftedCReLU,
         TopZ,
         UnitNorm,
         ScalarQuantizer,

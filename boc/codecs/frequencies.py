@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,8 +113,7 @@ class ScalarQuantizer(SparseStep):
     """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al., Large-scale
     Instance-level Image Retrieval, IP&M 2019).
 
-    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for each sign;
-    ``ShiftedCReLU`` adds a constant, and is how signed numbers are indexed without a loss.
+    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for each sign.
 
     Parameters
     ----------
@@ -191,12 +191,7 @@ class DeepPermutation(SparseStep):
     The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept components are ranked
     among themselves: z ... 1, the truncated permutation. The paper prints the other order (section III-A): all 2d
     components after c-ReLU are ranked, and ``TopZ(z)`` keeps the highest: 2d ... 2d - z + 1, which are nearly equal
-    where z is small. Between the two is ``offset``.
-
-    Parameters
-    ----------
-    offset : bool, default=False
-        Add m: frequencies 2m ... m + 1, so that a kept component counts at least half as much as the first.
+    where z is small.
 
     Examples
     --------
@@ -205,8 +200,7 @@ class DeepPermutation(SparseStep):
     [[2, 4, 1, 3, 5]]
     """
 
-    def __init__(self, offset: bool = False) -> None:
-        self.offset = offset
+    retired: ClassVar[Mapping[str, Any]] = {"offset": False}
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Quantize X (n, d) -> int32 csr (n, d)."""
@@ -220,8 +214,6 @@ class DeepPermutation(SparseStep):
         order = np.lexsort((-rows.data, row_of))
         values = np.empty(len(rows.data), dtype=np.int64)
         values[order] = np.repeat(rows.indptr[1:], lengths) - np.arange(len(rows.data))
-        if self.offset:
-            values += np.repeat(lengths, lengths)
         return frequencies(values, rows)
 
 

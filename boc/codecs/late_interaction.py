@@ -16,13 +16,12 @@ pictures for a sentence, so that the order is that of max(s[k], t_k) in the plac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, lloyd
+from boc.clustering.kmeans import Floats, kmeans
 from boc.codecs.base import ConceptStep, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
@@ -89,10 +88,8 @@ class LateInteraction(ConceptStep):
             for chosen in (labels == "text", labels == "image")
         )
         self.labels_ = np.unique(labels)
-        points = unit_rows(words.values)
-        few = self.terms >= len(points)
-        learn = partial(lloyd, seed=self.seed, rounds=ROUNDS, spherical=True, crowd=CROWD)
-        self.centroids_ = points if few else learn(points, self.terms)
+        options = {"seed": self.seed, "rounds": ROUNDS, "crowd": CROWD}
+        self.centroids_ = kmeans(words.values, self.terms, spherical=True, **options)
         largest = np.concatenate([*self._largest(pictures)])
         self.thresholds_ = np.quantile(largest, 1 - self.density / 100, axis=0, method="lower").astype(np.float32)
         return self

@@ -13,12 +13,14 @@ and their captions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, kmeans
+from boc.clustering.kmeans import Floats
 from boc.codecs.base import ConceptStep, stack_rows
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
@@ -27,11 +29,8 @@ from boc.vectors import unit_rows
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-KINDS = ("vector", "concept")
-"""The kinds of rows of an item: the first of its set is the global vector."""
 CELLS = 1 << 22  # products computed at a time
 LEAST = 1e-3  # least excess over a threshold that counts
-COMMON = 0.05  # share of the items that have a nameless term
 
 
 class LearnedTerms(ConceptStep):
@@ -39,14 +38,12 @@ class LearnedTerms(ConceptStep):
 
     Parameters
     ----------
-    clusters : int, default=1024
-        Number of terms. Without learned ones ``fit`` takes the directions of a spherical k-means.
+    clusters : int
+        Number of terms.
     z : int, default=32
         Terms per document at most, the largest ones.
     query_z : int, default=32
         Terms per query at most.
-    seed : int, default=0
-        Seed of the k-means.
 
     Attributes
     ----------
@@ -54,25 +51,30 @@ class LearnedTerms(ConceptStep):
     thresholds_ : ndarray of float32 (2, 2, p)
         Of pictures and of sentences, for the global vector and for concepts.
     term_labels_ : ndarray of uint8
-        Labels of the terms, packed by ``boc.labels``; empty unless they were learned.
+        Labels of the terms, packed by ``boc.labels``; empty if they have none.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from boc.types import Ragged
-    >>> step = LearnedTerms().fit(np.eye(2))
-    >>> step.thresholds_[:] = 0.5
+    >>> from boc.clustering.codebook import Codebook
+    >>> from boc.types import Identity, Ragged
+    >>> thresholds, directions = np.full((2, 2, 2), 0.5, np.float32), np.eye(2, dtype=np.float32)
+    >>> book = Codebook(directions, Identity("", "", 2), (), {}, 2, thresholds=thresholds)
+    >>> step = LearnedTerms.from_codebook(book)
     >>> (100 * step.transform(Ragged.from_sets([[[1.0, 0.0], [0.6, 0.8]]], 2)).toarray()).astype(int).tolist()
     [[40, 26]]
     """
 
     learned: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "term_labels_")
+    retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
+    directions_: Floats
+    thresholds_: Floats
+    term_labels_: NDArray[np.uint8]
 
-    def __init__(self, clusters: int = 1024, z: int = 32, query_z: int = 32, seed: int = 0) -> None:
+    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
-        self.seed = seed
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
@@ -88,21 +90,6 @@ class LearnedTerms(ConceptStep):
     def read(self, embeddings: Embeddings) -> Ragged:
         """Return the rows of each item: its global vector, then its concepts if there are any."""
         return item_rows(embeddings)
-
-    def fit(self, X: Any, y: object = None) -> LearnedTerms:
-        """Take directions from the rows of ``X``, and thresholds that one item in twenty exceeds."""
-        for name in ("clusters", "z", "query_z"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        sets = self._sets(X, reset=True)
-        if not len(sets.values):
-            raise ValueError("0 rows found, at least 1 is needed to learn terms")
-        self.directions_ = kmeans(unit_rows(sets.values), self.clusters, seed=self.seed, spherical=True)
-        self.thresholds_ = np.zeros((len(MODALITIES), len(KINDS), len(self.directions_)), np.float32)
-        largest = largest_products(sets, self.directions_, self.thresholds_[0])
-        self.thresholds_[:] = np.quantile(largest, 1 - COMMON, axis=0, method="lower")
-        self.term_labels_ = np.empty(0, np.uint8)
-        return self
 
     @property
     def _n_features_out(self) -> int:

@@ -5,6 +5,7 @@ A code of components is Center, RandomRotation, CReLU, and then the steps of ``b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -110,60 +111,41 @@ def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
 
 
 class RandomRotation(Step):
-    """Multiply by a random orthogonal matrix, or by several side by side.
+    """Multiply by a random orthogonal matrix.
 
     Dot products do not change. The energy of a vector is spread evenly over the components, so no posting list grows
     much longer than the others, and ranks of components have equal weight.
-
-    ``CReLU`` drops the products of opposite signs. This disturbs the order more if there are fewer components. Under
-    random directions the expectation of the remaining products grows with the cosine (Cho & Saul, Kernel Methods for
-    Deep Learning, 2009), so the disturbance falls as 1 / sqrt(``expand``).
 
     Parameters
     ----------
     seed : int, default=0
         The same seed and width give the same matrix.
-    expand : int, default=1
-        Number of rotations; the output is ``expand * d`` wide.
 
     Attributes
     ----------
-    rotation_ : ndarray of float32 (d, expand * d)
-        Uniformly distributed (Haar) blocks: the Q of a Gaussian matrix, signs fixed by the diagonal of R (Mezzadri, How
-        to Generate Random Matrices from the Classical Compact Groups, 2007), over the square root of ``expand``.
+    rotation_ : ndarray of float32 (d, d)
+        Uniformly distributed (Haar): the Q of a Gaussian matrix, signs fixed by the diagonal of R (Mezzadri, How to
+        Generate Random Matrices from the Classical Compact Groups, 2007).
     """
 
     learned: ClassVar[tuple[str, ...]] = ("rotation_",)
+    retired: ClassVar[Mapping[str, Any]] = {"expand": 1}
 
-    def __init__(self, seed: int = 0, expand: int = 1) -> None:
+    def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.expand = expand
 
     def fit(self, X: NDArray[Any], y: object = None) -> RandomRotation:
-        """Draw the matrix for vectors as wide as ``X``. ValueError if ``expand`` is below 1."""
-        if self.expand < 1:
-            raise ValueError(f"expand must be at least 1, got {self.expand}")
+        """Draw the matrix for vectors as wide as ``X``."""
         width = self._validate(X, reset=True).shape[1]
-        rng = np.random.default_rng(self.seed)
-        blocks = [_orthogonal(width, rng) for _ in range(self.expand)]
-        self.rotation_ = (np.concatenate(blocks, axis=1) / np.sqrt(self.expand)).astype(np.float32)
+        Q, R = np.linalg.qr(np.random.default_rng(self.seed).standard_normal((width, width)))
+        self.rotation_ = (Q * np.sign(np.diag(R))).astype(np.float32)
         return self
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.rotation_.shape[1])
-
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Rotate X (n, d) -> float32 (n, expand * d)."""
+        """Rotate X (n, d) -> float32 (n, d)."""
         X = self._validate(X, reset=False)
         rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
-
-
-def _orthogonal(width: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    Q, R = np.linalg.qr(rng.standard_normal((width, width)))
-    matrix: NDArray[np.float64] = Q * np.sign(np.diag(R))
-    return matrix
 
 
 class CReLU(Step):
@@ -188,53 +170,3 @@ class CReLU(Step):
         X = self._validate(X, reset=False).astype(np.float32)
         halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)
-
-
-class ShiftedCReLU(Step):
-    """Documents become [c + v, c - v], clipped at zero; queries the plain c-ReLU max([q, -q], 0).
-
-    With c at least the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the second
-    part is the same for all documents, so their order is that of q.v. The price is that a document has every
-    term and a query reads half of all postings.
-
-    Attributes
-    ----------
-    shift_ : ndarray of float32 (1,)
-        c: the largest absolute component seen in ``fit``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> step = ShiftedCReLU().fit(np.array([[0.5, -2.0]]))
-    >>> step.transform(np.array([[0.5, -2.0]])).tolist()
-    [[2.5, 0.0, 1.5, 4.0]]
-    >>> step.encode_queries(np.array([[0.5, -2.0]]), "text").tolist()
-    [[0.5, 0.0, 0.0, 2.0]]
-    """
-
-    learned: ClassVar[tuple[str, ...]] = ("shift_",)
-
-    def fit(self, X: Any, y: object = None) -> ShiftedCReLU:
-        """Learn the shift from ``X`` (n, d)."""
-        X = self._validate(X, reset=True)
-        self.shift_ = np.array([np.abs(X).max()], dtype=np.float32)
-        return self
-
-    @property
-    def _n_features_out(self) -> int:
-        return 2 * int(self.n_features_in_)
-
-    def transform(self, X: Any) -> NDArray[np.float32]:
-        """Encode documents: X (n, d) -> float32 (n, 2 d), all >= 0."""
-        X = self._validate(X, reset=False)
-        return _halves(X, self.shift_)
-
-    def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        """Encode queries: X (n, d) -> float32 (n, 2 d), all >= 0."""
-        return _halves(self._validate(X, reset=False), np.zeros(1, np.float32))
-
-
-def _halves(X: NDArray[Any], shift: NDArray[np.float32]) -> NDArray[np.float32]:
-    X = X.astype(np.float32)
-    halves: NDArray[np.float32] = np.concatenate([shift + X, shift - X], axis=1)
-    return np.maximum(halves, 0)

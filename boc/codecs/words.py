@@ -9,15 +9,14 @@ takes one of several synonyms and corrects it by rare words: keywords found fewe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import kmeans
-from boc.codecs.base import Blocks, Step, one_row
+from boc.codecs.base import Blocks, one_row
 from boc.codecs.frequencies import largest
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
@@ -37,42 +36,42 @@ class WordTerms(Center):
 
     Parameters
     ----------
-    clusters : int, default=1000
-        Number of words. Without a vocabulary ``fit`` learns so many nameless directions by spherical k-means.
+    clusters : int
+        Number of words.
     z : int, default=32
         Words per document at most; fewer if the others have no dot product above 0.
     query_z : int, default=32
         Words per query at most.
-    seed : int, default=0
-        Seed of the k-means.
 
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; with a vocabulary the mean of sentences is that of the captions it was made from.
+        As in ``Center``; the mean of sentences is that of the captions that the vocabulary was made from.
     vocabulary_ : ndarray of float32 (p, d)
         Vectors of the words; of unit length or shorter.
-    origin_ : ndarray of float32 (d,) or (0,)
-        The mean of the captions, if there is a vocabulary.
+    origin_ : ndarray of float32 (d,)
+        The mean of the captions.
     term_labels_ : ndarray of uint8
-        The words, packed by ``boc.labels``; empty without a vocabulary.
+        The words, packed by ``boc.labels``.
 
     Examples
     --------
     >>> import numpy as np
-    >>> X = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> step = WordTerms().fit(X)
-    >>> step.transform(np.array([[0.8, 0.6]])).toarray().astype(float).round(4).tolist()
-    [[0.8, 0.0, 0.6, 0.0]]
+    >>> from boc.clustering.codebook import Codebook
+    >>> from boc.types import Identity
+    >>> step = WordTerms.from_codebook(Codebook(np.eye(2, dtype=np.float32), Identity("", "", 2), (), {}, 2))
+    >>> step.fit(np.array([[1.0, 0.0], [-1.0, 0.0]]), ["image", "image"]).transform(np.array([[0.8, 0.6]]), "image")
+    ... # doctest: +ELLIPSIS
+    <...2 stored elements and shape (1, 2)>
     """
 
     learned: ClassVar[tuple[str, ...]] = ("labels_", "means_", "vocabulary_", "origin_", "term_labels_")
+    retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
 
-    def __init__(self, clusters: int = 1000, z: int = 32, query_z: int = 32, seed: int = 0) -> None:
+    def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
         self.clusters = clusters
         self.z = z
         self.query_z = query_z
-        self.seed = seed
         self._codebook: Codebook | None = None
 
     @classmethod
@@ -82,41 +81,27 @@ class WordTerms(Center):
         step._codebook = codebook
         return step
 
-    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        return Step.learning_bytes(self, rows, width, n_items)
-
-    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> WordTerms:
-        """Fit to all blocks at once: the directions are learned from them too."""
-        Step.fit_blocks(self, blocks, n_items)
-        return self
-
-    def fit(self, X: NDArray[Any], y: object = None) -> WordTerms:
-        """Learn the means of ``X`` (n, d) for each label of ``y`` (n,), and the directions if there is no vocabulary.
-        ValueError for a parameter out of its range."""
-        for name in ("clusters", "z", "query_z"):
+    def _learn(self, blocks: Blocks) -> WordTerms:
+        """Learn the mean of the pictures; all else is of the vocabulary. ValueError for a parameter out of its range,
+        or without a vocabulary."""
+        for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        super().fit(X, y)
+        if self._codebook is None:
+            raise ValueError("WordTerms learns no words; make it by from_codebook")
+        super()._learn(blocks)
         book = self._codebook
-        self.vocabulary_ = np.empty((0, self.n_features_in_), np.float32)
-        self.origin_, self.term_labels_ = np.empty(0, np.float32), np.empty(0, np.uint8)
-        if book is None:
-            X = self._validate(X, reset=False)
-            labels = np.zeros(len(X), "U1") if y is None else np.asarray(y).astype(str)
-            rows = X - self.means_[np.searchsorted(self.labels_, labels)]
-            self.vocabulary_ = kmeans(unit_rows(rows), self.clusters, seed=self.seed, spherical=True)
-            return self
         origin = np.zeros(self.n_features_in_, np.float32) if book.origin is None else book.origin
         means = {**dict(zip(self.labels_.tolist(), self.means_, strict=True)), "text": origin}
         self.labels_ = np.array(sorted(means))
         self.means_ = np.stack([means[label] for label in sorted(means)]).astype(np.float32)
         self.vocabulary_, self.origin_ = book.centroids, origin
-        self.term_labels_ = self.term_labels_ if book.labels is None else book.labels
+        self.term_labels_ = np.empty(0, np.uint8) if book.labels is None else book.labels
         return self
 
     @property
     def words(self) -> Sequence[str]:
-        """The word of each term; none without a vocabulary."""
+        """The word of each term."""
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
     @property

@@ -22,14 +22,12 @@ from boc.evaluate.metrics import (
     Recall,
     Recalls,
     check_relevance,
-    folds,
     mean_ndcg,
     ndcg_of_hits,
     owners_of,
 )  # fmt: skip
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 from boc.evaluate.trec import write_qrels, write_run
-from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
 from boc.rerank import check_metric
@@ -42,7 +40,6 @@ from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
 PLURAL: dict[Modality, str] = {"image": "pictures", "text": "captions"}
-SIDES = ("text_to_image", "image_to_text")
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
 
@@ -181,7 +178,6 @@ def evaluate_index(
     rm: float | None = None,
     rerank: Metric | None = None,
     *,
-    fold: int | None = None,
     relevance: NDArray[np.float32] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
@@ -189,45 +185,21 @@ def evaluate_index(
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
     of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
-    not re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
-    stored, to an index of their own in a temporary folder and searched there; the figures are means over the folds.
-    ``tick`` is called with the number of queries of each finished batch.
+    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the number of queries of each finished
+    batch.
     """
-    gallery = Gallery.of(path)
-    _check_holds(Searcher.open(name, at), name, gallery)
-    results: list[tuple[Recalls, Ndcg | None]] = []
-    with FeatureFile(path) as file, tempfile.TemporaryDirectory() as temporary:
-        items = {modality: file.items(modality) for modality in MODALITIES}
-        for number, (pictures, sentences) in enumerate(folds(gallery.owners, gallery.images, fold)):
-            part = _Part(
-                {"image": np.arange(gallery.images)[pictures], "text": np.arange(len(gallery.captions))[sentences]},
-                None if relevance is None else relevance[sentences, pictures],
-            )
-            place = at
-            if fold is not None:
-                place = f"file:{Path(temporary) / str(number)}"
-                copy_items(name, [items[m][row].id for m in MODALITIES for row in part.rows[m]], at=at, to=place)
-            search = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
-            text, text_ndcg = _evaluate_direction(file, items, part, *search, "text", "image", tick)
-            image, image_ndcg = _evaluate_direction(file, items, part, *search, "image", "text", tick)
-            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
-            results.append((Recalls(text, image), ndcg))
-    recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in results]) for side in SIDES))
-    return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in results if ndcg is not None])
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Rows of the items of a fold in the feature file, and the relevance (texts, images) of these."""
-
-    rows: dict[Modality, NDArray[np.int64]]
-    relevance: NDArray[np.float32] | None
+    searcher, gallery, options = Searcher.open(name, at), Gallery.of(path), SearchOptions(rm=rm, rerank=rerank)
+    _check_holds(searcher, name, gallery)
+    with FeatureFile(path) as file:
+        (text, text_ndcg), (image, image_ndcg) = (
+            _evaluate_direction(file, relevance, searcher, options, *direction, tick) for direction in DIRECTIONS
+        )
+    return Recalls(text, image), None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
 
 
 def _evaluate_direction(
     file: FeatureFile,
-    items: dict[Modality, list[Item]],
-    part: _Part,
+    relevance: NDArray[np.float32] | None,
     searcher: Searcher,
     options: SearchOptions,
     asking: Modality,
@@ -235,16 +207,11 @@ def _evaluate_direction(
     tick: Callable[[int], None],
 ) -> tuple[Recall, NDArray[np.float64]]:
     """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
-    numbers = set(part.rows[asking].tolist())
-    columns = {items[target][row].id: column for column, row in enumerate(part.rows[target])}
-    grades = part.relevance if part.relevance is None or asking == "text" else part.relevance.T
-    ranks, ndcgs, start, done = [], [], 0, 0
+    columns = {key: column for column, key in enumerate(file.ids(target))}
+    grades = relevance if relevance is None or asking == "text" else relevance.T
+    ranks, ndcgs, done = [], [], 0
     for batch in file.batches(asking, QUERIES):
-        here = [place for place in range(len(batch)) if start + place in numbers]
-        start += len(batch)
-        if not here:
-            continue
-        queries, own = batch.embeddings.take(here), [batch.items[place] for place in here]
+        queries, own = batch.embeddings, batch.items
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
         hits.append(
             searcher.search_vectors(queries, k=DEEPEST, rm=None if options.rm is None else 1, find=target, rerank="dot")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import word_fields
-from boc.errors import BackendError, BocError
+from boc.errors import BocError
 from boc.inputs.features import FeatureFile, Header, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
@@ -26,13 +26,10 @@ READ = 1000  # items or vectors read at a time
 
 
 class StoredIndex:
-    """The index ``name`` as a source, read like a feature file: all of its items, or those with ``ids``.
+    """The index ``name`` as a source, read like a feature file. BackendError if there is no such index."""
 
-    BackendError if there is no such index.
-    """
-
-    def __init__(self, backend: Backend, name: str, ids: Sequence[str] | None = None) -> None:
-        self._backend, self._ids = backend, ids
+    def __init__(self, backend: Backend, name: str) -> None:
+        self._backend = backend
         self.path = name
         self.index = backend.open(check_name(name))
 
@@ -78,15 +75,7 @@ class StoredIndex:
             raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
 
     def _items(self, modality: Modality) -> Iterator[Item]:
-        if self._ids is None:
-            yield from (item for item in self.index.items() if item.modality == modality and self.count(modality))
-            return
-        for start in range(0, len(self._ids), READ):
-            try:
-                items = self.index.find(self._ids[start : start + READ])
-            except KeyError as error:
-                raise BackendError(f"{self.path} has no item {error.args[0]!r}; give the file it was made of") from None
-            yield from (item for item in items if item.modality == modality)
+        return (item for item in self.index.items() if item.modality == modality and self.count(modality))
 
     def _batch(self, modality: Modality, items: list[Item]) -> Batch:
         _, terms, vectors, concepts = stored_rows(self.index, items)

@@ -18,19 +18,20 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import Floats, lloyd
+from boc.clustering.kmeans import Floats, kmeans
 from boc.clustering.make_codebook import check_files, sources_of
-from boc.codecs.learned import COMMON, item_rows, largest_products
+from boc.codecs.learned import item_rows, largest_products
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
 from boc.types import MODALITIES, Modality, Ragged
-from boc.vectors import unit_rows
 
 from .losses import contrast
 
 SAMPLE = 5  # rows of each modality, per term, that the first directions come from
 ROUNDS = 10  # of the clustering
+CROWD = 256  # rows per term that it is learned from, at most
+COMMON = 0.05  # share of the items that have a term at first
 ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
@@ -148,9 +149,7 @@ def first_head(pairs: Pairs, terms: int) -> Head:
             means[number, kind] = rows.values[kinds == kind].mean(axis=0, dtype=np.float64)
         chosen = rng.permutation(len(kinds))[: SAMPLE * terms]
         drawn.append(rows.values[chosen] - means[number, kinds[chosen]])
-    points = unit_rows(np.concatenate(drawn))
-    enough = len(points) > terms
-    directions = lloyd(points, terms, seed=SEED, rounds=ROUNDS, spherical=True) if enough else points
+    directions = kmeans(np.concatenate(drawn), terms, seed=SEED, rounds=ROUNDS, spherical=True, crowd=CROWD)
     thresholds = means @ directions.T
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]

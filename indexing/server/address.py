@@ -15,7 +15,6 @@ from boc.errors import BackendError
 EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
 VECTORS = ("binary", "byte")
 ORDERS = ("id", "term")
-STORES = ("hybridfs", "mmapfs", "niofs")
 FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 
@@ -28,8 +27,7 @@ class Address:
     except ``search_timeout``: how many seconds a search waits for one of several hosts before it asks the next, and
     ``proxy``, which replaces that of the environment. The others apply to a new index: ``field`` is how its codes are
     stored (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order``
-    by what its documents are sorted on the disk, ``store`` how the server reads its files (None: as the server likes),
-    and ``patience`` how many seconds a load retries without progress.
+    by what its documents are sorted on the disk, and ``patience`` how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -48,7 +46,6 @@ class Address:
     field: str | None = None
     vectors: str = "binary"
     order: str = "id"
-    store: str | None = None
     shards: int = 1
     replicas: int = 1
     replicas_while_loading: int = 0
@@ -71,8 +68,7 @@ class Address:
     @property
     def layout(self) -> tuple[str | int | None, ...]:
         """The options that cannot change once an index is made."""
-        added = (self.order if self.order != "id" else None, self.store)
-        return self.field, self.vectors, self.shards, *(option for option in added if option is not None)
+        return self.field, self.vectors, self.shards, *([self.order] if self.order != "id" else [])
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
@@ -188,7 +184,6 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
-    "store": (" or ".join(STORES), _one_of(*STORES)),
     "shards": ("a number from 1", _count(1)),
     "replicas": ("a number from 0", _count(0)),
     "replicas_while_loading": ("a number from 0", _count(0)),

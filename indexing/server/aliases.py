@@ -287,11 +287,16 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
 def drop(transport: Transport, unwanted: list[Generation]) -> None:
     """Delete generations from the server; missing ones are no error."""
     for generation in unwanted:
-        try:
-            transport.request("DELETE", f"/{generation.physical}")
-        except RefusedError as error:
-            if error.status != 404:
-                raise
+        drop_index(transport, generation.physical)
+
+
+def drop_index(transport: Transport, physical: str) -> None:
+    """Delete an index from the server; a missing one is no error."""
+    try:
+        transport.request("DELETE", f"/{physical}")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
 
 
 def indices_of(transport: Transport, pattern: str) -> Json:

@@ -29,7 +29,7 @@ from .aliases import Generation, State, digest_of, drop, generations, indices_of
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex
-from .requests import ATTACHED, OBJECT, WINDOW, documents, object_mapping, source_without
+from .requests import ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import EXACT, tried_field
 from .searches import scan
 from .term_fields import STRATEGIES
@@ -105,16 +105,7 @@ class Attachment:
         digest = digest_of(manifest, ["attached", self._field])
         state = State("loading", self._field, "binary", attached=True, targets=(self._physical,))
         fresh = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
-        body = {
-            "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
-            "mappings": {
-                "dynamic": False,
-                "_source": source_without(["block"]),
-                "_meta": meta(manifest, state),
-                "properties": {"block": {"type": "binary", "doc_values": True}},
-            },
-            "aliases": {fresh.loading_alias: {}},
-        }
+        body = code_body(meta(manifest, state), fresh.loading_alias, self._address.replicas)
         self._transport.request("PUT", f"/{fresh.physical}", body)
         with Bulk(self._transport, fresh.loading_alias, require_alias=True, patience=self._address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)

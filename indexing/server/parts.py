@@ -23,7 +23,7 @@ from boc.manifest import Manifest, describe
 
 from . import requests
 from .address import Address
-from .aliases import Generation, check_free, digest_of, drop, generations, indices_of, remember
+from .aliases import Generation, check_free, digest_of, drop, drop_index, generations, indices_of, remember
 from .bulk import Bulk, Ledger
 from .force_merge import refresh, reopen
 from .searches import scan, stored_arrays
@@ -215,7 +215,7 @@ def share_code(
         if progress["beat"] != seen:
             seen, since = progress["beat"], time.monotonic()
         elif time.monotonic() - since > dead:
-            _drop(transport, physical)
+            drop_index(transport, physical)
         time.sleep(PAUSE)
 
 
@@ -223,23 +223,13 @@ def forget(transport: Transport, name: str) -> None:
     """Remove the codes that loads of ``name`` have shared."""
     for physical, entry in indices_of(transport, f"{name}-boc-*-code").items():
         if META in entry["mappings"].get("_meta", {}):
-            _drop(transport, physical)
+            drop_index(transport, physical)
 
 
 def reserve(transport: Transport, physical: str) -> bool:
     """Make the index of a code, to learn it; False if another process did."""
-    body = {
-        "settings": {"number_of_shards": 1, "number_of_replicas": 0},
-        "mappings": {
-            "dynamic": False,
-            "_source": requests.source_without(["block"]),
-            "_meta": _meta(),
-            "properties": {"block": {"type": "binary", "doc_values": True}},
-        },
-        "aliases": {f"{physical}.load": {}},
-    }
     try:
-        transport.request("PUT", f"/{physical}", body)
+        transport.request("PUT", f"/{physical}", requests.code_body(_meta(), f"{physical}.load"))
     except RefusedError as error:
         if error.kind != "resource_already_exists_exception":
             raise
@@ -268,7 +258,6 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
 
     thread = threading.Thread(target=send_heartbeats, daemon=True)
     thread.start()
-    done = False
     try:
         try:
             config, arrays = learn()
@@ -280,11 +269,10 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
         refresh(transport, physical)
         shapes = {array: describe(values) for array, values in arrays.items()}
         _remember(transport, physical, _meta(0, config, shapes, blocks))
-        done = True
-    finally:
-        if not done:
-            with suppress(BackendError):
-                _drop(transport, physical)
+    except BaseException:
+        with suppress(BackendError):
+            drop_index(transport, physical)
+        raise
     return config, arrays
 
 
@@ -294,11 +282,3 @@ def _read(transport: Transport, physical: str, progress: Json) -> dict[str, NDAr
     if {name: describe(np.asarray(values)) for name, values in arrays.items()} != progress["arrays"]:
         raise BackendError(f"{transport.label}: {physical} is damaged; delete it, and repeat the command")
     return arrays
-
-
-def _drop(transport: Transport, physical: str) -> None:
-    try:
-        transport.request("DELETE", f"/{physical}")
-    except RefusedError as error:
-        if error.status != 404:
-            raise

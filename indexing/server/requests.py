@@ -159,12 +159,11 @@ def index_body(
     shards: int,
     replicas: int = 0,
     order: str = "id",
-    store: str | None = None,
 ) -> Json:
     """Return the body that creates an index for loading: without refresh, and usually without replicas.
 
     Documents are sorted by ``order``, so that after merging equal scores are in the order of ids without a sort, or so
-    that the items of one term lie together. ``store`` is how the server reads its files.
+    that the items of one term lie together.
     """
     return {
         "settings": {
@@ -174,7 +173,6 @@ def index_body(
             **OWN_SETTINGS,
             "sort.field": ["first", "id"] if order == "term" else "id",
             "sort.order": ["asc", "asc"] if order == "term" else "asc",
-            **({} if store is None else {"store.type": store}),
             **strategy.settings,
             **vectors.settings,
         },
@@ -197,6 +195,20 @@ def index_body(
                 "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
             },
         },
+    }
+
+
+def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
+    """Return the body that creates an index for the arrays of a code alone, with ``own`` as its ``_meta``."""
+    return {
+        "settings": {"number_of_shards": 1, "number_of_replicas": replicas},
+        "mappings": {
+            "dynamic": False,
+            "_source": source_without(["block"]),
+            "_meta": own,
+            "properties": {"block": {"type": "binary", "doc_values": True}},
+        },
+        "aliases": {alias: {}},
     }
 
 

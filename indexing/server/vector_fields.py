@@ -158,16 +158,26 @@ class Binary(VectorField):
         return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
 
 
-class DenseByte(VectorField):
-    """A byte per component in Elasticsearch's dense_vector: each vector is divided by its largest component, times 127.
+class _Byte(VectorField):
+    """A byte per component: each vector is divided by its largest component, times 127.
 
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It searches
-    without a graph.
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1.
     """
 
     name = "byte"
     exact = False
     unit = True
+
+    def bytes(self, dim: int) -> int:
+        return dim
+
+    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
+        return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
+
+
+class DenseByte(_Byte):
+    """In Elasticsearch's dense_vector, which is searched without a graph."""
 
     def mapping(self, dim: int) -> Json:
         flat = {"similarity": "cosine", "index_options": {"type": "flat"}}
@@ -175,9 +185,6 @@ class DenseByte(VectorField):
 
     def values(self, vectors: NDArray[Any]) -> Iterator[str]:
         return (row.tobytes().hex() for row in quantise(vectors).astype(np.int8))
-
-    def bytes(self, dim: int) -> int:
-        return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
         return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
@@ -204,21 +211,14 @@ class DenseByte(VectorField):
         script = {"source": self._source(READ_DENSE)}
         return {"_source": False, "stored_fields": "_none_", "script_fields": {self.path: {"script": script}}}
 
-    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
-        return unit_rows(np.array(flat, np.float32)).astype(self.dtype)
 
-
-class KnnByte(VectorField):
-    """The same in OpenSearch's knn_vector without a graph.
+class KnnByte(_Byte):
+    """In OpenSearch's knn_vector without a graph.
 
     The server gives the vectors back in _source alone, without writing them there; but a _source with exclusions it
     keeps twice, vectors and all.
     """
 
-    name = "byte"
-    exact = False
-    unit = True
     in_source = True
 
     def mapping(self, dim: int) -> Json:
@@ -232,9 +232,6 @@ class KnnByte(VectorField):
 
     def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
         return iter(quantise(vectors))
-
-    def bytes(self, dim: int) -> int:
-        return dim
 
     def script(self, query: NDArray[np.float32]) -> Json:
         params = {"field": self.path, "query_value": quantise(query[None])[0], "space_type": "cosinesimil"}
@@ -251,9 +248,6 @@ class KnnByte(VectorField):
     def value(self, hit: Json) -> list[Any]:
         values: list[Any] = hit.get("_source", {}).get(self.path, [])
         return values
-
-    def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return unit_rows(np.array(rows, np.float32)).astype(self.dtype)
 
 
 def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:

@@ -173,7 +173,6 @@ class ServerWriter:
                 shards=self._address.shards,
                 replicas=self._address.replicas_while_loading,
                 order=self._address.order,
-                store=self._address.store,
             )
             body["aliases"] = {generation.loading_alias: {}}
             try:

@@ -52,8 +52,8 @@ def command(
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy has the same hits
     with the same scores. Of a file boc index makes the same index again, anywhere. After a kill, the same command
-    continues where it stopped. The copy is published as a whole at the end, and then a sample of it is compared with
-    NAME. With the name and place of NAME and --replace, it takes the place of NAME.
+    continues where it stopped. The copy is published as a whole at the end; boc verify checks it. With the name and
+    place of NAME and --replace, it takes the place of NAME.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
@@ -82,6 +82,4 @@ def command(
 def sentence(name: str, report: CopyReport) -> str:
     """Return what a copy did, in one line."""
     counts = f"{report.images} pictures and {report.texts} captions"
-    if report.up_to_date:
-        return f"{name} is up to date: {counts}"
-    return f"{name}: {counts}, {report.compared} items compared without a difference"
+    return f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}"

@@ -85,7 +85,7 @@ def command(
     """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
 
     Prints Recall@1, 5, 10 and the median rank over all items. If there are more than --fold pictures, it also prints
-    the mean over folds of that size; through an index, each fold is copied to an index of its own.
+    the mean over folds of that size, without --name.
 
     Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
     mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.
@@ -118,6 +118,8 @@ def command(
         raise click.UsageError("--per-query and --compare are of runs; name their judgements with --qrels")
     if name is not None and len(features) > 1:
         raise click.UsageError("several FEATURES are measured without an index; leave out --name")
+    if name is not None and options.on_command_line("fold"):
+        raise click.UsageError("an index is measured over all pictures; leave out --fold, or --name")
     if name is None and options.on_command_line("rm"):
         raise click.UsageError("--rm is for an index: name it with --name, or leave it out")
     if device != "cpu" and (name is not None or score in (None, "dot")):
@@ -133,7 +135,7 @@ def command(
     for label, recalls, gains in (
         _dense(gallery, score or "dot", device, fold, known)
         if name is None
-        else _through(gallery, name, at, rm, score, fold, known)
+        else _through(gallery, name, at, rm, score, known)
     ):
         tables[label] = asdict(recalls)
         for side, value in asdict(gains).items() if gains is not None else ():
@@ -208,15 +210,11 @@ def _through(
     at: str,
     rm: float | None,
     rerank: Metric | None,
-    fold: int,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
     """Yield the same through an index."""
     from boc.evaluate.runs import evaluate_index
 
-    for label, part in gallery.protocols(fold).items():
-        with options.bar("searching", gallery.images + len(gallery.captions)) as bar:
-            figures = evaluate_index(
-                gallery.paths[0], name, at, rm, rerank, fold=part, relevance=relevance, tick=bar.update
-            )
-        yield "index" if part is None else f"index, {label}", *figures
+    with options.bar("searching", gallery.images + len(gallery.captions)) as bar:
+        figures = evaluate_index(gallery.paths[0], name, at, rm, rerank, relevance=relevance, tick=bar.update)
+    yield "index", *figures

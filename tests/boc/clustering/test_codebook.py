@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bench.paper.codebooks import dictionary
+from bench.paper.codebooks import dictionary, sentences, without_stopwords
 from boc.cli import Group
 from boc.cli.commands.build_codebook import command
 from boc.clustering.codebook import Codebook
@@ -137,9 +137,12 @@ def test_rescaled_codebook(two: Any) -> None:
     assert np.allclose(np.sort(made.centroids, axis=0), np.sort(unit_rows(sample @ made.axes), axis=0), atol=1e-4)
 
 
-def test_sample_without_stop_words(two: Any) -> None:
-    without = [(1, i) for i in (1, 3, 4, 5)]
-    assert sorted(names(sample_concepts(two, 99, drop_stopwords=True))) == ALL[:9] + without
+def test_bench_codebook_without_stop_words(two: Any) -> None:
+    made = without_stopwords(two[0], 99)
+    assert sorted(names(made.centroids)) == [*ALL[:6], (1, 1), (1, 3)]
+
+
+def test_unknown_space(two: Any) -> None:
     with pytest.raises(BocError, match="no space 'round' of concepts; known: plain, centered, rescaled"):
         cluster(two, space="round")
 
@@ -147,9 +150,8 @@ def test_sample_without_stop_words(two: Any) -> None:
 def test_empty_sample(tmp_path: Path, two: Any) -> None:
     with pytest.raises(BocError, match="at least 1 concept, got 0"):
         sample_concepts(two, 0)
-    stop = write(tmp_path / "stop.h5", [], [(["the"], numbered("text", 1))])
-    with FeatureFile(stop) as file, pytest.raises(FeatureFileError, match="no concepts to choose from"):
-        sample_concepts([file], drop_stopwords=True)
+    with FeatureFile(write(tmp_path / "none.h5", [[]], [])) as file, pytest.raises(FeatureFileError, match="to choose"):
+        sample_concepts([file])
 
 
 def test_sample_of_half_precision(library: Path) -> None:
@@ -190,8 +192,8 @@ def test_dictionary_of_frequent_english_words(tmp_path: Path) -> None:
 
 def test_captions_without_words(tmp_path: Path) -> None:
     odd = write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)
-    with FeatureFile(odd) as file, pytest.raises(FeatureFileError, match="which words"):
-        sample_concepts([file], drop_stopwords=True)
+    with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="which words"):
+        list(sentences(file))
 
 
 def test_check_files(tmp_path: Path, library: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bench.paper import variants
 from boc.clustering import kmeans
 from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import nearest, row_block
@@ -55,7 +56,7 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
         S = []
         for v in sets[i]:
             D = [distance(v, c) for c in C]
-            similar = [1 / abs(1 - d) if kind == "printed" else 1 / (1 + d) for d in D]
+            similar = [1 / (1 + d) for d in D]
             if kind == "deviation":
                 S.append([s - sum(similar) / len(D) for s in similar])
             else:
@@ -63,8 +64,6 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
                 S.append([similar[k] if k in nearest_of else 0.0 for k in range(len(C))])
         columns = [[row[k] for row in S] or [0.0] for k in range(len(C))]
         row = [sum(column) if aggregate == "sum" else max(column) for column in columns]
-        if (kind, aggregate) == ("printed", "max"):  # the largest of 1 / (1 - D) < 0 has the smallest magnitude
-            row = [min(filter(None, column), default=0.0) for column in columns]
         if kind == "deviation":
             least = sorted(row, reverse=True)[budget - 1]
             row = [value**0.7 if value >= least and value > 1e-6 else 0.0 for value in row]
@@ -102,7 +101,7 @@ def test_soft_assignment_aggregates_similarities(
     terms = step.transform(sets)
     assert terms.dtype == np.float32
     expected = slow_soft(sets, codebook.centroids, kind, aggregate, z)
-    np.testing.assert_allclose(terms.toarray(), expected, rtol=2e-2 if kind == "printed" else 1e-4, atol=1e-6)
+    np.testing.assert_allclose(terms.toarray(), expected, rtol=1e-4, atol=1e-6)
     assert terms.has_sorted_indices
 
 
@@ -166,9 +165,8 @@ def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
 def test_spherical_ignores_length() -> None:
     sets = random_sets([2, 3], 0)
     longer = Ragged(sets.values * 7, sets.offsets)
-    for step in (SoftAssignment(5, spherical=True), HardAssignment(5, spherical=True)):
-        fitted = step.fit(random_sets([20, 20], 1))
-        np.testing.assert_allclose(np.linalg.norm(fitted.centroids_, axis=1), 1, rtol=1e-5)
+    for kind in (SoftAssignment, HardAssignment):
+        fitted = kind.from_codebook(replace(book(5), options={"spherical": True}))
         np.testing.assert_allclose(
             fitted.transform(longer).toarray(), fitted.transform(sets).toarray(), rtol=1e-4, atol=1e-5
         )
@@ -188,19 +186,15 @@ def test_kmeans_finds_clusters() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 0}, "clusters must be at least 1, got 0"),
         ({"z": 0}, "z must be at least 1, got 0"),
         ({"query_z": -1}, "query_z must be at least 1, got -1"),
-        ({"similarity": "cosine"}, "inverse, deviation, printed; got 'cosine'"),
+        ({"similarity": "cosine"}, "inverse, deviation; got 'cosine'"),
         ({"aggregate": "mean"}, "sum, max; got 'mean'"),
     ],
 )
 def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SoftAssignment(**options).fit(random_sets([3], 0))
-    if "clusters" not in options:
-        with pytest.raises(ValueError, match=message):
-            SoftAssignment.from_codebook(book(3), **options)
+        SoftAssignment.from_codebook(book(3), **options)
 
 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
@@ -228,19 +222,15 @@ def test_items_without_concepts() -> None:
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
 
-@pytest.mark.parametrize("kind", [HardAssignment, SoftAssignment])
-def test_drop_stopwords(kind: Any) -> None:
+def test_bench_drops_stopwords() -> None:
     words = [["a", "dog", "is", "in", "##side"], ["the"], []]
     texts = Embeddings("text", np.ones((3, WIDTH), np.float32), random_sets([5, 1, 0], 0), words=words)
     pictures = embedded("image", [2], 1)
-    step = kind.from_codebook(book(4), drop_stopwords=True)
+    step = variants.WithoutStopwords.from_codebook(book(4))
     concepts = step.read(texts)
     assert concepts.offsets.tolist() == [0, 3, 3, 3]
     assert np.array_equal(concepts.values, texts.concepts.values[[1, 3, 4]])  # type: ignore[union-attr]
     assert step.read(pictures) is pictures.concepts
-    assert kind.from_codebook(book(4)).read(texts) is texts.concepts
-    with pytest.raises(BocError, match="words are not known"):
-        step.read(embedded("text", [2], 1))
 
 
 def test_scale_separates_nearly_parallel_rows() -> None:
@@ -264,5 +254,5 @@ def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -
     sets = Ragged(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2, np.array([0, 4]))
     D = np.linalg.norm(sets.values[:, None] - codebook.centroids, axis=2)
     assert (D > 1).all()
-    step = SoftAssignment.from_codebook(codebook, similarity="printed", aggregate="max")
+    step = variants.PrintedSimilarity.from_codebook(codebook, aggregate="max")
     np.testing.assert_allclose(-step.transform(sets).toarray()[0], (1 / (1 - D)).max(axis=0), rtol=1e-5)

@@ -89,8 +89,3 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     terms = searcher.index.terms([hit.item.id for hit in hits])
     assert [hit.score for hit in hits] == (terms @ codes.T).toarray()[:, 0].tolist()
     assert explain(searcher, hits[0].item.id, "a red box").score == hits[0].score
-
-
-def test_clusters_out_of_range() -> None:
-    with pytest.raises(ValueError, match="clusters must be at least 1, got 0"):
-        LearnedTerms(0).fit(np.eye(3))

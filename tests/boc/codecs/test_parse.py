@@ -197,7 +197,7 @@ def test_code_of_codec(code: Code) -> None:
 
 def test_code_of_other_steps() -> None:
     assert code_of(SurrogateCodec([Dictionary(bits=3)]).config()) is None
-    assert code_of(SurrogateCodec([SoftAssignment(4)]).config()) is None
+    assert code_of(SurrogateCodec([SoftAssignment(4, z=3)]).config()) is None
     assert code_of(SurrogateCodec([RandomRotation(seed=1), *Code("scalar").codec(8).steps[2:]]).config()) is None
     assert code_of({"steps": []}) is None
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 
 from boc.clustering.codebook import Codebook
 from boc.clustering.make_codebook import FREQUENT, RIDGE
-from boc.codecs import SurrogateCodec, WordTerms
+from boc.codecs import WordTerms
 from boc.codecs.parse import code_of
 from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
@@ -24,7 +24,7 @@ from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Identity, Item, SearchRequest
+from boc.types import Identity, Item, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -178,7 +178,6 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     with pytest.raises(BocError, match="the sentence is empty"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
-        WordTerms(z=0).fit(gaussian(4, 0))
-    assert SurrogateCodec([WordTerms()]).fit(Embeddings("image", gaussian(9, 0))).words == {}
+        WordTerms(3, z=0).fit(gaussian(4, 0))
     result = boc("search", "photos", "box", "--hybrid", "words", "--image", "a.jpg", "--at", at)
     assert "leave pictures and items out" in result.output

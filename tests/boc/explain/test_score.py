@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
+from boc.clustering.make_codebook import cluster
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
@@ -30,7 +31,7 @@ def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Sear
     """An index of the library by counts of ten codewords."""
     with FeatureFile(library / "photos.h5") as file:
         samples = [file.batch(m, 0, 100).embeddings for m in MODALITIES]
-        codec = SurrogateCodec([HardAssignment(10)]).fit(*samples)
+        codec = SurrogateCodec([HardAssignment.from_codebook(cluster([file], 10))]).fit(*samples)
         at = f"file:{tmp_path_factory.mktemp('concepts')}"
         for _ in load_index(file, at, "both", codec, new_manifest(file, codec)):
             pass

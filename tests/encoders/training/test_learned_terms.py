@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc import plugins
+from boc.clustering.codebook import Codebook
 from boc.codecs.learned import LearnedTerms, item_rows
 from boc.errors import BocError
-from boc.types import MODALITIES, Embeddings, Modality, Ragged
+from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from boc.vectors import unit_rows
 from encoders.training.learned_terms import Head, Pairs, first_head, train
 
@@ -34,8 +35,9 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
 def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, seed: int) -> None:
     sets = Ragged.from_sets([gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)], WIDTH)
     items = Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
-    step = LearnedTerms(7, z, z).fit(items.vectors)
-    step.directions_, step.thresholds_ = gaussian(7, WIDTH, seed=seed), 0.3 * gaussian(2, 2, 7, seed=seed + 1)
+    thresholds = 0.3 * gaussian(2, 2, 7, seed=seed + 1)
+    book = Codebook(gaussian(7, WIDTH, seed=seed), Identity("", "", WIDTH), (), {}, 7, thresholds=thresholds)
+    step = LearnedTerms.from_codebook(book, z=z, query_z=z)
     rows = step.encode_documents(step.read(items), modality).toarray()
     activations = Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -146,11 +146,9 @@ def test_hit_without_item(layout: requests.Layout) -> None:
 
 
 @pytest.mark.parametrize(("order", "fields"), [("id", "id"), ("term", ["first", "id"])])
-@pytest.mark.parametrize("store", [None, "niofs"])
-def test_index_settings_follow_the_address(order: str, fields: str | list[str], store: str | None) -> None:
-    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order, store=store)
+def test_index_settings_follow_the_address(order: str, fields: str | list[str]) -> None:
+    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order)
     assert body["settings"]["sort.field"] == fields
-    assert body["settings"].get("store.type") == store
     assert {*([fields] if isinstance(fields, str) else fields)} <= set(body["mappings"]["properties"])
 
 
