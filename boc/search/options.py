@@ -36,7 +36,6 @@ _KINDS: dict[str, tuple[tuple[type, type], str]] = {
     "query_z": (_WHOLE, "a whole number, such as 32"),
     "sort": (_TEXT, "the name of a field, such as -taken"),
     "min_confidence": (_NUMBER, "a number from 0 to 1"),
-    "mmr": (_NUMBER, "a number from 0 to 1"),
     "collapse": ((bool, bool), "True or False"),
 }
 """Of each option its usual type, all types that it may have, and how to write it."""
@@ -55,7 +54,6 @@ class SearchKeywords(TypedDict, total=False):
     query_z: int | None
     sort: str | None
     min_confidence: float | None
-    mmr: float | None
     collapse: bool
 
 
@@ -90,8 +88,6 @@ class SearchOptions:
     min_confidence : float, optional
         Give each hit a confidence, in 0 to 1, and leave out those below this one: 0 keeps all, 0.5 is where a hit is
         as likely right as not. Not for hybrid searches.
-    mmr : float, optional
-        Choose hits by maximal marginal relevance: 1 keeps the ranking, 0 ranks by difference only.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """
@@ -106,7 +102,6 @@ class SearchOptions:
     query_z: int | None = None
     sort: str | None = None
     min_confidence: float | None = None
-    mmr: float | None = None
     collapse: bool = False
 
     def __post_init__(self) -> None:
@@ -127,9 +122,8 @@ class SearchOptions:
             raise BocError(f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it out")
         if self.rerank is not None:
             check_metric(self.rerank)
-        for name, share in (("min_confidence", self.min_confidence), ("mmr", self.mmr)):
-            if share is not None and not 0 <= share <= 1:
-                raise BocError(f"{name} must be from 0 to 1, got {share:g}; 0.5 is a common one")
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise BocError(f"min_confidence must be from 0 to 1, got {self.min_confidence:g}; 0.5 is a common one")
         if self.hybrid is not None and self.min_confidence is not None:
             raise BocError("a hybrid search counts words, whose scores tell no confidence; leave one of the two out")
         if self.hybrid is not None or self.words_weight is not None:
@@ -150,12 +144,12 @@ class SearchOptions:
     @property
     def of_vectors(self) -> list[str]:
         """Names of the options in use that need the vector of a query."""
-        return self._active("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
+        return self._active("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "collapse")
 
     @property
     def on_hits(self) -> list[str]:
         """Names of the options in use that work on hits, and not on ids and scores."""
-        return self._active("hybrid", "sort", "min_confidence", "mmr", "collapse")
+        return self._active("hybrid", "sort", "min_confidence", "collapse")
 
     def _active(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) not in (None, False)]

@@ -27,10 +27,10 @@ from boc.names import Metric
 from boc.paths import nfc
 from boc.plugins import check_name, find_item
 from boc.search.background import Background, confidences
+from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Part, Query, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
-from boc.search.variety import select_varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, SearchRequest, Stages, TermMatrix, TextScore
 from boc.vectors import plain_rows
 
@@ -220,7 +220,7 @@ class Searcher:
         """Search by the words of several texts, without an encoder: the full-text score (BM25) over captions, text
         fields, and the words of pictures under the code ``words``. One list of hits per text.
 
-        BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence, mmr and collapse.
+        BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence and collapse.
         """
         texts = check_texts(texts, "search_words")
         options = self._options(options, **keywords)
@@ -263,7 +263,7 @@ class Searcher:
 
         Their content is not read, which takes most of the time of a batch. m is at most k; where a query has fewer hits
         than others, None and -inf follow. ``threads`` share the queries. BocError for an option that works on hits:
-        hybrid, sort, min_confidence, mmr and collapse.
+        hybrid, sort, min_confidence and collapse.
         """
         options, queries = self._options(options, **keywords), self._plain(queries)
         if named := options.on_hits:
@@ -294,7 +294,7 @@ class Searcher:
         """Return the HTTP request that has the hits of ``search_query`` as its answer, for other programs.
 
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
-        other than by score, variety and confidence. BackendError if the index is not on a server.
+        other than by score and confidence. BackendError if the index is not on a server.
         """
         options = self._options_of(query, options, **keywords)
         own = options.on_hits
@@ -433,8 +433,8 @@ class Searcher:
         """Return the hits of each query by score. The items ``without`` take no part in confidences."""
         if options.hybrid is not None and queries.texts is None:
             raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
-        if options.mmr is not None or options.collapse:
-            return [self._diverse_hits(queries.take(i), options, stages) for i in range(len(queries.rows))]
+        if options.collapse:
+            return [self._distinct_hits(queries.take(i), options, stages) for i in range(len(queries.rows))]
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
             return self._fuse(queries, request, options, stages)
@@ -444,13 +444,10 @@ class Searcher:
         others = [[hit for hit in hits if hit.id not in without] for hits in answers] if without else answers
         return self._confident(others, queries, options, stages)
 
-    def _diverse_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
-        """Return the hits of one query, chosen of more by maximal marginal relevance or without near-duplicates."""
-        plain = replace(options, mmr=None, collapse=False)
-        near = self.background(self.target(options.find)).near if options.collapse else None
-        return select_varied(
-            lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near, options.mmr
-        )
+    def _distinct_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
+        """Return the hits of one query, chosen of more without near-duplicates."""
+        plain, near = replace(options, collapse=False), self.background(self.target(options.find)).near
+        return select_distinct(lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near)
 
     def _fuse(
         self, queries: _Queries, request: SearchRequest, options: SearchOptions, stages: Stages | None

@@ -35,7 +35,7 @@ def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
 def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], options: SearchOptions) -> dict[str, Any]:
     """Return a ``FacetsAnswer`` to a question whose parts are ``encoded``."""
     confident = None if options.hybrid else 0.0
-    whole = replace(options, k=DEPTH, min_confidence=confident, mmr=None, collapse=False, sort=None)
+    whole = replace(options, k=DEPTH, min_confidence=confident, collapse=False, sort=None)
     hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
     sure = sum((hit.confidence or 0) >= LINE for hit in hits)
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]

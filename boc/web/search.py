@@ -37,7 +37,6 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
     "query_z": (int | None, Field(None, alias="z", ge=1, le=MOST)),
     "sort": (str | None, Field(None, max_length=1000)),
     "min_confidence": (float | None, Field(None, ge=0, le=1)),
-    "mmr": (float | None, Field(None, ge=0, le=1)),
 }
 """Types and limits of parameters that differ from those of ``SearchOptions``."""
 

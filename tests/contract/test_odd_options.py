@@ -53,7 +53,6 @@ ODD: list[tuple[Options, str]] = [
     ({"words_weight": 1.0}, "words_weight is for the hybrid search sum"),
     ({"hybrid": "rrf"}, "counts the words of a sentence"),
     ({"min_confidence": 1.5}, "min_confidence must be from 0 to 1"),
-    ({"mmr": math.nan}, "mmr must be from 0 to 1"),
     ({"sort": "nothing"}, "sorted by 'nothing'"),
     ({"sort": "title"}, "which is of type text"),
     ({"sort": "-year", "k": 4}, ""),

@@ -173,8 +173,8 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
         build_index("x", library / "photos.h5", code=f"words(codebook='{book}')", metadata=table, at=f"file:{tmp_path}")
     at = f"file:{library / 'index'}"
     searcher = Searcher.open("photos", at)
-    with pytest.raises(BocError, match="leave out rerank, mmr"):
-        searcher.search_words(["box"], rerank="dot", mmr=0.5)
+    with pytest.raises(BocError, match="leave out rerank, collapse"):
+        searcher.search_words(["box"], rerank="dot", collapse=True)
     with pytest.raises(BocError, match="the sentence is empty"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):

@@ -120,8 +120,8 @@ def test_no_queries_have_no_hits(searcher: Searcher) -> None:
 
 def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
     queries = searcher.encoder.encode_texts(["a red box"])
-    with pytest.raises(BocError, match="leave out mmr, collapse, or call search_vectors"):
-        searcher.rank_vectors(queries, mmr=0.5, collapse=True)
+    with pytest.raises(BocError, match="leave out collapse, or call search_vectors"):
+        searcher.rank_vectors(queries, collapse=True)
     with pytest.raises(BocError, match="threads must be at least 1, got 0"):
         searcher.rank_vectors(queries, threads=0)
 

@@ -88,5 +88,5 @@ def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
     assert client.get("/api/search", params={"q": TEXT}).json()["hits"][0]["confidence"] is None
     both = client.get("/api/search", params={"q": TEXT, "min_confidence": 0, "hybrid": "rrf"})
     assert both.status_code == 400
-    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "mmr": 0.5, "k": 5}).json()["hits"]
-    assert [hit["id"] for hit in collapsed] == [h.item.id for h in searcher.search(TEXT, k=5, collapse=True, mmr=0.5)]
+    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "k": 5}).json()["hits"]
+    assert [hit["id"] for hit in collapsed] == [h.item.id for h in searcher.search(TEXT, k=5, collapse=True)]
