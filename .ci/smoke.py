@@ -8,10 +8,7 @@ from pathlib import Path
 
 from boc.cli import main
 
-MODULES = (
-    "boc.clustering._nearest",
-    "boc.rerank._rescore",
-)
+MODULES = ("boc.clustering._nearest", "boc.rerank._rescore")
 ENGINE = ("indexing.embedded._search",)
 AT = ("--at", "file:index")
 

@@ -86,11 +86,6 @@ def exporter() -> ModuleType:
     return _module("encoders.runtime", "onnx_export")
 
 
-def aligner() -> ModuleType:
-    """Import the module that scores concept sets on a device: alignments."""
-    return _module("encoders.runtime", "alignments")
-
-
 def _parse_spec(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:

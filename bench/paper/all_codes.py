@@ -57,11 +57,7 @@ RESCALED = (
     "soft(codebook={}, z=256, similarity=deviation)",
 )
 WRITTEN = ("words(codebook={}, z=32)", "words(codebook={}, z=64)")
-LEARNED = (
-    "learned(codebook={})",
-    "learned(codebook={}, z=8, query_z=12)",
-    "learned(codebook={}, z=32, query_z=32)",
-)
+LEARNED = ("learned(codebook={})", "learned(codebook={}, z=8, query_z=12)", "learned(codebook={}, z=32, query_z=32)")
 COLUMNS = (
     "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
     "chance", *truth.FAMILIES,

@@ -16,17 +16,7 @@ from pathlib import Path
 import click
 
 from bench.paper.ranking import Gallery
-from bench.paper.sparsity_recall import (
-    CHAINS,
-    COLUMNS,
-    PLAIN,
-    PROBES,
-    ROTATED,
-    SPARSITIES,
-    Setting,
-    rows,
-    terms_at,
-)
+from bench.paper.sparsity_recall import CHAINS, COLUMNS, PLAIN, PROBES, ROTATED, SPARSITIES, Setting, rows, terms_at
 from bench.report.figures import Plot, by_sparsity, draw
 from bench.report.rows import Rows, Writer, read
 from boc.codecs import global_code

@@ -238,12 +238,7 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
 def main(
-    dev: Path,
-    train: Path,
-    alone_train: Path | None,
-    alone_dev: Path | None,
-    clusters: int,
-    codebooks: Path | None,
+    dev: Path, train: Path, alone_train: Path | None, alone_dev: Path | None, clusters: int, codebooks: Path | None
 ) -> None:
     """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}

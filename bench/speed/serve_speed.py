@@ -140,14 +140,7 @@ def start(name: str, at: str, more: Sequence[str]) -> tuple[subprocess.Popen[str
 @click.option("--workers", type=click.IntRange(1), multiple=True, default=[1], show_default=True, help="Of the server.")
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
 def main(
-    name: str,
-    at: str,
-    encoder: str | None,
-    sentences: int,
-    clients: int,
-    k: int,
-    workers: tuple[int, ...],
-    rounds: int,
+    name: str, at: str, encoder: str | None, sentences: int, clients: int, k: int, workers: tuple[int, ...], rounds: int
 ) -> None:
     """Write percentiles of each stage, for one client and for many."""
     texts = captions(name, at, 1 + sentences + clients)

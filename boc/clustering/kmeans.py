@@ -18,13 +18,7 @@ LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had
 
 
 def kmeans(
-    X: Floats,
-    clusters: int,
-    *,
-    seed: int = 0,
-    spherical: bool = False,
-    rounds: int = 25,
-    crowd: int | None = None,
+    X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25, crowd: int | None = None
 ) -> Floats:
     """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
     smaller: by faiss, on a GPU if there is one.

@@ -85,14 +85,7 @@ def cluster(
     points = points if axes is None else points @ axes
     tell(f"clustering {len(points)} concepts")
     centroids = kmeans(points, clusters, spherical=moved)
-    options = {
-        "mode": "kmeans",
-        "space": space,
-        "clusters": clusters,
-        "sample": SAMPLE,
-        "seed": 0,
-        "spherical": moved,
-    }
+    options = {"mode": "kmeans", "space": space, "clusters": clusters, "sample": SAMPLE, "seed": 0, "spherical": moved}
     codebook = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
     return replace(codebook, versions=codebook.versions | {"faiss": faiss.__version__})
 

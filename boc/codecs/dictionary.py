@@ -178,13 +178,7 @@ class Dictionary(Step):
 
 
 def dictionary_steps(
-    terms: int | None = None,
-    z: int = 2,
-    query_z: int = 64,
-    *,
-    center: bool = True,
-    bits: int = 6,
-    seed: int = 0,
+    terms: int | None = None, z: int = 2, query_z: int = 64, *, center: bool = True, bits: int = 6, seed: int = 0
 ) -> list[Step]:
     """The chain of the code: centring, dictionary."""
     before: list[Step] = [Center()] if center else []

@@ -6,13 +6,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc import plugins
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
     BLOCK,
@@ -80,26 +78,20 @@ class Gallery:
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(
-        self,
-        metric: str = "dot",
-        *,
-        device: str = "cpu",
-        block: int = BLOCK,
-        tick: Callable[[int], None] = lambda done: None,
+        self, metric: str = "dot", *, block: int = BLOCK, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
         """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
-        read-only, with 4 bytes per score on disk. Alignments are computed on the ``device``, of which ``cpu`` needs no
-        torch, ``block`` captions at a time. ``tick`` is called with the number of captions of each finished block.
+        read-only, with 4 bytes per score on disk. ``block`` captions are scored at a time. ``tick`` is called with the
+        number of captions of each finished block.
         FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
             models = [
-                _scorer(stack.enter_context(FeatureFile(path)), metric, device, min(block, PICTURES))
-                for path in self.paths
+                _scorer(stack.enter_context(FeatureFile(path)), metric, min(block, PICTURES)) for path in self.paths
             ]
             handle = stack.enter_context(tempfile.TemporaryFile())
             for start in range(0, n, block):
@@ -110,9 +102,7 @@ class Gallery:
             handle.flush()
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
-    def write_runs(
-        self, folder: Path, name: str | None, at: str, *, rm: float | None, score: Metric | None, device: str
-    ) -> None:
+    def write_runs(self, folder: Path, name: str | None, at: str, *, rm: float | None, score: Metric | None) -> None:
         """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other direction.
 
         A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or of one search of the
@@ -121,7 +111,7 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         with FeatureFile(self.paths[0]) as file:
             ids = {modality: file.ids(modality) for modality in MODALITIES}
-            scores = self.scores(score or "dot", device=device) if name is None else None
+            scores = self.scores(score or "dot") if name is None else None
             for asking, target in DIRECTIONS:
                 right: list[list[str]] = [[] for _ in ids[asking]]
                 for pair in enumerate(self.owners.tolist()):
@@ -268,7 +258,7 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
             )
 
 
-def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
+def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
     """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size`` at a time."""
     if metric == "dot":
         images = file.vectors("image")
@@ -279,7 +269,6 @@ def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
-    align = alignments if device == "cpu" else partial(plugins.aligner().alignments, device=device)
 
     def concepts(batch: Batch) -> Ragged:
         assert batch.embeddings.concepts is not None
@@ -288,6 +277,6 @@ def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[
     def score(start: int, stop: int) -> NDArray[np.float32]:
         words = concepts(file.batch("text", start, stop))
         pictures = map(concepts, file.batches("image", size))
-        return np.concatenate([align(words, regions, metric) for regions in pictures], axis=1)
+        return np.concatenate([alignments(words, regions, metric) for regions in pictures], axis=1)
 
     return score

@@ -118,12 +118,7 @@ class Explanation:
 
 
 def explain(
-    searcher: Searcher,
-    id: str,
-    text: str | None = None,
-    image: Path | str | None = None,
-    *,
-    labelled: int = LABELLED,
+    searcher: Searcher, id: str, text: str | None = None, image: Path | str | None = None, *, labelled: int = LABELLED
 ) -> Explanation:
     """Explain the score of item ``id`` for a sentence or a picture.
 

@@ -344,10 +344,7 @@ def _embeddings(
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
     states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
-    with (
-        encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path,
-        FeatureFiles([path]) as file,
-    ):
+    with encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path, FeatureFiles([path]) as file:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]
             raise SourceError(f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})")

@@ -170,10 +170,7 @@ class _Layout:
                 f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
             )
         return replace(
-            self,
-            items=self.items + other.items,
-            rows=self.rows + other.rows,
-            postings=self.postings + other.postings,
+            self, items=self.items + other.items, rows=self.rows + other.rows, postings=self.postings + other.postings
         )
 
 

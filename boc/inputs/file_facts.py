@@ -52,13 +52,7 @@ def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:
 def file_facts(state: State, digest: str) -> dict[str, Any]:
     """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order of ``FIELDS``."""
     size, modified, changed = state
-    return {
-        "size": size,
-        **_date(modified),
-        "modified_ns": modified,
-        "changed_ns": changed,
-        "content_hash": digest,
-    }
+    return {"size": size, **_date(modified), "modified_ns": modified, "changed_ns": changed, "content_hash": digest}
 
 
 def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:

@@ -72,10 +72,7 @@ class Searcher:
     """
 
     def __init__(
-        self,
-        index: Index,
-        encoder: Callable[[], Encoder] | None = None,
-        reopen: Callable[[], Index] | None = None,
+        self, index: Index, encoder: Callable[[], Encoder] | None = None, reopen: Callable[[], Index] | None = None
     ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())

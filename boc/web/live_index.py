@@ -129,11 +129,7 @@ class Library:
     """
 
     def __init__(
-        self,
-        searcher: Searcher,
-        settings: Settings,
-        budget: Budget,
-        batching: dict[str, Batcher] | None = None,
+        self, searcher: Searcher, settings: Settings, budget: Budget, batching: dict[str, Batcher] | None = None
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
         self._settings = settings

@@ -45,12 +45,7 @@ class Conversion:
 
 
 def convert(
-    checkpoint: Path,
-    folder: Path,
-    tokens: Path,
-    source: RegionSource,
-    *,
-    stop_list: Path | None = None,
+    checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, *, stop_list: Path | None = None
 ) -> Conversion:
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 

@@ -10,8 +10,6 @@ from types import ModuleType
 from boc.errors import EncoderError
 from boc.types import Runtime
 
-DRIVERS = ("libcuda.so.1", "nvcuda.dll")
-
 
 def runs_onnx(runtime: Runtime) -> bool:
     """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
@@ -35,13 +33,11 @@ def has_cuda() -> bool:
     """Return whether torch is installed and this machine has the driver of a CUDA card, without importing torch."""
     if find_spec("torch") is None:
         return False
-    for name in DRIVERS:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return True
-    return False
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def pick(device: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from boc.types import Ragged
 
 from .dual_inputs import ClipInput, PixelForm, Preparer, TextForm
-from .onnx_record import IMAGE, TEXT, OnnxRecord
+from .onnx_record import IMAGE, OnnxRecord, OnnxSessions
 from .onnx_towers import of_one_length, run
 
 if TYPE_CHECKING:
@@ -22,44 +21,37 @@ if TYPE_CHECKING:
 TOKENIZER = "onnx-tokenizer.json"
 
 
-class DualOnnx:
-    """The towers that ``onnx_export`` wrote beside the weights of a model, each opened with its first input."""
+class DualOnnx(OnnxSessions):
+    """The towers that ``onnx_export`` wrote beside the weights of a model."""
 
     def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
         from tokenizers import Tokenizer
 
+        super().__init__(folder, record, batch)
         details = record.details
-        self._folder, self._record, self._batch = folder, record, batch
-        self.form = TextForm(Tokenizer.from_str(record.read(folder, TOKENIZER).decode()), **details["text"])
+        tokenizer = Tokenizer.from_str(record.check(folder, TOKENIZER).read_text(encoding="utf-8"))
+        self.form = TextForm(tokenizer, **details["text"])
         self._concepts = details["grid"] is not None
         grid = tuple(details["grid"]) if self._concepts else None
         self.preparer = Preparer(PixelForm(**details["pixels"]), grid) if IMAGE in record.files else None
 
     def images(self, prepared: Sequence[ClipInput]) -> tuple[NDArray[np.float32], Ragged]:
         pixels = [each.inputs["pixel_values"] for each in prepared]
-        return self._encode(self._image, "pixel_values", pixels, [slice(None)] * len(pixels))
+        return self._encode(self.image, "pixel_values", pixels, [slice(None)] * len(pixels))
 
     def texts(self, encodings: Sequence[Encoding]) -> tuple[NDArray[np.float32], Ragged]:
         arrays = [self.form.arrays([each]) for each in encodings]
-        return self._encode(self._text, "input_ids", [ids[0] for ids, _, _ in arrays], [own[0] for *_, own in arrays])
+        return self._encode(self.text, "input_ids", [ids[0] for ids, _, _ in arrays], [own[0] for *_, own in arrays])
 
     def _encode(
         self, session: Any, name: str, inputs: Sequence[NDArray[Any]], places: Sequence[Any]
     ) -> tuple[NDArray[np.float32], Ragged]:
         """Return the vectors of inputs, and the rows ``places`` of each set."""
-        vectors = np.empty((len(inputs), self._record.dim), np.float32)
+        vectors = np.empty((len(inputs), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(inputs)
-        for batch in of_one_length([len(each) for each in inputs], self._batch):
+        for batch in of_one_length([len(each) for each in inputs], self.batch):
             vectors[batch], rows = run(session, {name: np.stack([inputs[i] for i in batch])})
             for place, own in zip(batch, rows, strict=True):
                 if self._concepts:
                     sets[place] = own[places[place]]
-        return vectors, Ragged.from_sets(sets, self._record.dim)
-
-    @cached_property
-    def _image(self) -> Any:
-        return self._record.open(self._folder, IMAGE)
-
-    @cached_property
-    def _text(self) -> Any:
-        return self._record.open(self._folder, TEXT)
+        return vectors, Ragged.from_sets(sets, self.record.dim)

@@ -22,10 +22,8 @@ from boc.errors import EncoderError
 from boc.types import Regions, Runtime
 
 from .. import clip
-from ..networks.base import Network
 from . import model_config
 from .dual_inputs import ClipInput, Inputs, PixelForm, patch_boxes
-from .dual_network import DualNetwork
 from .dual_onnx import TOKENIZER, DualOnnx
 from .model_folder import is_model, load_network
 from .onnx_record import IMAGE, RECORD, TEXT, OnnxRecord, Parts, read_record
@@ -147,45 +145,35 @@ def _write_onnx(tower: _Tower, path: Path) -> None:
     program.save(path)
 
 
-class _Images(nn.Module):
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
+class _Part(nn.Module):
+    """A tower of a network, with the parameters of all of it."""
 
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network, self.model = network, getattr(network, "model", None)
+
+
+class _Images(_Part):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         encoded = self.network.images(features, boxes, lengths)
         before, behind = self.network.region_margins
         return encoded.vectors, encoded.sets[:, before : encoded.sets.shape[1] - behind]
 
 
-class _Texts(nn.Module):
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
+class _Texts(_Part):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]  # there is no padding
         encoded = self.network.texts(ids, lengths)
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)
 
 
-class _DualTexts(nn.Module):
-    def __init__(self, network: DualNetwork) -> None:
-        super().__init__()
-        self.model = network.model
-        self.network = network
-
+class _DualTexts(_Part):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.text(input_ids=input_ids)
         return vectors, hidden if self.network.preparer.grid is None else self.network.text.joint(hidden)
 
 
-class _DualImages(nn.Module):
-    def __init__(self, network: DualNetwork) -> None:
-        super().__init__()
-        self.model = network.model
-        self.network = network
-
+class _DualImages(_Part):
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.image(pixel_values=pixel_values)
         grid = self.network.preparer.grid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,27 @@ class OnnxRecord:
         """Return whether all networks have the bytes that were written."""
         return all((folder / name).is_file() and sha256(folder / name) == self.files[name] for name in self.files)
 
-    def open(self, folder: Path, name: str) -> Any:
-        """Open a network. EncoderError if it is not the one that was written."""
-        self._check(folder, name)
-        return open_session(folder / name)
-
-    def read(self, folder: Path, name: str) -> bytes:
-        """Read a file. EncoderError if it is not the one that was written."""
-        self._check(folder, name)
-        return (folder / name).read_bytes()
-
-    def _check(self, folder: Path, name: str) -> None:
+    def check(self, folder: Path, name: str) -> Path:
+        """Return the path of a file. EncoderError if it is not the one that was written."""
         path = folder / name
         if not path.is_file() or sha256(path) != self.files[name]:
             raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
+        return path
+
+
+class OnnxSessions:
+    """The two networks of a model in ONNX, each opened with its first input."""
+
+    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
+        self.folder, self.record, self.batch = folder, record, batch
+
+    @cached_property
+    def image(self) -> Any:
+        return open_session(self.record.check(self.folder, IMAGE))
+
+    @cached_property
+    def text(self) -> Any:
+        return open_session(self.record.check(self.folder, TEXT))
 
 
 def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,52 +11,39 @@ from numpy.typing import NDArray
 from boc.types import Ragged, Regions
 
 from ..networks.foreign import reading_model
-from .onnx_record import IMAGE, TEXT, OnnxRecord
+from .onnx_record import OnnxSessions
 from .towers import Places
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-class OnnxTowers:
-    """The networks that ``onnx_export`` wrote into a model folder, each opened with its first input.
-
-    A batch holds inputs of one length, so that there is no padding.
-    """
-
-    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
-        self._folder, self._record, self._batch = folder, record, batch
+class OnnxTowers(OnnxSessions):
+    """The networks that ``onnx_export`` wrote into a model folder. A batch holds inputs of one length, so that there is
+    no padding."""
 
     def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
-        vectors = np.empty((len(regions), self._record.dim), np.float32)
+        vectors = np.empty((len(regions), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(regions)
-        for places in of_one_length([len(each) for each in regions], self._batch):
-            vectors[places], rows = run(self._image, image_inputs([regions[i] for i in places]))
+        for places in of_one_length([len(each) for each in regions], self.batch):
+            vectors[places], rows = run(self.image, image_inputs([regions[i] for i in places]))
             for place, own in zip(places, rows, strict=True):
                 sets[place] = own[: len(regions[place])]
-        return vectors, Ragged.from_sets(sets, self._record.dim)
+        return vectors, Ragged.from_sets(sets, self.record.dim)
 
     def texts(
         self, ids: Sequence[list[int]], places: Places | None = None
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        vectors = np.empty((len(ids), self._record.dim), np.float32)
+        vectors = np.empty((len(ids), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
         chosen: list[Sequence[int]] = list(places) if places is not None else [range(0)] * len(ids)
-        for batch in of_one_length([len(row) for row in ids], self._batch):
-            vectors[batch], rows, words = run(self._text, {"ids": np.array([ids[i] for i in batch], np.int64)})
+        for batch in of_one_length([len(row) for row in ids], self.batch):
+            vectors[batch], rows, words = run(self.text, {"ids": np.array([ids[i] for i in batch], np.int64)})
             for place, own, mask in zip(batch, rows, words, strict=True):
                 if places is None:
                     chosen[place] = np.flatnonzero(mask).tolist()
                 sets[place] = own[list(chosen[place])]
-        return vectors, Ragged.from_sets(sets, self._record.dim), chosen
-
-    @cached_property
-    def _image(self) -> InferenceSession:
-        return self._record.open(self._folder, IMAGE)
-
-    @cached_property
-    def _text(self) -> InferenceSession:
-        return self._record.open(self._folder, TEXT)
+        return vectors, Ragged.from_sets(sets, self.record.dim), chosen
 
 
 def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -84,10 +84,7 @@ class Head(nn.Module):
 
 
 def learned_terms(
-    files: Sequence[FeatureFile],
-    terms: int = 2048,
-    *,
-    tell: Callable[[str], None] = lambda stage: None,
+    files: Sequence[FeatureFile], terms: int = 2048, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
     """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per picture and
     ``QUERY_Z`` per caption. FeatureFileError for files of several encoders, or with fewer than two pictures with
@@ -159,13 +156,7 @@ def first_head(pairs: Pairs, terms: int) -> Head:
 
 
 def train(
-    head: Head,
-    pairs: Pairs,
-    *,
-    z: int = Z,
-    query_z: int = QUERY_Z,
-    epochs: int = EPOCHS,
-    rate: float = RATE,
+    head: Head, pairs: Pairs, *, z: int = Z, query_z: int = QUERY_Z, epochs: int = EPOCHS, rate: float = RATE
 ) -> Iterator[float]:
     """Change the head in place, and yield the mean loss of each epoch."""
     rng = np.random.default_rng(SEED)

@@ -161,9 +161,7 @@ class Text(Strategy):
     def settings(self) -> Json:
         return {
             "analysis": {"analyzer": {"boc_words": {"type": "custom", "tokenizer": "whitespace"}}},
-            "similarity": {
-                "boc_dot": {"type": "scripted", "script": {"source": "return query.boost * doc.freq;"}},
-            },
+            "similarity": {"boc_dot": {"type": "scripted", "script": {"source": "return query.boost * doc.freq;"}}},
         }
 
     def field(self, features: Mapping[str, int]) -> str:

@@ -38,8 +38,7 @@ def extraction_speed(library: Path, folder: Path) -> Words:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "count"),
-    [(cold_search, 3), (serve_speed, 16), (growth, 2), (extraction_speed, 10)],
+    ("arguments", "count"), [(cold_search, 3), (serve_speed, 16), (growth, 2), (extraction_speed, 10)]
 )
 def test_script_rows(arguments: Callable[[Path, Path], Words], count: int, library: Path, tmp_path: Path) -> None:
     rows = run_rows(f"{arguments.__name__}.py", *arguments(library, tmp_path))

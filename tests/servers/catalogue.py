@@ -113,12 +113,5 @@ OPENSEARCH_2 = Kind(
 
 KINDS = {
     kind.name: kind
-    for kind in (
-        ELASTICSEARCH_9,
-        ELASTICSEARCH_8,
-        ELASTICSEARCH_8_19,
-        OPENSEARCH_3,
-        OPENSEARCH_3_KNN,
-        OPENSEARCH_2,
-    )
+    for kind in (ELASTICSEARCH_9, ELASTICSEARCH_8, ELASTICSEARCH_8_19, OPENSEARCH_3, OPENSEARCH_3_KNN, OPENSEARCH_2)
 }

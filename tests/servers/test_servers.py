@@ -16,14 +16,7 @@ import pytest
 
 from boc.atomic_files import sha256
 from tests.ports import free_port
-from tests.servers import (
-    KINDS,
-    MismatchError,
-    Server,
-    StartError,
-    UnavailableError,
-    jdk,
-)
+from tests.servers import KINDS, MismatchError, Server, StartError, UnavailableError, jdk
 from tests.servers import fetch as fetching
 from tests.servers.catalogue import Kind
 from tests.servers.fixtures import ForeignServer, check_fetched, foreign_server, kinds

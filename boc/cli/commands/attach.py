@@ -31,14 +31,7 @@ if TYPE_CHECKING:
 @options.as_json
 @options.at
 def command(
-    name: str,
-    sources: tuple[Path, ...],
-    key: str | None,
-    code: Code,
-    detach: bool,
-    yes: bool,
-    as_json: bool,
-    at: str,
+    name: str, sources: tuple[Path, ...], key: str | None, code: Code, detach: bool, yes: bool, as_json: bool, at: str
 ) -> None:
     """Add the code of feature files to the documents of the index NAME, which another program made.
 

@@ -16,9 +16,7 @@ from boc.cli import options
     help="For a TERN or TERAN, vocab.txt or tokenizer.json of its BERT; for a VSRN, its vocabulary (pickle or JSON).",
 )
 @click.option(
-    "--regions",
-    metavar="KIND[:PATH]",
-    help="Region source that the network was trained on, for example files:DIR.",
+    "--regions", metavar="KIND[:PATH]", help="Region source that the network was trained on, for example files:DIR."
 )
 @click.option("--stop-list", type=options.PATH, help="File of the stop-words that a TERAN leaves out, one per line.")
 def command(

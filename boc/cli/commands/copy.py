@@ -66,15 +66,7 @@ def command(
 
     with options.bars() as progress:
         report = copy_index(
-            name,
-            new,
-            at=at,
-            to=to,
-            code=code,
-            rm=rm,
-            recall=recall,
-            replace=replace,
-            progress=progress,
+            name, new, at=at, to=to, code=code, rm=rm, recall=recall, replace=replace, progress=progress
         )
     click.echo(sentence(to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name, report))
 

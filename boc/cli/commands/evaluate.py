@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     "candidates are re-ranked by [default: dot; with --name, that of the index].",
 )
 @click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Device that computes alignments without --name; cuda is for thousands of pictures.",
-)
-@click.option(
     "--name",
     shell_complete=options.complete_names,
     help="Rank through this index of the same items instead of by the dense vectors.",
@@ -70,7 +63,6 @@ if TYPE_CHECKING:
 def command(
     features: tuple[Path, ...],
     score: Metric | None,
-    device: str,
     name: str | None,
     rm: float | None,
     fold: int,
@@ -100,7 +92,6 @@ def command(
     \b
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
-              boc evaluate coco5k.h5 --score mrsw --device cuda
               boc evaluate one.h5 other.h5
               boc evaluate dev.h5 --name dev --rm 1 --ndcg rouge-l
               boc evaluate dev.h5 --ndcg spice.f32
@@ -109,7 +100,7 @@ def command(
               boc evaluate --compare one.run other.run --qrels runs/text-to-image.qrels
     """
     if qrels is not None:
-        others = ("score", "device", "name", "rm", "fold", "ndcg", "runs")
+        others = ("score", "name", "rm", "fold", "ndcg", "runs")
         if unfit := [name for name in others if options.is_set(name)]:
             raise click.UsageError(f"--qrels measures runs; leave out --{unfit[0].replace('runs', 'run')}")
         _of_runs(features, qrels, per_query=per_query, compare=compare, as_json=as_json)
@@ -122,8 +113,6 @@ def command(
         raise click.UsageError("an index is measured over all pictures; leave out --fold, or --name")
     if name is None and options.on_command_line("rm"):
         raise click.UsageError("--rm is for an index: name it with --name, or leave it out")
-    if device != "cpu" and (name is not None or score in (None, "dot")):
-        raise click.UsageError("--device computes alignments: give --score mrsw or another, or leave it out")
 
     from boc.evaluate.runs import Gallery
 
@@ -133,15 +122,13 @@ def command(
             known = gallery.relevance(None if ndcg == "rouge-l" else Path(ndcg), tick=bar.update)
     tables: dict[str, dict[str, dict[str, float]]] = {}
     for label, recalls, gains in (
-        _dense(gallery, score or "dot", device, fold, known)
-        if name is None
-        else _through(gallery, name, at, rm, score, known)
+        _dense(gallery, score or "dot", fold, known) if name is None else _through(gallery, name, at, rm, score, known)
     ):
         tables[label] = asdict(recalls)
         for side, value in asdict(gains).items() if gains is not None else ():
             tables[label][side]["ndcg"] = value
     if runs is not None:
-        gallery.write_runs(runs, name, at, rm=rm, score=score, device=device)
+        gallery.write_runs(runs, name, at, rm=rm, score=score)
     if as_json:
         click.echo(json.dumps(tables))
         return
@@ -189,7 +176,7 @@ def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | No
 
 
 def _dense(
-    gallery: Gallery, score: str, device: str, fold: int, relevance: NDArray[np.float32] | None
+    gallery: Gallery, score: str, fold: int, relevance: NDArray[np.float32] | None
 ) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
     """Yield the label and the figures of each protocol; NDCG is None without a relevance."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
@@ -198,19 +185,14 @@ def _dense(
         scores = gallery.scores()
     else:
         with options.bar("scores", len(gallery.captions)) as bar:
-            scores = gallery.scores(score, device=device, tick=bar.update)
+            scores = gallery.scores(score, tick=bar.update)
     for label, part in gallery.protocols(fold).items():
         ndcg = None if relevance is None else evaluate_ndcg(scores, gallery.owners, relevance, part)
         yield label, evaluate_recall(scores, gallery.owners, part), ndcg
 
 
 def _through(
-    gallery: Gallery,
-    name: str,
-    at: str,
-    rm: float | None,
-    rerank: Metric | None,
-    relevance: NDArray[np.float32] | None,
+    gallery: Gallery, name: str, at: str, rm: float | None, rerank: Metric | None, relevance: NDArray[np.float32] | None
 ) -> Iterator[tuple[str, Recalls, Ndcg | None]]:
     """Yield the same through an index."""
     from boc.evaluate.runs import evaluate_index

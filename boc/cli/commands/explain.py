@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 @options.at
 @options.encoder
 def command(
-    name: str,
-    text_and_id: tuple[str, ...],
-    image: Path | None,
-    as_json: bool,
-    at: str,
-    encoder: str | None,
+    name: str, text_and_id: tuple[str, ...], image: Path | None, as_json: bool, at: str, encoder: str | None
 ) -> None:
     """Explain the score of the item ID of index NAME for a sentence or a picture.
 

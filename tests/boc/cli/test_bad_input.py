@@ -128,10 +128,7 @@ CASES = [
     (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),
     (f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}", ["no id of the metadata", "'x.png'"]),
     (f"add photos {{home}}/stranger.h5 {AT}", ["stranger.h5", "same encoder"]),
-    (
-        f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",
-        ["year:integer", "it has: camera:keyword"],
-    ),
+    (f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}", ["year:integer", "it has: camera:keyword"]),
     (f"delete nosuch --all {AT}", ["no index 'nosuch'", "photos"]),
     (f"delete photos {AT}", ["one of ID"]),
     (f"delete photos 000.png --all {AT}", ["one of ID"]),

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, global_code
-from boc.codecs.dictionary import (
-    CHOICE,
-    Dictionary,
-    dictionary_steps,
-    pursuit,
-    quantized,
-    query_terms,
-    vocabulary_size,
-)
+from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, query_terms, vocabulary_size
 from boc.codecs.signed import Center
 from boc.types import Embeddings
 from boc.vectors import unit_rows

@@ -15,15 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.evaluate.metrics import (
-    BLOCK,
-    Recall,
-    evaluate_ndcg,
-    evaluate_recall,
-    ndcg,
-    owners_of,
-    ranks,
-)
+from boc.evaluate.metrics import BLOCK, Recall, evaluate_ndcg, evaluate_recall, ndcg, owners_of, ranks
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from tests.helpers import boc
@@ -240,9 +232,7 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     return library / "photos.h5", gallery, rouge_l_matrix([item.content for item in captions], owners)
 
 
-def test_evaluate_prints_ndcg(
-    gallery_file: tuple[Path, Gallery, NDArray[np.float32]],
-) -> None:
+def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.float32]]) -> None:
     path, gallery, relevance = gallery_file
     options = ("--ndcg", "rouge-l", "--fold", 10)
     tables = json.loads(boc("evaluate", path, *options, "--json").stdout)

@@ -102,8 +102,7 @@ def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")],
+    ("text", "message"), [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")]
 )
 def test_topics_without_ids_of_their_own_are_refused(library: Path, tmp_path: Path, text: str, message: str) -> None:
     topics = tmp_path / "topics.tsv"

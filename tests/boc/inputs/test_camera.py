@@ -183,11 +183,7 @@ def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
     exif[0x0132] = "2020:01:01 00:00:00"
     texts = PngInfo()
     texts.add_text("Creation Time", "2018:01:01 00:00:00")
-    kinds: dict[str, dict[str, Any]] = {
-        "exif": {"exif": exif, "xmp": xmp},
-        "xmp": {"xmp": xmp},
-        "name": {},
-    }
+    kinds: dict[str, dict[str, Any]] = {"exif": {"exif": exif, "xmp": xmp}, "xmp": {"xmp": xmp}, "name": {}}
     for source, options in kinds.items():
         Image.new("RGB", (2, 2)).save(tmp_path / f"IMG_20170101_{source}.jpg", **options)
     Image.new("RGB", (2, 2)).save(tmp_path / "IMG_20170101_png.png", pnginfo=texts)
@@ -308,9 +304,7 @@ def check(found: dict[str, Any]) -> None:
 
 
 WHOLE = block(
-    {MAKE: "Canon", MODEL: "Canon EOS 5D", ORIENTATION: 6},
-    {TAKEN: "2024:06:01 12:30:59", LENS: "EF 50mm"},
-    GOOD,
+    {MAKE: "Canon", MODEL: "Canon EOS 5D", ORIENTATION: 6}, {TAKEN: "2024:06:01 12:30:59", LENS: "EF 50mm"}, GOOD
 )
 
 

@@ -98,9 +98,6 @@ def test_ids_and_sentences_lie_beside_the_vectors(tmp_path: Path) -> None:
 def test_objects_and_euclidean_distances_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
     write_ann(tmp_path / "x.hdf5", np.ones((3, 2), np.float32), "euclidean")
-    for name, message in (
-        ("x.npy", "allow_pickle|object"),
-        ("x.hdf5", "'euclidean' is no inner product"),
-    ):
+    for name, message in (("x.npy", "allow_pickle|object"), ("x.hdf5", "'euclidean' is no inner product")):
         with pytest.raises(SourceError, match=message):
             read_vectors(tmp_path / name)

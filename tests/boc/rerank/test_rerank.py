@@ -374,10 +374,7 @@ def test_scores_of_another_number_are_refused(rows: int) -> None:
 def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
     with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
         check_metric("cosine")
-    of = {
-        index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
-        evaluate_command: {"score": METRICS},
-    }
+    of = {index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES}, evaluate_command: {"score": METRICS}}
     for command, options in of.items():
         for option in command.params:
             if option.name in options:

@@ -215,9 +215,7 @@ def test_an_unknown_item_is_named(searcher: Searcher) -> None:
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
 
 
-def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(
-    aligned: Searcher,
-) -> None:
+def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(aligned: Searcher) -> None:
     both = Query((Part("text", "a red box"), Part("item", "001.png")))
     by_vectors, by_alignment = (aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw"))
     assert aligned.search_query(both, k=5, rm=8) == by_vectors != by_alignment

@@ -228,13 +228,7 @@ def damage(postings: Postings, name: str, place: int, value: int) -> Postings:
 @both
 @pytest.mark.parametrize(
     ("name", "place", "value"),
-    [
-        ("starts", 1, 10**9),
-        ("starts", 1, 2**32 - 1),
-        ("starts", 2, 0),
-        ("rows", -1, 70),
-        ("rows", 0, 70),
-    ],
+    [("starts", 1, 10**9), ("starts", 1, 2**32 - 1), ("starts", 2, 0), ("rows", -1, 70), ("rows", 0, 70)],
 )
 def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: int, value: int) -> None:
     terms = sparse.csr_array(np.ones((70, 3), np.int32))

@@ -149,10 +149,7 @@ def test_scores_are_those_of_the_slow_loop(
 
 
 @pytest.mark.slow
-@given(
-    texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
-    sentence=SPOKEN,
-)
+@given(texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16), sentence=SPOKEN)
 def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
     tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, int, bool]], sentence: str
 ) -> None:

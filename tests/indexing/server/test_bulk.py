@@ -42,10 +42,7 @@ class Server:
     label = "http://memory:9200"
 
     def __init__(
-        self,
-        faults: Sequence[str] = (),
-        largest: int = 1 << 30,
-        trouble: Callable[[bytes], object] = lambda body: None,
+        self, faults: Sequence[str] = (), largest: int = 1 << 30, trouble: Callable[[bytes], object] = lambda body: None
     ) -> None:
         self.faults = chain(faults, repeat("none"))
         self.largest = largest

@@ -71,20 +71,12 @@ FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
     "pruning": (Pruning(), as_it_is, r"scores wrongly \(sparse_vector\): test document"),
     "BM25 by another name": (HiddenBM25(), as_it_is, r"scores wrongly \(text\): test document 0"),
     "double analysis": (Text(), change(search_analyzer="simple"), 'search_analyzer is "simple"'),
-    "analysis that loses counts": (
-        CountedText(),
-        change(analyzer="standard"),
-        'analyzer is "standard"',
-    ),
+    "analysis that loses counts": (CountedText(), change(analyzer="standard"), 'analyzer is "standard"'),
     "another": (Halving(), as_it_is, "test document 8 has 68, not 100; look for"),
     "BM25": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
     "norms": (Text(), change(norms=None), r"norms is true, must be false \(norms on"),
     "positions": (Text(), change(index_options=None), 'index_options is "positions", must be "freqs"'),
-    "double analysis by the filter": (
-        CountedText(),
-        change(search_analyzer=None),
-        'search_analyzer is "boc_counts"',
-    ),
+    "double analysis by the filter": (CountedText(), change(search_analyzer=None), 'search_analyzer is "boc_counts"'),
     "script": (Text(), root, r"index\.similarity\.boc_dot\.script\.source is .*sqrt"),
     "negative impact": (
         RankFeatures(),
@@ -184,10 +176,7 @@ def test_wrong_scores_prevent_an_index(
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     backend = ServerBackend(backend.transport, backend.address, [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
-    with (
-        pytest.raises(BackendError, match="scores wrongly"),
-        backend.create(index, new_manifest(3, 3), {}) as writer,
-    ):
+    with pytest.raises(BackendError, match="scores wrongly"), backend.create(index, new_manifest(3, 3), {}) as writer:
         writer.add(Rows([picture("a.jpg")], terms, vectors))
     assert backend.transport.request("GET", f"/{index}-boc-*/_alias") == {}
     assert backend.about()[strategy.name].startswith("no (")
