@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .runtime.dual_network import DualNetwork
 
 CONFIGS = ("config.json", "open_clip_config.json")
-EXAMPLE = "clip"
 JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a character that an earlier piece shows
 
 
@@ -181,7 +180,7 @@ def find(argument: str) -> tuple[str, Path]:
             (path for config in CONFIGS if isinstance(path := try_to_load_from_cache(name, config), str)), None
         )
     except HFValidationError:
-        raise EncoderError(f"{argument}: no such folder; give one that exists, or a name such as {EXAMPLE}") from None
+        raise EncoderError(f"{argument}: no such folder; give one that exists, or a name such as clip") from None
     if cached is None:
         raise EncoderError(
             f"{argument}: no such folder, and no model of that name on this machine; download it with: boc model get "

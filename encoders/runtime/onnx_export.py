@@ -30,7 +30,6 @@ from .onnx_record import IMAGE, RECORD, TEXT, OnnxRecord, Parts, read_record
 from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
-OPSET = 18
 CLOSE = 1e-3  # of values that are about 1; the runtimes add in another order
 LENGTHS = (0, 1, 3, 9)  # of the random inputs that are compared
 SIZES = ((320, 200), (90, 131), (256, 256))  # of pictures that are compared
@@ -139,7 +138,7 @@ def _write_onnx(tower: _Tower, path: Path) -> None:
     }
     with _quiet():
         program = torch.onnx.export(
-            tower.module.eval(), kwargs=inputs, dynamic_shapes=free, dynamo=True, verbose=False, opset_version=OPSET
+            tower.module.eval(), kwargs=inputs, dynamic_shapes=free, dynamo=True, verbose=False, opset_version=18
         )
     assert program is not None
     program.save(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -258,7 +258,13 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
 
     thread = threading.Thread(target=send_heartbeats, daemon=True)
     thread.start()
-    try:
+
+    def discard() -> None:
+        with suppress(BackendError):
+            drop_index(transport, physical)
+
+    with ExitStack() as undo:
+        undo.callback(discard)
         try:
             config, arrays = learn()
         finally:
@@ -269,10 +275,7 @@ def _learn(transport: Transport, address: Address, physical: str, learn: Callabl
         refresh(transport, physical)
         shapes = {array: describe(values) for array, values in arrays.items()}
         _remember(transport, physical, _meta(0, config, shapes, blocks))
-    except BaseException:
-        with suppress(BackendError):
-            drop_index(transport, physical)
-        raise
+        undo.pop_all()
     return config, arrays
 
 
