@@ -27,7 +27,8 @@ def open_session(model: Path | bytes, threads: int = 0) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    source = model if isinstance(model, bytes) else str(model)
     name = "a network" if isinstance(model, bytes) else str(model)
     with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else name, options, providers=["CPUExecutionProvider"]
+        )

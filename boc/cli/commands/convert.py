@@ -24,8 +24,7 @@ def command(
 ) -> None:
     """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
 
-    Or write the networks of a model folder in ONNX beside its weights, for searching without torch: boc train, boc
-    convert and boc model get have done that, boc of before 0.3 has not.
+    Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model get do.
 
     Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
     read from the tensors, and every tensor must be used.
