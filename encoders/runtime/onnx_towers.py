@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from boc.types import Ragged, Regions
 from ..networks.foreign import reading_model
 from .onnx_record import OnnxSessions
 from .towers import Places
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 
 class OnnxTowers(OnnxSessions):
@@ -66,7 +63,7 @@ def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
     return {**rows, "lengths": np.full(len(regions), len(regions[0]), np.int64)}
 
 
-def run(session: InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+def run(session: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
     with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"):
         outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
