@@ -208,7 +208,7 @@ class FeatureFile:
             with _damage(self.path):
                 n_terms = self.manifest.codec["n_terms"]
                 terms, scales = stored_terms.read(self.path, self._file[modality], start, end, n_terms)
-            given = terms if self.manifest.codec["steps"][0]["name"] == "GivenTerms" else None
+            given = terms if "GivenTerms" in [step["name"] for step in self.manifest.codec["steps"]] else None
             stored = StoredRows(terms, None if concepts is None else stored_terms.concepts_of(concepts, scales))
         return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given), stored)
 
