@@ -1,12 +1,7 @@
-"""Loads VSRN from a model folder; the network is ``networks/vsrn.py``."""
+"""Loads VSRN from a model folder, as ``load_encoder``; the network is ``networks/vsrn.py``."""
 
-from boc.plugins import Encoder
-from boc.types import Runtime
+from functools import partial
 
 from .runtime.set_encoder import load_encoder
 
-
-def load(argument: str, runtime: Runtime) -> Encoder:
-    """Return the encoder in the folder ``argument``, as ``boc train`` and ``boc convert`` write it; variants as of
-    TERN."""
-    return load_encoder("vsrn", argument, runtime)
+load = partial(load_encoder, "vsrn")

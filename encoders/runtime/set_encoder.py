@@ -112,7 +112,8 @@ class AloneEncoder:
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
-    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``.
+    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which has the same global
+    vectors, and another digest.
 
     Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """

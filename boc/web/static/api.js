@@ -25,7 +25,31 @@ export function withId(path, id) {
 }
 
 /** The answer in JSON to a request, with a `picture` or without. */
-async /** What the index holds and what may be asked of it. */
+async function call(path, query, { picture = null, signal } = {}) {
+  const options = { signal, headers: { accept: "application/json" } };
+  if (picture) {
+    options.method = "POST";
+    options.body = new FormData();
+    options.body.append("image", picture, picture.name || "picture");
+  }
+  let response, body;
+  try {
+    response = await fetch(query?.size ? `${path}?${query}` : path, options);
+    body = await response.json().catch((error) => {
+      if (error.name === "SyntaxError") return null;
+      throw error;
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Away("The server does not answer. It may have been stopped, or the network is down.");
+  }
+  if (response.ok && body) return body;
+  const message = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
+  if (AWAY.has(response.status)) throw new Away(message);
+  throw new Refused(message, response.status, Number.parseFloat(response.headers.get("retry-after")) || 0);
+}
+
+/** What the index holds and what may be asked of it. */
 export const info = () => call("api/info");
 
 /** The `k` best hits for the state's sentence, item, or the picture beside it. */
