@@ -1,7 +1,4 @@
-"""The encoder around a trained network: pictures go through its region source, sentences through its tokenizer.
-
-Nothing here needs torch. It computes pictures on a GPU, and where a model folder has no networks in ONNX.
-"""
+"""The encoder around a trained network, with its region source and tokenizer; torch is imported only if it is used."""
 
 from __future__ import annotations
 
