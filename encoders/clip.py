@@ -125,12 +125,10 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
     onnx = DualOnnx(folder, record, runtime.batch)
     identity = Identity(spec, record.digest, record.dim)
-    concepts = record.details["grid"] is not None
-    if onnx.preparer is not None and (runtime.device == "cpu" or not has_cuda()):
-        preparer = onnx.preparer
-        return ClipEncoder(onnx.images, onnx.texts, onnx.form, lambda: preparer, identity, concepts)
-    images = lambda prepared: on_torch().images(prepared)  # noqa: E731
-    return ClipEncoder(images, onnx.texts, onnx.form, lambda: on_torch().preparer, identity, concepts)
+    on_cpu = onnx.preparer is not None and (runtime.device == "cpu" or not has_cuda())
+    pictures: Callable[[], Any] = (lambda: onnx) if on_cpu else on_torch
+    concepts, images = record.details["grid"] is not None, lambda prepared: pictures().images(prepared)
+    return ClipEncoder(images, onnx.texts, onnx.form, lambda: pictures().preparer, identity, concepts)
 
 
 def open_network(name: str, folder: Path, runtime: Runtime) -> DualNetwork:

@@ -250,12 +250,17 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
             position = count
 
 
-def write_onnx(folder: Path) -> None:
-    """Write the networks of a model in ONNX beside its weights, with lines on stderr."""
+def write_onnx(folder: Path, *, needed: bool = True) -> None:
+    """Write the networks of a model in ONNX beside its weights; a failure is an error only if they are ``needed``."""
     from boc import plugins
 
-    for line in plugins.exporter().export(folder):
-        click.echo(plain(line), err=True)
+    try:
+        for line in plugins.exporter().export(folder):
+            click.echo(plain(line), err=True)
+    except BocError as error:
+        if needed:
+            raise
+        click.echo(f"not written in ONNX: {plain(str(error))}", err=True)
 
 
 @contextmanager

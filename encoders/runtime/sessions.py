@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from boc.errors import EncoderError
 
 from ..networks.foreign import reading_model
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
-
-def open_session(model: Path | bytes, threads: int = 0) -> InferenceSession:
+def open_session(model: Path | bytes, threads: int = 0) -> Any:
     """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without ONNX Runtime, or for
     a damaged file."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it keeps a device id and looks up its collector otherwise

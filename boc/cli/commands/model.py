@@ -54,7 +54,7 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     present = models.find(repository)
     if present is not None and commit in (None, present.revision) and not models.verify(present):
         click.echo(f"{repository} is there already: {present.folder}")
-        options.write_onnx(present.folder)
+        options.write_onnx(present.folder, needed=False)
         if revision is None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
@@ -69,7 +69,7 @@ def get(name: str, revision: str | None, yes: bool) -> None:
         raise BocError("nothing was downloaded")
     folder = hub.download(offer).folder
     click.echo(f"{repository}: {folder}")
-    options.write_onnx(folder)
+    options.write_onnx(folder, needed=False)
     click.echo(f"Use it: boc index photos ~/Pictures --encoder {name if '/' not in name else f'clip:{name}'}")
 
 

@@ -91,9 +91,9 @@ def test_invalid_search_is_refused(searcher: Searcher, options: dict[str, object
 
 
 @pytest.fixture(scope="module")
-def aligned(library: Path) -> Searcher:
+def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index that is re-ranked by mrsw."""
-    at = f"file:{library / 'aligned'}"
+    at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
     return Searcher.open("photos", at, device="cpu")
 

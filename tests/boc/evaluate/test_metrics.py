@@ -252,12 +252,7 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.floa
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        (("other.h5", "--name", "x"), "leave out --name"),
-        (("--rm", "2"), "--rm is for an index: name it with --name"),
-        (("--device", "cuda"), "--device computes alignments"),
-        (("--device", "cuda", "--score", "mrsw", "--name", "x"), "--device computes alignments"),
-    ],
+    [(("other.h5", "--name", "x"), "leave out --name"), (("--rm", "2"), "--rm is for an index: name it with --name")],
 )
 def test_options_that_need_others_say_which(library: Path, options: tuple[str, ...], message: str) -> None:
     refused = boc("evaluate", library / "photos.h5", *options)
