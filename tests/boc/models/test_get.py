@@ -255,7 +255,7 @@ def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest
     hub.repositories["me/clip"] = {NEW: {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}}
     monkeypatch.chdir(tmp_path)
     assert boc("model", "get", "me/clip", "--yes").exit_code == 0
-    assert "model me/clip: " in boc("doctor", "--at", "file:none").stdout
+    assert "models: me/clip; " in boc("doctor", "--at", "file:none").stdout
     assert boc("index", "photos", draw_pictures(tmp_path / "p", 5), "--encoder", "clip:me/clip").exit_code == 0
     assert len(json.loads(boc("search", "photos", "a red box", "-k", "3", "--json").stdout)["hits"]) == 3
     hub.asked.clear()
