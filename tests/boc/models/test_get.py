@@ -268,6 +268,6 @@ def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(EncoderError, match=r"not as it was downloaded \(config.json\); get it again: boc model get"):
         plugins.encoder("clip:me/clip", "cpu")
     (models.place("me/clip") / "model.safetensors").unlink()
-    lacking = boc("doctor", "--at", "file:none")
-    assert "lacks model.safetensors" in lacking.stdout
+    lacking = boc("model", "verify", "me/clip")
+    assert "model.safetensors" in lacking.output
     assert lacking.exit_code == 1
