@@ -18,13 +18,12 @@ for module in (*MODULES, *ENGINE):
     importlib.import_module(module)
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
-    exec(compile(snippet, "docs/howto/own-vectors.md", "exec"))  # writes mine.h5
+    exec(compile(snippet, "docs/howto/own-vectors.md", "exec"))  # writes vectors and sentences
     for command in (
         ("--version",),
-        ("index", "mine", "mine.h5", *AT),
+        ("index", "mine", "images.npy", "captions.npy", *AT),
         ("verify", "mine", *AT),
-        ("search", "mine", "--like", "0000.jpg", "-k", "3", *AT),
-        ("search", "mine", "--queries", "mine.h5", "-k", "3", *AT),
+        ("search", "mine", "--like", "7", "--find", "image", "-k", "3", *AT),
     ):
         main(command, standalone_mode=False)
     os.chdir("/")
