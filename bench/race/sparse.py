@@ -27,7 +27,7 @@ from bench.datasets.terms import write_terms
 from bench.report.rows import Writer
 from boc import Searcher, build_index
 from boc.codecs.surrogate_text import to_counts
-from boc.inputs.vector_files import read_jsonl
+from boc.inputs.text_lines import json_lines
 from boc.topk import topk
 from boc.types import SearchRequest, TermMatrix
 
@@ -85,7 +85,7 @@ def main(documents: Path, queries: Path, work: Path, rounds: int) -> None:
     work.mkdir(parents=True, exist_ok=True)
     build_index("sparse", documents, at=f"file:{work}")
     searcher = Searcher.open("sparse", f"file:{work}")
-    texts = [json.dumps(record["vector"]) for record in read_jsonl(queries)]
+    texts = [json.dumps(record["vector"]) for _, record in json_lines(queries, [])]
     terms = searcher.codec.encode_queries(searcher.encoder.encode_texts(texts))
     assert isinstance(terms, sparse.csr_array)
     racers = list(engines(searcher, terms, work))

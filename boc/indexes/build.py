@@ -333,18 +333,19 @@ def _embeddings(
         with FeatureFiles(sources) as file:
             yield file, None
         return
+    states: dict[str, State] | None = None
     if all(map(has_vectors, sources)):
-        with converted(name, at, sources) as path, FeatureFiles([path]) as file:
-            yield file, None
-        return
-    items = opening()
-    assert items is not None  # several files would all be of vectors
-    if encoder is None:
-        raise BocError(_no_encoder(sources[0]))
-    network = plugins.encoder(encoder, device)
-    concepts = keeps_concepts(network.identity)
-    states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
-    with encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr) as path, FeatureFiles([path]) as file:
+        features = converted(name, at, sources)
+    else:
+        items = opening()
+        assert items is not None  # several files would all be of vectors
+        if encoder is None:
+            raise BocError(_no_encoder(sources[0]))
+        network = plugins.encoder(encoder, device)
+        concepts = keeps_concepts(network.identity)
+        states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
+        features = encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr)
+    with features as path, FeatureFiles([path]) as file:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]
             raise SourceError(f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})")

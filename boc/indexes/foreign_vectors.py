@@ -31,8 +31,8 @@ SCALE = 100  # of weights that are no whole numbers, as is usual for SPLADE
 def write_features(sources: Sequence[Path], out: Path) -> None:
     """Write the vectors of files of ``boc.inputs.vector_files`` to the feature file ``out``.
 
-    Dense vectors get unit length, unless their length counts. SourceError if the files do not belong together, or a
-    row is zero or not finite.
+    Dense vectors get unit length, unless their length counts. Rows that are zero or not finite are left out.
+    SourceError if the files do not belong together.
     """
     parts = list(map(read_vectors, sources))
     widths = {None if part.names is not None else int(part.rows.shape[1]) for part in parts}
@@ -56,9 +56,10 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
             for start in range(0, len(of), BATCH):
                 some, rows = of[start : start + BATCH], part.rows[start : start + BATCH]
                 done += len(some)
-                if done > writer.done:
-                    batch = _dense(part, start, rows, some) if codec is None else _sparse(part, step, rows, some)
-                    writer.append(len(some), [batch])
+                if done > writer.done and codec is not None:
+                    writer.append(len(some), [_sparse(part, step, rows, some)])
+                elif done > writer.done:
+                    writer.append(len(some), *_dense(part, start, rows, some))
         writer.finish()
 
 
@@ -91,12 +92,17 @@ def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
     return items
 
 
-def _dense(part: Vectors, start: int, rows: NDArray[Any], items: list[Item]) -> Batch:
+def _dense(
+    part: Vectors, start: int, rows: NDArray[Any], items: list[Item]
+) -> tuple[list[Batch], list[tuple[str, str]]]:
+    """Return the batch of the rows that can be used, and ids and reasons of the others."""
     vectors = np.asarray(rows, np.float32)
-    bad = ~np.isfinite(vectors).all(axis=1) | ~vectors.any(axis=1)
-    if bad.any():
-        raise SourceError(f"{part.path}: row {start + int(bad.argmax())} is zero or not finite; leave it out")
-    return Batch(items, Embeddings(items[0].modality, vectors if part.exact else unit_rows(vectors)))
+    usable = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
+    reason = f"of {part.path} is zero or not finite"
+    failed = [(items[row].id, f"row {start + row} {reason}") for row in np.flatnonzero(~usable)]
+    vectors = vectors[usable] if part.exact else unit_rows(vectors[usable])
+    chosen = [items[row] for row in np.flatnonzero(usable)]
+    return [Batch(chosen, Embeddings(items[0].modality, vectors))], failed
 
 
 def _sparse(part: Vectors, step: GivenTerms, rows: Any, items: list[Item]) -> Batch:

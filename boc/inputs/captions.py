@@ -24,7 +24,7 @@ from boc.foreign import parse_json
 from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import TYPES, parse_value
-from boc.inputs.text_lines import BOM, check_text, table_rows, text_lines
+from boc.inputs.text_lines import BOM, check_text, json_lines, table_rows
 from boc.paths import nfc
 from boc.types import FieldType
 
@@ -137,12 +137,7 @@ def _csv(path: Path, faults: list[str]) -> Objects:
 
 
 def _lines(path: Path, faults: list[str]) -> Objects:
-    for number, line in enumerate(text_lines(path.read_bytes(), str(path), faults), 1):
-        if line.strip():
-            try:
-                yield f"line {number}", parse_json(line)
-            except ValueError as error:
-                faults.append(f"line {number}: no JSON ({error})")
+    return ((f"line {number}", value) for number, value in json_lines(path, faults))
 
 
 def _parquet(path: Path, faults: list[str]) -> Objects:

@@ -20,8 +20,8 @@ from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
-from boc.inputs.text_lines import read_ids
-from boc.inputs.vector_files import id_of, read_jsonl, text_of
+from boc.inputs.text_lines import check_text, json_lines, read_ids
+from boc.inputs.vector_files import first_object, id_of, text_of
 from boc.paths import forms, nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
 
@@ -118,9 +118,8 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None,
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir() or is_archive(path):
         source = open_folders([path], exclude)
-    elif path.suffix == ".jsonl" and "_id" in next(read_jsonl(path), {}):  # of BEIR
-        texts = [(id_of(record, number), text_of(record)) for number, record in enumerate(read_jsonl(path), 1)]
-        source = Source([Item(key, "text", nfc(text), key) for key, text in texts if text])
+    elif path.suffix == ".jsonl" and "_id" in first_object(path):  # of BEIR
+        source = _sentences(path)
     elif path.suffix.lower() in READERS:
         source = _table(path, images)
     elif path.suffix.lower() in SUFFIXES:
@@ -321,6 +320,21 @@ def _table(path: Path, images: Path | None) -> Source:
     root = _picture_root(path, names, images)
     pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names]
     return _captioned(path, Source(pictures), table)
+
+
+def _sentences(path: Path) -> Source:
+    """Return the texts in a file of JSON Lines without pictures."""
+    faults: list[str] = []
+    items = []
+    for number, record in json_lines(path, faults):
+        text = text_of(record) if isinstance(record, dict) else ""
+        if not text or (fault := check_text([text])):
+            faults.append(f"line {number}: {fault if text else f'no text ({record!r:.60})'}")
+            continue
+        key = id_of(record, number)
+        items.append(Item(key, "text", nfc(text), key))
+    leave_out(str(path), faults)
+    return Source(items)
 
 
 def _captioned(path: Path, source: Source, table: Captions) -> Source:

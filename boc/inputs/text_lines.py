@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from boc.errors import SourceError, check_system, leave_out
+from boc.foreign import parse_json
 
 BOM = b"\xef\xbb\xbf"
 
@@ -73,6 +75,25 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
         except csv.Error as error:
             faults.append(f"line {begin + done + 1}: {_csv_fault(error)}")
             begin += done + 1
+
+
+def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the values in a file of JSON Lines, each after the number of its line; lines that cannot be read are added
+    to ``faults``. SourceError if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.removeprefix(BOM).decode().strip()
+                    value = parse_json(text) if text else None
+                except ValueError as error:
+                    faults.append(f"line {number}: no JSON in UTF-8 ({error})")
+                    continue
+                if text:
+                    yield number, value
+    except OSError as error:
+        check_system(path, error, SourceError)
+        raise SourceError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
 
 
 def check_text(cells: list[str]) -> str | None:

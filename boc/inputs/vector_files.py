@@ -8,7 +8,7 @@ sentences of vectors of sentences, each after the id of its picture and a tab, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,12 @@ import h5py
 import numpy as np
 from scipy import sparse
 
-from boc.errors import SourceError, check_system
-from boc.foreign import parse_json
+from boc.errors import SourceError, check_system, leave_out
 from boc.inputs.scan_arrays import is_scan_array
-from boc.inputs.text_lines import read_ids, text_lines
+from boc.inputs.text_lines import json_lines, read_ids, text_lines
 
 TEXT = ("text", "contents", "content")
+LARGEST = 2**31
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Vectors:
 def has_vectors(path: Path) -> bool:
     """Return whether a file holds vectors in a form of others, by its name and its beginning."""
     if path.suffix == ".jsonl" and path.is_file():
-        return "vector" in next(read_jsonl(path), {})
+        return "vector" in first_object(path)
     if path.suffix in (".h5", ".hdf5"):
         with suppress(OSError), h5py.File(path, "r") as file:  # of damage the reader of feature files tells
             return "train" in file and "format" not in file.attrs
@@ -73,16 +73,9 @@ def read_vectors(path: Path) -> Vectors:
     return part
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON Lines. SourceError for a line that is none."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = parse_json(line) if line.strip() else None
-            except ValueError as error:
-                raise SourceError(f"{path}, line {number}: no JSON ({error}); write one object a line") from error
-            if isinstance(record, dict):
-                yield record
+def first_object(path: Path) -> dict[str, Any]:
+    """Return the first object of a file of JSON Lines that can be read, or an empty one."""
+    return next((value for _, value in json_lines(path, []) if isinstance(value, dict)), {})
 
 
 def text_of(record: dict[str, Any]) -> str:
@@ -91,7 +84,7 @@ def text_of(record: dict[str, Any]) -> str:
 
 
 def id_of(record: dict[str, Any], number: int) -> str:
-    """Return the id of an object of JSON Lines, or its ``number``."""
+    """Return the id of an object of JSON Lines, or the ``number`` of its line."""
     return str(record.get("id", record.get("_id", number)))
 
 
@@ -132,13 +125,22 @@ def _json_lines(path: Path) -> Vectors:
     columns: dict[str, int] = {}
     indices, ends, ids, texts, owners = [], [0], [], [], []
     weights: list[float] = []
-    for number, record in enumerate(read_jsonl(path), 1):
-        indices += [columns.setdefault(name, len(columns)) for name in record["vector"]]
-        weights += map(float, record["vector"].values())
+    faults: list[str] = []
+    for number, record in json_lines(path, faults):
+        try:
+            vector = {str(name): float(weight) for name, weight in record["vector"].items()}
+            if not all(0 <= weight < LARGEST for weight in vector.values()):
+                raise ValueError
+        except (ValueError, LookupError, TypeError, AttributeError):
+            faults.append(f"line {number}: no vector with weights from 0 to 2**31 by term ({record!r:.60})")
+            continue
+        indices += [columns.setdefault(name, len(columns)) for name in vector]
+        weights += vector.values()
         ends.append(len(indices))
         ids.append(id_of(record, number))
         texts.append(text_of(record))
         owners.append(str(record.get("image", ids[-1])))
+    leave_out(str(path), faults)
     rows = sparse.csr_array((np.array(weights), np.array(indices, np.int32), ends), (len(ids), len(columns)))
     sentences = (texts, owners) if any(texts) else (None, None)
     return Vectors(path, rows, list(columns), ids, *sentences)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boc.cli import options
-from boc.errors import BocError
+from boc.errors import BocError, leave_out
 from boc.names import MODALITIES, REQUEST_FORMS, Modality, RequestForm
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file, read_queries
-    from boc.inputs.vector_files import id_of, read_jsonl, text_of
+    from boc.inputs.text_lines import json_lines
+    from boc.inputs.vector_files import id_of, text_of
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
@@ -222,9 +223,11 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
                 raise BocError(f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence")
             ids, lines = map(list, zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True))
         elif path.suffix.lower() == ".jsonl":
-            records = list(read_jsonl(path))
-            ids = [id_of(record, number) for number, record in enumerate(records, 1)]
-            lines = [json.dumps(each["vector"]) if "vector" in each else text_of(each) for each in records]
+            faults: list[str] = []
+            records = [(number, each) for number, each in json_lines(path, faults) if isinstance(each, dict)]
+            leave_out(f"--queries {path}", faults)
+            ids = [id_of(each, number) for number, each in records]
+            lines = [json.dumps(each["vector"]) if "vector" in each else text_of(each) for _, each in records]
         twice = [id for id, count in Counter(ids).items() if count > 1]
         if twice:
             raise BocError(f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own")

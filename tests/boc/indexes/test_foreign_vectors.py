@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boc import Searcher, build_index
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, LeftOut, SourceError
 from boc.evaluate.verify import verify
 from boc.explain.score import explain
 from boc.search.queries import Query
@@ -157,8 +157,25 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
     with pytest.raises(SourceError, match=r"have the id '[0-2]'; write ids beside"):
         build_index("mine", [tmp_path / "images.npy", tmp_path / "captions.npy"], at=f"file:{tmp_path}")
     np.save(tmp_path / "images.npy", np.zeros((4, 4), np.float32))
-    with pytest.raises(SourceError, match="row 0 is zero or not finite"):
+    with pytest.raises(SourceError, match=r"none of its items can be used \(row 0 of .* is zero or not finite"):
         build_index("mine", tmp_path / "images.npy", at=f"file:{tmp_path}")
+
+
+def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> None:
+    """Also the first ones, by which a file is known."""
+    vectors = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    vectors[0], vectors[5] = 0, np.nan
+    np.save(tmp_path / "images.npy", vectors)
+    report = build_index("dense", tmp_path / "images.npy", at=f"file:{tmp_path}")
+    assert report.images == 7
+    assert [id for id, _ in report.failed] == ["0", "5"]
+    lines = ["{", '{"id": "a", "vector": {"dog": 2}}', '{"id": "b", "vector": {"dog": "x"}}', "[]",
+             '{"id": "c", "vector": {"cat": NaN}}', '{"vector": {"cat": 3}}', "\ufeff"]  # fmt: skip
+    (tmp_path / "sparse.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.warns(LeftOut, match=r"left out 4 \(line 1: no JSON in UTF-8"):
+        build_index("sparse", tmp_path / "sparse.jsonl", at=f"file:{tmp_path}")
+    searcher = Searcher.open("sparse", f"file:{tmp_path}")
+    assert [hit.id for hit in searcher.search('{"dog": 1, "cat": 1}')] == ["6", "a"]
 
 
 def test_texts_of_beir_are_a_source(tmp_path: Path) -> None:
