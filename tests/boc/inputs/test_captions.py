@@ -174,10 +174,10 @@ def test_json_lines(pictures: Path) -> None:
     # The fact ``taken`` of cameras is their own.
     fields = {name: {k: v for k, v in row.items() if k != "taken"} for name, row in FIELDS.items()}
     lines = [json.dumps(row) for row in ROWS]
-    (pictures / "x.jsonl").write_bytes("\n".join([*lines, "", "{broken", "[1]"]).encode() + b"\n\xff\n")
+    (pictures / "x.jsonl").write_bytes("\n".join(["{broken", *lines, "", "[1]"]).encode() + b"\n\xff\n")
     captions, rows, reasons = opened(lambda: open_source(pictures / "x.jsonl"))
     assert (captions, rows) == (CAPTIONS, fields)
-    assert sorted(reason.split(":")[0] for reason in reasons) == ["line 10", "line 4", "line 5", "line 8", "line 9"]
+    assert sorted(reason.split(":")[0] for reason in reasons) == ["line 1", "line 10", "line 5", "line 6", "line 9"]
     (pictures / "x.json").write_text(json.dumps(ROWS))
     assert opened(lambda: open_source(pictures / "x.json"))[:2] == (CAPTIONS, fields)
 
