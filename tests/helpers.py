@@ -1,7 +1,9 @@
 """What tests of many modules use: the command line in this process, little pictures, where real data lies."""
 
+import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,13 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self.call
+
+
+def send_json(handler: BaseHTTPRequestHandler, answer: Any, headers: Mapping[str, str]) -> None:
+    """Answer a request with 200, an object and ``headers``."""
+    data = json.dumps(answer).encode()
+    handler.send_response(200)
+    for name, value in {**headers, "content-type": "application/json", "content-length": str(len(data))}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(data)

@@ -37,7 +37,7 @@ def command(
 
     if checkpoint.is_dir():
         if output or tokens or regions or stop_list:
-            raise click.UsageError(f"{checkpoint} is a folder, whose networks are written beside it; leave options out")
+            raise click.UsageError(f"{checkpoint} is a folder, in which its networks are written; leave options out")
         options.write_onnx(checkpoint)
         return
     if output is None or tokens is None or regions is None:

@@ -12,6 +12,7 @@ import pytest
 
 from indexing import elastic, opensearch
 from indexing.server.transport import Transport, UnreachableError
+from tests.helpers import send_json
 
 CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.connect}
 
@@ -35,22 +36,13 @@ class Answer(BaseHTTPRequestHandler):
     server: Host
 
     def do_GET(self) -> None:
-        self._say({"version": {"distribution": "opensearch", "number": "3.5.0"}})
+        send_json(self, {"version": {"distribution": "opensearch", "number": "3.5.0"}}, self.server.headers)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.paths.append(self.path)
         self.server.ready.wait(self.server.late)
-        self._say({"said": body})
-
-    def _say(self, answer: Any) -> None:
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        for name, value in {**self.server.headers, "content-type": "application/json"}.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        send_json(self, {"said": body}, self.server.headers)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

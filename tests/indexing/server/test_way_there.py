@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import trustme
 from boc.errors import BackendError
 from boc.plugins import backend
 from indexing.server.transport import UnreachableError
+from tests.helpers import send_json
 
 NAME = "search.example.org"
 
@@ -30,13 +30,7 @@ class Cluster(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.got.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-        data = json.dumps({"version": {"distribution": "opensearch", "number": "3"}}).encode()
-        self.send_response(200)
-        for name, value in {**self.server.product, "content-type": "application/json"}.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        send_json(self, {"version": {"distribution": "opensearch", "number": "3"}}, self.server.product)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
