@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,8 @@ from .base import Encodings, Network, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
+POOLINGS = ("gru", "mean")
+ORDERS = ("source", "reversed", "size", "random")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class VsrnConfig:
     the picture's state. ``norm_axis`` is the axis along which region features are normalised: ``regions``, each channel
     over the regions of a picture, as in the published models; or ``row``, each region, which its authors call more
     sensible. Features are first raised to ``region_power``, keeping their signs.
+
+    The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the regions: ``gru``,
+    the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same of the words; with ``mean`` a linear
+    map stands in the place of the GRU. ``region_order`` is the order in which the GRU reads the regions: that of the
+    ``source``, which is by confidence in detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn
+    for each picture and step in training, and always the same for pictures of as many regions afterwards.
     """
 
     region_dim: int = 2048
@@ -37,10 +46,18 @@ class VsrnConfig:
     variant: str = "coco"
     norm_axis: str = "regions"
     region_power: float = 1.0
+    image_pooling: str = "gru"
+    text_pooling: str = "gru"
+    region_order: str = "source"
 
     def __post_init__(self) -> None:
         one_of("variant", self.variant, ("coco", "f30k"))
         one_of("norm_axis", self.norm_axis, AXES)
+        one_of("image_pooling", self.image_pooling, POOLINGS)
+        one_of("text_pooling", self.text_pooling, POOLINGS)
+        one_of("region_order", self.region_order, ORDERS)
+        if self.image_pooling == "mean" and self.region_order != "source":
+            raise EncoderError("region_order is for the GRU; leave it out, or set image_pooling=gru")
 
 
 class Residual(nn.Sequential):
@@ -104,7 +121,8 @@ class _ImageTower(nn.Module):
         for number in self.layers:
             self.add_module(f"Rs_GCN_{number}", Reasoning(config.width))
         self.location: nn.Module | None = None
-        self.img_rnn = nn.GRU(config.width, config.width, batch_first=True)
+        self.img_rnn = _gru(config.image_pooling, config.width, config.width)
+        self.order = config.region_order
         f30k = config.variant == "f30k"
         self.bn = nn.BatchNorm1d(config.width) if f30k else nn.Identity()
         self.first_norm = not f30k
@@ -119,13 +137,32 @@ class _ImageTower(nn.Module):
         if self.location is not None:
             reasoned = reasoned + self.location(rows, boxes, real)
         regions = self._unit(reasoned, real)
-        states, _ = self.img_rnn(regions)
+        if self.img_rnn is None:
+            return self.bn(mean_of(regions, real)), regions
+        states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
 
     def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
         """Return the regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
         rows: Tensor = self.fc(features)
         return self._unit(rows, real) if self.first_norm else rows
+
+    def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+        """``regions`` (B, n, width) in the order of the GRU, padding last."""
+        count = real.shape[1]
+        if self.order == "source":
+            return regions
+        if self.order == "size":
+            keys = -(boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
+        elif self.order == "reversed":
+            keys = -torch.arange(count, dtype=boxes.dtype, device=boxes.device).expand(real.shape)
+        elif self.training:
+            keys = torch.rand(real.shape, dtype=boxes.dtype, device=boxes.device)
+        else:  # numpy's numbers, whose first ones do not depend on how many are drawn
+            drawn = torch.from_numpy(np.random.default_rng(0).random(count))
+            keys = drawn.to(boxes).expand(real.shape)
+        order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
+        return regions.take_along_dim(order[..., None], dim=1)
 
     def _unit(self, rows: Tensor, real: Tensor) -> Tensor:
         precise = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -146,7 +183,9 @@ class Vsrn(Network):
     def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
         self.img_enc = _ImageTower(config)
-        self.txt_rnn = nn.GRU(self.txt_enc.width, config.width, batch_first=True)
+        self.txt_rnn = _gru(config.text_pooling, self.txt_enc.width, config.width)
+        if self.txt_rnn is None:
+            self.txt_fc = nn.Linear(self.txt_enc.width, config.width)
 
     @property
     def dim(self) -> int:
@@ -169,8 +208,22 @@ class Vsrn(Network):
         return signed_power(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
-        rows, _ = self.txt_rnn(hidden)
-        return Encodings(nn.functional.normalize(at_last(rows, lengths), dim=1), rows)
+        if self.txt_rnn is None:
+            rows = self.txt_fc(hidden)
+            pooled = mean_of(rows, ~padding_mask(lengths, hidden.shape[1]))
+        else:
+            rows, _ = self.txt_rnn(hidden)
+            pooled = at_last(rows, lengths)
+        return Encodings(nn.functional.normalize(pooled, dim=1), rows)
+
+
+def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
+    return nn.GRU(inputs, width, batch_first=True) if pooling == "gru" else None
+
+
+def mean_of(rows: Tensor, real: Tensor) -> Tensor:
+    """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
+    return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ NAMES = (*SETTINGS, WEIGHTS, TEXT, IMAGE, REGIONS, RECORD, "training.json", "his
 RETIRED = {
     "covariance": "diagonal", "points": "centre", "units": "picture", "neighbours": "all", "normalised_kernels": True,
     "location_input": "features", "batch_norm": True, "special_words": True, "affinity": "mean",
-    "image_pooling": "gru", "text_pooling": "gru", "region_order": "source",
 }  # fmt: skip
 """Settings of VSRN and VSRN++ that older folders have besides, and the one value of each that is still read."""
 

@@ -124,8 +124,12 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
     images, texts = cca(regions, words, rank)
     _project(network.img_enc.fc.weight, network.img_enc.fc.bias, images)
     eye = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
-    _accumulate(network.img_enc.img_rnn, eye, REGIONS, LINEAR * rank**0.5)  # its inputs are unit vectors
-    _accumulate(network.txt_rnn, texts, WORDS, LINEAR / WORDS**0.5)  # means have unit variance, words more
+    if network.img_enc.img_rnn is not None:
+        _accumulate(network.img_enc.img_rnn, eye, REGIONS, LINEAR * rank**0.5)  # its inputs are unit vectors
+    if network.txt_rnn is not None:
+        _accumulate(network.txt_rnn, texts, WORDS, LINEAR / WORDS**0.5)  # means have unit variance, words more
+    else:
+        _project(network.txt_fc.weight, network.txt_fc.bias, texts)
 
 
 def _whitening(X: Tensor, ridge: float) -> Tensor:

@@ -141,7 +141,10 @@ CONFIGS = {
     "row": VsrnConfig(**SIZES, norm_axis="row", region_power=0.5),
     "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
     "unlike": VsrnPlusPlusConfig(**SIZES, kernels=2, norm_axis="regions"),
-    "wordless": VsrnPlusPlusConfig(**SIZES, kernels=2, word_reasoning=False),
+    "means": VsrnConfig(**SIZES, image_pooling="mean", text_pooling="mean"),
+    "wordless": VsrnPlusPlusConfig(**SIZES, kernels=2, word_reasoning=False, region_order="size"),
+    "reversed": VsrnConfig(**SIZES, region_order="reversed"),
+    "random": VsrnConfig(**SIZES, region_order="random"),
 }
 
 
@@ -227,6 +230,62 @@ def test_gradients_are_numbers(name: str) -> None:
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None, key
         assert bool(parameter.grad.isfinite().all()), key
+
+
+def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
+    """The order in which a GRU reads a picture, by a plain sort."""
+    areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes[:count].tolist()]
+    keys = np.random.default_rng(0).random(count)
+    return {
+        "reversed": list(range(count))[::-1],
+        "size": sorted(range(count), key=lambda i: -areas[i]),
+        "random": sorted(range(count), key=lambda i: keys[i]),
+    }
+
+
+@settings(max_examples=10)
+@given(count=st.integers(1, 7), seed=st.integers(0, 99), order=st.sampled_from(["reversed", "size", "random"]))
+def test_region_order(count: int, seed: int, order: str) -> None:
+    """As a network in the order of the source reads regions that are put in that order; sets keep the source's."""
+    network = network_of("coco")
+    features, boxes, counts = pictures([count, 7], seed)
+    places = torch.tensor(orders(boxes[0], count)[order])
+    with torch.inference_mode():
+        expected = network.images(features[:1, places], boxes[:1, places], counts[:1])
+        network.img_enc.order = order
+        images = network.images(features, boxes, counts)
+    assert (images.vectors[0] - expected.vectors[0]).abs().max() < UNIT
+    assert (images.sets[0, places] - expected.sets[0]).abs().max() < UNIT
+
+
+def test_random_region_order() -> None:
+    network = network_of("random")
+    inputs = pictures([7, 7])
+    with torch.inference_mode():
+        assert torch.equal(network.images(*inputs).vectors, network.images(*inputs).vectors)
+        network.train()
+        assert not torch.equal(network.images(*inputs).vectors, network.images(*inputs).vectors)
+
+
+def test_means_in_the_place_of_the_grus() -> None:
+    network = network_of("means")
+    features, boxes, counts = pictures([3, 1, 6])
+    ids, lengths = torch.randint(0, 20, (3, 6)), torch.tensor([6, 2, 4])
+    with torch.no_grad():
+        images, texts = network.images(features, boxes, counts), network.texts(ids, lengths)
+        hidden = network.txt_enc(ids, lengths)
+    for i, (n, m) in enumerate(zip(counts, lengths, strict=True)):
+        mean = images.sets[i, :n].mean(dim=0)
+        assert torch.allclose(images.vectors[i], mean / mean.norm())
+        mean = torch.stack([network.txt_fc(row) for row in hidden[i, :m]]).mean(dim=0)
+        assert torch.allclose(texts.vectors[i], mean / mean.norm())
+
+
+def test_an_order_without_a_gru_is_refused() -> None:
+    with pytest.raises(EncoderError, match="region_order is for the GRU"):
+        VsrnConfig(image_pooling="mean", region_order="size")
+    with pytest.raises(EncoderError, match="region_order must be one of source, reversed, size, random"):
+        VsrnConfig(region_order="small")
 
 
 def test_a_fresh_network_reads_an_empty_picture() -> None:

@@ -90,6 +90,18 @@ def _alone(encoder: Any, texts: list[str]) -> Embeddings:
 
 
 @pytest.mark.slow
+def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
+    spec = model(tmp_path / "model", "vsrn", {"width": 16, "region_order": "size"}, "words")
+    regions = plugins.region_source("grid").identity.dim
+    prepared = [Regions(np.ones((3, regions), np.float32), np.tile(np.array([0, 0, 1, 1], np.float32), (3, 1)))]
+    expected = on_cpu(spec).encode_images(prepared)
+    lines = list(export(tmp_path / "model"))
+    assert any(line.startswith("image.onnx is left to torch: ") for line in lines)
+    assert not (tmp_path / "model" / "image.onnx").exists()
+    assert_equal(on_cpu(spec).encode_images(prepared), expected)
+
+
+@pytest.mark.slow
 def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     spec = model(folder, *NETWORKS["teran"])
