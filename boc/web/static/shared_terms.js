@@ -17,7 +17,7 @@ export function termTable(found, looks, back) {
   if (!terms.length)
     return h("p", {}, "This item shares no term with what you ask, so the index does not find it by its terms.");
   const most = terms[0].product;
-  const rows = terms.map((term, i) => row(term, most, looks(term), back));
+  const rows = terms.map((term) => row(term, most, looks(term), back));
   const all = h("button", { class: "button", type: "button" }, `Show all ${terms.length} terms`);
   const rest = terms.slice(TOP).reduce((sum, term) => sum + term.product, 0);
   const others = h(
