@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from boc.errors import SourceError, check_system, leave_out
-from boc.foreign import parse_json
 
 BOM = b"\xef\xbb\xbf"
 
@@ -80,6 +79,8 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
     """Yield the values in a file of JSON Lines, each after the number of its line; lines that cannot be read are added
     to ``faults``. SourceError if the file cannot be read."""
+    from boc.foreign import parse_json  # imports numpy, which completion does not wait for
+
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

@@ -50,7 +50,7 @@ class DualOnnx(OnnxSessions):
         vectors = np.empty((len(inputs), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(inputs)
         for batch in of_one_length([len(each) for each in inputs], self.batch):
-            vectors[batch], rows = run(session, {name: np.stack([inputs[i] for i in batch])})
+            vectors[batch], rows = run(session, self.record.dim, {name: np.stack([inputs[i] for i in batch])})
             for place, own in zip(batch, rows, strict=True):
                 if self._concepts:
                     sets[place] = own[places[place]]

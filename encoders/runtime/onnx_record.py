@@ -12,6 +12,7 @@ from typing import Any
 from boc.atomic_files import sha256, write_text
 from boc.errors import EncoderError
 from boc.foreign import parse_json
+from boc.types import Identity
 
 from .sessions import open_session
 
@@ -47,6 +48,11 @@ class OnnxRecord:
     weights: int
     files: dict[str, str]
     details: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Identity("", self.digest, self.dim)
+        if not all(isinstance(part, dict) for part in (self.files, self.details)):
+            raise ValueError(f"no record of networks: {self!r:.200}")
 
     @classmethod
     def of(cls, folder: Path, parts: Parts, dim: int, names: Iterable[str], **details: Any) -> OnnxRecord:

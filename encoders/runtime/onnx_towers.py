@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.errors import EncoderError
 from boc.types import Ragged, Regions
 
 from ..networks.foreign import reading_model
@@ -23,7 +24,7 @@ class OnnxTowers(OnnxSessions):
         vectors = np.empty((len(regions), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(regions)
         for places in of_one_length([len(each) for each in regions], self.batch):
-            vectors[places], rows = run(self.image, image_inputs([regions[i] for i in places]))
+            vectors[places], rows = run(self.image, self.record.dim, image_inputs([regions[i] for i in places]))
             for place, own in zip(places, rows, strict=True):
                 sets[place] = own[: len(regions[place])]
         return vectors, Ragged.from_sets(sets, self.record.dim)
@@ -35,7 +36,8 @@ class OnnxTowers(OnnxSessions):
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
         chosen: list[Sequence[int]] = list(places) if places is not None else [range(0)] * len(ids)
         for batch in of_one_length([len(row) for row in ids], self.batch):
-            vectors[batch], rows, words = run(self.text, {"ids": np.array([ids[i] for i in batch], np.int64)})
+            inputs = {"ids": np.array([ids[i] for i in batch], np.int64)}
+            vectors[batch], rows, words = run(self.text, self.record.dim, inputs)
             for place, own, mask in zip(batch, rows, words, strict=True):
                 if places is None:
                     chosen[place] = np.flatnonzero(mask).tolist()
@@ -63,8 +65,13 @@ def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
     return {**rows, "lengths": np.full(len(regions), len(regions[0]), np.int64)}
 
 
-def run(session: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """Run a network; inputs that it does not read, such as the boxes for a VSRN, are left out."""
+def run(session: Any, dim: int, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Run a network that gives vectors of ``dim`` values; inputs that it does not read, such as the boxes for a VSRN,
+    are left out."""
     with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"):
         outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
+    if outputs[0].shape[1:] != (dim,):
+        raise EncoderError(
+            f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {dim}; make it again: boc convert"
+        )
     return outputs

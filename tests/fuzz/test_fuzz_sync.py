@@ -94,7 +94,7 @@ def test_a_sync_of_forged_files_is_refused_or_done(encoder: Counting, tmp_path: 
     files.write(folder / "new.png", "new")
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
         if kind == "complete":
-            patch.setattr("boc.indexes.sync.put_items", interrupt)
+            patch.setattr("boc.indexes.sync.write_items", interrupt)
             sync_index("x", folder, at=at)
         elif kind == "parts":
             patch.setattr("boc.inputs.feature_writer.FeatureWriter.finish", interrupt)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import build_index
-from boc.errors import SourceError
+from boc.errors import LeftOut, SourceError
 from boc.inputs.vector_files import has_vectors, read_vectors
 
 Write = Callable[[Path, NDArray[np.float32]], object]
@@ -76,7 +76,7 @@ def test_each_form_gives_the_rows_that_were_written(tmp_path: Path, name: str) -
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str) -> None:
     FORMS[name](tmp_path / name, np.ones((40, 5), np.float32))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-3])
-    with pytest.raises(SourceError, match=name):
+    with pytest.raises(SourceError, match=name) if name != "x.jsonl" else pytest.warns(LeftOut, match="line 40"):
         build_index("mine", tmp_path / name, at=f"file:{tmp_path}")
 
 

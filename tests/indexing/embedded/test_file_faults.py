@@ -5,7 +5,6 @@ BOC_FAULTS sets how many calls are tried for each command and fault (default 1; 
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,18 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from boc.types import Batch, Embeddings
+from tests.oracles import picture, random_units, write_features
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 COUNT = os.environ.get("BOC_FAULTS", "1")
 
 
-def write_features(folder: Path) -> None:
-    """half.h5 and rest.h5, which share some ids, written as the page on your own vectors says."""
-    page = (ROOT / "docs" / "howto" / "own-vectors.md").read_text(encoding="utf-8")
-    (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
-    for name, ids in (("half", "range(70)"), ("rest", "range(60, 120)")):
-        code = snippet.replace("range(1000)", ids).replace("1000", str(len(eval(ids)))).replace("mine.h5", f"{name}.h5")
-        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+def write_inputs(folder: Path) -> None:
+    """half.h5 and rest.h5, which share some ids."""
+    for name, numbers in (("half", range(70)), ("rest", range(60, 120))):
+        items = [picture(f"{i:04}.jpg") for i in numbers]
+        write_features(folder / f"{name}.h5", Batch(items, Embeddings("image", random_units(0, len(items), 64))))
 
 
 def draw_pictures(folder: Path) -> None:
@@ -43,7 +43,7 @@ def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
         pytest.skip("needs a compiler on Linux")
     shim, home = tmp_path / "faults.so", tmp_path / "home"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
-    write_features(tmp_path)
+    write_inputs(tmp_path)
     draw_pictures(tmp_path)
     command = [sys.executable, HERE / "fault_cases.py", home, tmp_path, COUNT]
     environment = {"LD_PRELOAD": str(shim), "FAULTS_ROOT": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -57,9 +57,13 @@ def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
 
 
 FULL = """
-import resource, sys, numpy, boc.inputs.feature_writer
+import resource, sys
+from pathlib import Path
+from boc.types import Batch, Embeddings
+from tests.oracles import picture, random_units, write_features
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-exec(compile(open("write.py").read(), "write.py", "exec"))
+items = [picture(str(i)) for i in range(1000)]
+write_features(Path("mine.h5"), Batch(items, Embeddings("image", random_units(0, 1000, 64))))
 """
 
 
@@ -67,9 +71,6 @@ exec(compile(open("write.py").read(), "write.py", "exec"))
 @pytest.mark.parametrize("size", [3_000, 20_000, 60_000])
 def test_a_feature_file_that_cannot_be_written_ends_nothing_but_the_command(tmp_path: Path, size: int) -> None:
     """HDF5 cannot close what it failed to write, and would end the process."""
-    page = (ROOT / "docs" / "howto" / "own-vectors.md").read_text(encoding="utf-8")
-    (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
-    (tmp_path / "write.py").write_text(snippet)
     command = [sys.executable, "-c", FULL, str(size)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
