@@ -164,7 +164,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
     arguments = ["index", "many", table, "--encoder", encoder, "--code", "dictionary", "--concepts", "int8", "--at"]
-    assert boc(*arguments, f"file:{tmp_path / 'calm'}").exit_code == 0
+    finish([*arguments, f"file:{tmp_path / 'calm'}"])
 
     def never_half() -> None:
         result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
@@ -180,7 +180,8 @@ def test_building(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code == 0
     old = contents(tmp_path / "photos")
-    new = contents(library / "index" / "photos")
+    finish(("index", "photos", library / "photos.h5", "--at", f"file:{tmp_path / 'calm'}"))
+    new = contents(tmp_path / "calm" / "photos")
 
     def never_half() -> None:
         assert contents(tmp_path / "photos") in (old, new)
