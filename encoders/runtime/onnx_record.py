@@ -68,9 +68,10 @@ class OnnxRecord:
         return all((folder / name).is_file() and sha256(folder / name) == self.files[name] for name in self.files)
 
     def check(self, folder: Path, name: str) -> Path:
-        """Return the path of a file. EncoderError if it is not the one that was written."""
-        path = folder / name
-        if not path.is_file() or sha256(path) != self.files[name]:
+        """Return the path of a file. EncoderError if it was touched since and is not the one that was written."""
+        path, record = folder / name, folder / RECORD
+        untouched = record.exists() and path.exists() and path.stat().st_ctime_ns <= record.stat().st_ctime_ns
+        if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
             raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
         return path
 
