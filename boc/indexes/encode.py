@@ -6,11 +6,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boc.atomic_files import check_writable, locked
+from boc.errors import BocError
 from boc.indexes.foreign_vectors import write_features
 from boc.indexes.learn import Progress
 from boc.inputs.extraction import Extraction
@@ -18,6 +19,8 @@ from boc.inputs.sources import Source
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
+
+LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"  # feature files beside an index, and the folders of their parts
 
 
 @contextmanager
@@ -51,15 +54,26 @@ def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
 @contextmanager
 def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
     """Yield the path of a feature file beside the index, which goes when the block succeeds."""
-    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
+    place = _place(at)
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     path = place / f".{name}.{digest}.features.h5"
     check_writable(path)
     with locked(place / f".{name}.lock", f"{name} is"):
-        for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
+        for left in place.glob(LEFT.format(name)):
             if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
                 shutil.rmtree(left)
             elif left != path and left.suffix == ".h5":
                 left.unlink()
         yield path
         path.unlink()
+
+
+def clear(name: str, at: str) -> None:
+    """Remove what killed commands encoded for the index ``name``, unless another process encodes for it now."""
+    if any(_place(at).glob(LEFT.format(name))):
+        with suppress(BocError), _beside(name, at, None) as path:
+            path.touch()
+
+
+def _place(at: str) -> Path:
+    return Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()

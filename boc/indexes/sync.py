@@ -20,7 +20,7 @@ from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import renew_budgets
 from boc.indexes.build import PLACE, Progress, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
-from boc.indexes.encode import encoded
+from boc.indexes.encode import clear, encoded
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
@@ -221,6 +221,8 @@ class _Sync:
     def run(self, progress: Progress) -> SyncReport:
         """Do it, in as many commits as there are chunks to encode."""
         failed: list[tuple[str, str]] = []
+        if not self._new:
+            clear(self._name, self._at)
         chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
         for number, chunk in enumerate(chunks or [[]]):
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from boc import Searcher, build_index, copy_index, plugins
+from boc.atomic_files import locked
 from boc.errors import BocError, BocWarning, SourceError
 from boc.indexes.sync import sync_index
 from tests.boc.indexes.collections_of_files import (
@@ -366,6 +367,27 @@ def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: st
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
     new("fresh", files.folder, at)
     assert held("x", at) == held("fresh", at)
+
+
+@pytest.mark.parametrize("left", ["parts", "a file"])
+def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
+    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    place = Path(at.removeprefix("file:"))
+    new("x", files.folder, at)
+    files.write(files.folder / "new.png", "new")
+    encoder.breaks_at = len(encoder.seen) if left == "parts" else None
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "backend", _broken(1))
+        with pytest.raises(KeyboardInterrupt):
+            sync_index("x", files.folder, at=at)
+    assert [path.is_dir() for path in place.glob(".x.*")] == [left == "parts"]
+    files.do(("delete", "new.png"))
+    with locked(place / ".x.lock", "x is"):  # what another process encodes for x stays
+        assert sync_index("x", files.folder, at=at).up_to_date
+    assert any(place.glob(".x.*"))
+    assert sync_index("x", files.folder, at=at).up_to_date
+    assert [path.name for path in place.iterdir()] == ["x"]
 
 
 def test_concurrent_edit_is_refused(encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
