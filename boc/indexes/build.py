@@ -31,6 +31,7 @@ from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.inputs.vector_files import has_vectors
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
+from boc.paths import system_path
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
@@ -354,7 +355,7 @@ def _embeddings(
 
 def _state(item: Item) -> State:
     try:
-        return settled_state(item.path)
+        return settled_state(system_path(item.content))
     except OSError:  # the reader of the picture reports the error
         return ()
 

@@ -67,15 +67,10 @@ class FeatureWriter:
 
     def finish(self) -> None:
         """Join the parts into the file and remove them."""
-        failed: list[tuple[str, str]] = []
+        failed: dict[str, str] = {}
         parts = self._parts()
-        for part in parts:
-            with FeatureFile(part) as file:
-                if file.header != self.header:
-                    raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
-                failed += file.failures
         with replacing(self.path) as temporary:
-            _write(temporary, self.header, lambda: _part_batches(parts), failed, self._arrays)
+            _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items(), self._arrays)
         # What a kill has left goes, too; what somebody else has put there stays.
         for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
             made.unlink()
@@ -83,6 +78,17 @@ class FeatureWriter:
         with suppress(OSError):
             self.folder.rmdir()
         sync(self.folder.parent)
+
+    def _batches(self, parts: Sequence[Path], failed: dict[str, str]) -> Iterator[Batch | RegionBatch]:
+        """Yield what the parts hold, and put their failures into ``failed``."""
+        for part in parts:
+            with FeatureFile(part) as file:
+                if file.header != self.header:
+                    raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
+                failed |= file.failures
+                read = file.batch if file.header.kind == "embeddings" else file.region_batch
+                for modality in MODALITIES:
+                    yield read(modality, 0, file.count(modality))
 
     def _parts(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
@@ -220,22 +226,15 @@ def _open_sink(raw: FileIO) -> Iterator[_Sink]:
             raise file.error
 
 
-def _part_batches(parts: Sequence[Path]) -> Iterator[Batch | RegionBatch]:
-    for part in parts:
-        with FeatureFile(part) as file:
-            read = file.batch if file.header.kind == "embeddings" else file.region_batch
-            for modality in MODALITIES:
-                yield read(modality, 0, file.count(modality))
-
-
 def _write(
     path: Path,
     header: Header,
     batches: Callable[[], Iterable[Batch | RegionBatch]],
-    failed: Sequence[tuple[str, str]],
+    failed: Iterable[tuple[str, str]],
     arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values."""
+    """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values;
+    ``failed`` is read between them."""
     layouts: dict[Modality, _Layout] = {}
     for batch in batches():
         if batch.items:
@@ -243,7 +242,7 @@ def _write(
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with path.open("w+b", buffering=0) as raw, _open_sink(raw) as sink, h5py.File(sink, "w") as file:
         file.attrs.update(header.entries())
-        pairs = np.array(failed, dtype=object).reshape(-1, 2)
+        pairs = np.array(list(failed), dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
         stored_terms.write_arrays(file, arrays or {})
         for modality, layout in layouts.items():

@@ -60,6 +60,9 @@ def preparing(
     # One pool per worker, each of one process: so the picture at which a worker died is known.
     pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(workers)]
     try:
+        with _interrupts_held(), _program_hidden():
+            for pool in pools:
+                pool.submit(len, "")  # starts its process
         yield _results(images, pools, ahead)
     finally:
         for pool in pools:
@@ -72,12 +75,11 @@ def _results(images: Iterable[ImageRef], pools: Sequence[ProcessPoolExecutor], a
     waiting = zip(images, cycle(pools), strict=False)
     while True:
         for image, pool in islice(waiting, ahead - len(queue)):
-            with _interrupts_held(), _program_hidden():
-                try:
-                    future = pool.submit(_work, image)
-                except BrokenProcessPool as error:
-                    future = Future()
-                    future.set_exception(error)
+            try:
+                future = pool.submit(_work, image)
+            except BrokenProcessPool as error:
+                future = Future()
+                future.set_exception(error)
             queue.append((image, future))
         if not queue:
             return

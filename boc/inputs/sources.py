@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class Source:
                 "these pictures have no captions to learn from; give a CSV with the columns image,caption"
             )
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over the items: the same items in the same order and shard give the same digest."""
         digest = hashlib.sha256(self.shard.encode())
@@ -67,10 +68,10 @@ class Source:
             digest.update(json.dumps([item.id, item.modality, item.content, item.group, *fields]).encode())
         return digest.hexdigest()
 
-    @property
+    @cached_property
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
-        paths = [self.file] if self.file else [item.path for item in self.items if item.modality == "image"]
+        paths = [self.file] if self.file else [system_path(i.content) for i in self.items if i.modality == "image"]
         return hashlib.sha256(json.dumps([_size_and_time(path) for path in paths]).encode()).hexdigest()
 
     def part(self, shard: str) -> Source:
@@ -99,7 +100,7 @@ def shard_of(shard: str) -> tuple[int, int]:
     return number, count
 
 
-def _size_and_time(path: Path) -> State:
+def _size_and_time(path: Path | str) -> State:
     try:
         return state_of(path)[:2]
     except OSError:  # the reader of the picture reports the error
