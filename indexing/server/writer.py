@@ -204,7 +204,8 @@ class ServerWriter:
         """Remove an index whose shards no node takes. BackendError with the reason, if the server tells it."""
         reason = "its reason is in GET /_cluster/allocation/explain"
         with suppress(BackendError):
-            answer = self._transport.request("GET", "/_cluster/allocation/explain")
+            shard = {"index": generation.physical, "shard": 0, "primary": True}
+            answer = self._transport.search("/_cluster/allocation/explain", shard)
             nodes = [each for node in answer["node_allocation_decisions"] for each in node.get("deciders", ())]
             reason = "; ".join(dict.fromkeys(each["explanation"] for each in nodes)) or reason
         drop(self._transport, [generation])

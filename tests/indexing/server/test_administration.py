@@ -241,9 +241,11 @@ def test_a_template_changes_nothing(
 def test_shards_that_no_node_takes_are_told(
     place: Place, files: list[Path], template: Callable[[object], None]
 ) -> None:
+    place.ask("PUT", f"{place.name}-lacks-a-node", {"settings": {"number_of_replicas": 9}})
     template({"index.routing.allocation.require.data": "hot"})
-    with pytest.raises(BackendError, match=r"no node takes the shards of .* \(.*then repeat the command"):
+    with pytest.raises(BackendError, match=r"no node takes the shards of .* \(.*require.*then repeat the command"):
         build_index(place.name, files[0], at=place.at)
+    place.ask("DELETE", f"{place.name}-lacks-a-node")
     assert place.ask("GET", f"*{place.name}*") == {}
 
 
