@@ -26,7 +26,7 @@ from boc.indexes.shared_terms import term_faults
 from boc.indexes.stored import stored_manifest
 from boc.inputs.archives import is_archive
 from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
-from boc.inputs.file_facts import State, settled_state
+from boc.inputs.file_facts import State, look, settled_state
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.inputs.vector_files import has_vectors
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boc.plugins import Backend, Index
-    from boc.types import Identity, Item
+    from boc.types import Identity
 
 PLACE = "file:boc-data"
 LOOKED_UP = 1000  # ids looked up or deleted at a time
@@ -344,20 +344,14 @@ def _embeddings(
             raise BocError(_no_encoder(sources[0]))
         network = plugins.encoder(encoder, device)
         concepts = keeps_concepts(network.identity)
-        states = {item.id: _state(item) for item in items.items if items.file is None and item.modality == "image"}
+        pictures = [item for item in items.items if items.file is None and item.modality == "image"]
+        states = {item.id: look(system_path(item.content), settled_state) or () for item in pictures}
         features = encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr)
     with features as path, FeatureFiles([path]) as file:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]
             raise SourceError(f"{sources[0]}: none of its items can be used ({'; '.join(reasons[:3])})")
         yield file, states
-
-
-def _state(item: Item) -> State:
-    try:
-        return settled_state(system_path(item.content))
-    except OSError:  # the reader of the picture reports the error
-        return ()
 
 
 def _shared_code(

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
-from boc.inputs.file_facts import State, content_hash, is_unchanged, settled_state, state_of
+from boc.inputs.file_facts import State, content_hash, is_unchanged, look, settled_state
 from boc.paths import system_path
 from boc.types import Item
 
@@ -64,7 +64,7 @@ def compare_pictures(
     The content of a file is read only if size or times have changed, or if it is new and as large as a stored one.
     """
     differences = Differences()
-    states = {item.id: _look(item) for item in items}
+    states = {item.id: look(system_path(item.content)) for item in items}
     donors = _Donors(
         stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if states.get(key, ()) == ()]
     )
@@ -91,16 +91,8 @@ def compare_pictures(
                 digest = None  # the reader of the picture reports the error
             if not donors.take(digest, item, differences, state):
                 differences.states[item.id] = state
-    differences.missing = donors.ids()
+    differences.missing = list(donors.missing_ids)
     return differences
-
-
-def _look(item: Item) -> State | None:
-    """Return the state of a picture's file; None if it cannot be looked at."""
-    try:
-        return state_of(system_path(item.content))
-    except OSError:
-        return None
 
 
 def text_fact(item: Item, name: str) -> str | None:
@@ -116,14 +108,15 @@ def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Diff
     donors = _Donors(stored, lambda item: item.content, [key for key in stored if key not in here])
     for item in items:
         donors.take(item.content, item, differences)
-    differences.missing = donors.ids()
+    differences.missing = list(donors.missing_ids)
     return differences
 
 
 class _Donors:
     """Stored items by their content, each with a vector that other items of this content can have.
 
-    The first item that takes that of a ``missing`` one has moved from there.
+    The first item that takes that of a ``missing`` one has moved from there, and its id is no longer in
+    ``missing_ids``.
     """
 
     def __init__(
@@ -132,11 +125,11 @@ class _Donors:
         self._stored = stored
         self._by_content: defaultdict[str, dict[str, Item]] = defaultdict(dict)
         self._missing: defaultdict[str, dict[str, Item]] = defaultdict(dict)
-        self._missing_ids = dict.fromkeys(missing)
+        self.missing_ids = dict.fromkeys(missing)
         for item in stored.values():
             key = content(item)
             if key is not None:
-                (self._missing if item.id in self._missing_ids else self._by_content)[key][item.id] = item
+                (self._missing if item.id in self.missing_ids else self._by_content)[key][item.id] = item
 
     def take(self, content: str | None, item: Item, differences: Differences, state: State = ()) -> bool:
         """Add ``item`` to ``differences``; return False if no stored item has its content, so that it is new.
@@ -149,7 +142,7 @@ class _Donors:
             differences.reuses.append(Reuse(item, there[item.id], "same", content, state))
         elif missing:
             donor = self._nearest(missing, item)
-            del missing[donor.id], self._missing_ids[donor.id]
+            del missing[donor.id], self.missing_ids[donor.id]
             self._by_content[str(content)][donor.id] = donor
             differences.vacated.append(donor.id)
             differences.reuses.append(Reuse(item, donor, "moved", content, state))
@@ -166,7 +159,3 @@ class _Donors:
         name = PurePosixPath(item.id).name
         first = list(islice(missing.values(), NEAR))
         return next((one for one in first if PurePosixPath(one.id).name == name), first[0])
-
-    def ids(self) -> list[str]:
-        """Return the missing ids from which no item moved."""
-        return list(self._missing_ids)

@@ -233,8 +233,7 @@ def _write(
     failed: Iterable[tuple[str, str]],
     arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values;
-    ``failed`` is read between them."""
+    """Two passes over the same batches: for the sizes, so that arrays are contiguous; for ``failed`` and the values."""
     layouts: dict[Modality, _Layout] = {}
     for batch in batches():
         if batch.items:

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -95,6 +95,14 @@ def settled_state(path: Path | str) -> State:
             time.sleep(young / 10**9)
             state = state_of(path)
     return state
+
+
+def look(path: Path | str, state: Callable[[Path | str], State] = state_of) -> State | None:
+    """Return the ``state`` of a file; None if it cannot be looked at."""
+    try:
+        return state(path)
+    except OSError:
+        return None
 
 
 def content_hash(path: Path) -> str:

@@ -113,10 +113,7 @@ def _end_with_parent() -> None:
 
 
 def _work(image: ImageRef) -> Any:
-    try:
-        return _unpickle()(image)
-    except BocError as error:
-        return error
+    return _attempt(_unpickle(), image)
 
 
 @cache

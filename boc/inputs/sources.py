@@ -18,7 +18,7 @@ from boc.errors import SourceError, advice, leave_out, note
 from boc.inputs.archives import is_archive, members, opener
 from boc.inputs.captions import READERS, Captions, add_captions, read_captions
 from boc.inputs.features import SUFFIXES, FeatureFile
-from boc.inputs.file_facts import State, state_of
+from boc.inputs.file_facts import look
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import check_text, json_lines, read_ids
@@ -72,7 +72,7 @@ class Source:
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
         paths = [self.file] if self.file else [system_path(i.content) for i in self.items if i.modality == "image"]
-        return hashlib.sha256(json.dumps([_size_and_time(path) for path in paths]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([(look(path) or ())[:2] for path in paths]).encode()).hexdigest()
 
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
@@ -98,13 +98,6 @@ def shard_of(shard: str) -> tuple[int, int]:
     if not 1 <= number <= count:
         raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
     return number, count
-
-
-def _size_and_time(path: Path | str) -> State:
-    try:
-        return state_of(path)[:2]
-    except OSError:  # the reader of the picture reports the error
-        return ()
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
