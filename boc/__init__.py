@@ -1,7 +1,6 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are the public interface: ``import boc; boc.open("photos")``. Each is loaded on first use, so that
-``import boc`` stays light.
+The names below are public: ``boc.open("photos")``. Each is loaded on first use, so that ``import boc`` stays light.
 """
 
 from importlib import import_module

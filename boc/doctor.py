@@ -51,8 +51,7 @@ class Finding:
 
 
 def examine(places: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on the installation, the models, and the backend at each of ``places`` (``file:DIR``,
-    ``elastic+URL``)."""
+    """Yield findings on the installation, the models, and the backend at each of ``places``."""
     yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
     yield from packages()
     yield from compiled_modules()

@@ -29,8 +29,7 @@ class BocError(Exception):
 
 
 class BocWarning(UserWarning):
-    """Something was done differently than requested; the message says how to avoid it. The command line prints a
-    note."""
+    """Something was done differently than requested; the message says how to avoid it."""
 
 
 class LeftOut(BocWarning):
@@ -85,8 +84,7 @@ class EncoderError(BocError):
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` is one of the operating system, such as too many open files, and no damage of
-    ``path``.
+    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no damage of ``path``.
 
     For handlers that treat every other error as damage.
     """

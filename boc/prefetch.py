@@ -42,8 +42,7 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of linear algebra; looked up again, which takes milliseconds, after an import has changed
-    the number of ``modules``."""
+    """Return the libraries of linear algebra; looked up again after an import has changed the number of ``modules``."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

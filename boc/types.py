@@ -351,8 +351,7 @@ class QueryCode:
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest cosine among those of
     the nearest ``cells`` cells; their weights are exp((cosine - largest) / temperature) times ``top``, rounded, and at
-    least 1. ``centroids`` are the arrays heads, head_scales, starts, vectors and scales, see
-    ``boc.clustering.cell_index.Centroids``.
+    least 1. ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``.
     """
 
     mean: NDArray[np.float32]
@@ -368,8 +367,7 @@ class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 
     "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None. If ``parts`` are
-    given, ``queries`` is the one query that they make, and an alignment is the sum of those of the parts, each of one
-    row, times their weights.
+    given, ``queries`` is the one query that they make, and an alignment the weighted sum of those of the parts.
     """
 
     metric: Metric
@@ -398,8 +396,7 @@ class SearchRequest:
     re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
     counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
 
-    ``planned`` says that nobody gave the budgets by hand: the engine may then compare all vectors that pass, so that
-    the hits are the right ones.
+    ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the right hits.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]

@@ -114,8 +114,7 @@ class Codebook:
 
 
 def weights(identity: Identity) -> str:
-    """Return the digest of the weights of an encoder, which its variants share; the digest of a variant is
-    VARIANT:DIGEST."""
+    """Return the digest of an encoder's weights, which its variants share; that of a variant is VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 

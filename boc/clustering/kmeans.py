@@ -23,8 +23,7 @@ def kmeans(
     """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
     smaller: by faiss, on a GPU if there is one.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used;
-    None: all of them.
+    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used.
     """
     points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
@@ -49,8 +48,7 @@ def kmeans(
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return the ``z`` nearest centroids of each row, in any order: their numbers (n, z) and squared L2 distances (n,
-    z)."""
+    """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each row, in any order."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -78,8 +76,7 @@ def row_block(centroids: Floats, z: int | None) -> int:
 
 
 def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
-    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as
-    there are any."""
+    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), if any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     return concepts @ axes if axes is not None and axes.size else concepts

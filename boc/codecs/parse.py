@@ -204,8 +204,7 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook from its file; None for a code that needs none. BocError if the code names no file, or the
-        file holds no codebook."""
+        """Read the codebook; None for a code that needs none. BocError if no file is named, or it holds no codebook."""
         if not self.reads_codebook:
             return None
         kind = {**dict.fromkeys(WORD_CODES, "words"), **dict.fromkeys(LEARNED_CODES, "learned")}.get(self.name)

@@ -91,8 +91,7 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
 
 
 def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
-    """Compute the recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their
-    sentences.
+    """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
     ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the number of each sentence's picture. BocError unless
     ``fold`` is between 1 and the number of pictures.
@@ -198,8 +197,7 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
 
 
 def folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
-    """Yield the pictures and sentences of each full fold (a shorter rest would be easier); without ``fold``, of all
-    ``n``."""
+    """Yield the pictures and sentences of each full fold (a shorter one is easier); without ``fold``, of all."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

@@ -133,8 +133,7 @@ class Gallery:
     ) -> NDArray[np.float32]:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
-        ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
-        number of items.
+        ``tick`` is called with the number of finished cells. BocError if the file has another number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -175,8 +174,7 @@ def evaluate_index(
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
     of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
-    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the number of queries of each finished
-    batch.
+    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the size of each finished batch.
     """
     searcher, gallery, options = Searcher.open(name, at), Gallery.of(path), SearchOptions(rm=rm, rerank=rerank)
     _check_holds(searcher, name, gallery)

@@ -57,8 +57,7 @@ def attach(
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another program.
 
-    After a kill the same call continues. An attachment keeps its code: further files add items, and changed items
-    replace theirs.
+    After a kill the same call continues. Further files add items under its code, and changed items replace theirs.
 
     Parameters
     ----------
@@ -117,8 +116,7 @@ def attach(
 def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done: None) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
-    The fields stay in its mapping, since servers cannot remove fields. After a kill the same call continues.
-    BackendError if nothing is attached.
+    The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is attached.
     """
     done = 0
     with plugins.backend(at).attach(check_name(name)) as place:

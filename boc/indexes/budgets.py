@@ -233,8 +233,7 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
 ) -> tuple[int, float, NDArray[np.float64]]:
-    """Return the terms of a query, the candidates per hit, and the recall of each query: the cheapest that reach
-    ``target``, or the largest."""
+    """Return terms, candidates per hit, and recalls of queries: the cheapest that reach ``target``, or the largest."""
     index, codec = searcher.index, searcher.codec
     z, list_length = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms
     budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]

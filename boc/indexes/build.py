@@ -48,8 +48,7 @@ class LoadReport:
     """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
     ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced`` is the number of
-    items that replaced others with the same ids. ``published`` is False where other processes load parts of the index
-    that are not complete.
+    items that replaced others with the same ids. ``published`` is False while other processes load parts.
     """
 
     images: int
@@ -83,8 +82,7 @@ def build_index(
 ) -> LoadReport:
     """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
-    The index is published as a whole at the end. An index of the same feature files is left unchanged; BocError if
-    there is another one of this name.
+    It is published as a whole. One of the same feature files is left unchanged; BocError for another of this name.
 
     Parameters
     ----------
@@ -124,8 +122,7 @@ def build_index(
     ocr : bool, default=False
         Read the words inside pictures, too, into the text field ``ocr``, which hybrid search searches.
     shard : str, optional
-        ``I/N``: load this part of the items of feature files into an index on a server, while N processes load all of
-        them; the last one publishes the index.
+        ``I/N``: load this part of feature files into an index on a server; the last of N processes publishes it.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
@@ -325,8 +322,7 @@ def _embeddings(
     *,
     ocr: bool,
 ) -> Iterator[tuple[FeatureFiles, dict[str, State] | None]]:
-    """Yield the embeddings of the sources; and, if they are made here, the states of the pictures' files before they
-    were read."""
+    """Yield the embeddings of the sources; and, if made here, the states of the files before they were read."""
     if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")

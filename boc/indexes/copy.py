@@ -34,8 +34,7 @@ from boc.types import Batch, Embeddings, Rows, StoredRows
 
 @dataclass(frozen=True)
 class CopyReport:
-    """The result of a copy: numbers of pictures and captions. ``up_to_date``: the same copy was there, and nothing was
-    written."""
+    """Numbers of copied pictures and captions. ``up_to_date``: the same copy was there, and nothing was written."""
 
     images: int
     texts: int

@@ -153,8 +153,7 @@ def write_items(
     metadata: Metadata | None = None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[int]:
-    """Encode all items of ``file`` for an index with this manifest, and call ``put`` with each batch of them; yields
-    the number of items done.
+    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the items done.
 
     Terms are those of ``codec``, or as they are stored. ``select`` decides by the number of a batch and the ids of its
     items; others are not even read.

@@ -29,8 +29,7 @@ def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
 
 
 def shared_terms(terms: Sequence[TermMatrix]) -> float:
-    """Return the share of the items with these ``terms``, of two modalities, that have a term of the other one; the
-    smaller one of both."""
+    """Return the share of items with these ``terms`` that have a term of the other modality; the smaller of both."""
     used = [np.bincount(each.indices, minlength=each.shape[1]) > 0 for each in terms]
     pairs = zip(terms, used[::-1], strict=True)
     return min(float(((each @ other.astype(np.int64)) > 0).mean()) for each, other in pairs)

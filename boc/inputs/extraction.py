@@ -37,8 +37,7 @@ class Speed:
 
 
 class Extraction:
-    """Extracts the items of a source to a feature file, part by part; with the same arguments it continues a killed
-    run.
+    """Extracts a source to a feature file, part by part; with the same arguments it continues a killed run.
 
     Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
     in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,

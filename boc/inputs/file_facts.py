@@ -56,8 +56,7 @@ def file_facts(state: State, digest: str) -> dict[str, Any]:
 
 
 def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
-    """Return whether a file has the ``state`` that the ``fields`` of an item tell; older indexes know no change
-    time."""
+    """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change time."""
     size, modified, changed = state
     told = fields.get("size"), fields.get("modified_ns"), fields.get("changed_ns", changed)
     return (size, modified, changed) == told

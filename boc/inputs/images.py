@@ -64,8 +64,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
     Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value; floating-point grey up
     to 1 is stretched from its smallest to its largest value. An animation is read at its first frame that shows more
-    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough for
-    thumbnails.
+    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, for thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
     (checked before decoding); BocError if the system has no more files or memory.
@@ -126,8 +125,7 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
-    """Return the status of an open file. ImageError unless it is a regular one, not empty, of ``largest`` bytes at
-    most."""
+    """Return the status of an open file. ImageError unless it is regular, not empty, and within ``largest`` bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: no regular file; put the picture itself there")
@@ -173,8 +171,7 @@ def _error_for(name: str, error: Exception) -> BocError:
 
 
 def orientation(image: Image) -> int:
-    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is
-    valid."""
+    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid one."""
     with suppress(ImageError), decoding("EXIF"):
         value = image.getexif().get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -242,8 +239,7 @@ def _on_white(image: Image) -> Image:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
-    pages."""
+    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high."""
     return "data:image/jpeg;base64," + base64.b64encode(thumbnail(path, side)).decode("ascii")
 
 

@@ -34,8 +34,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def worker_count(pictures: int) -> int:
-    """Return the number of worker processes for so many pictures: one per core that this process may use, 0 for few
-    pictures."""
+    """Return the number of worker processes for so many pictures: one per usable core, 0 for few pictures."""
     if pictures < FEW:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

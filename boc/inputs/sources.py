@@ -109,10 +109,9 @@ def _size_and_time(path: Path) -> State:
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
     """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an array of SCAN.
 
-    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
-    order of the source. ``images`` is the folder of the pictures of a table (default: its own, or ``images``
-    in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
-    SourceError if nothing is found.
+    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in its
+    order. ``images`` is the folder of the pictures of a table (default: its own, or ``images`` in it). ``exclude`` are
+    patterns of names to leave out besides ``UNWANTED``. SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
@@ -197,8 +196,7 @@ def no_pictures(folder: Path) -> SourceError:
 
 @dataclass
 class Listing:
-    """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
-    cannot be listed.
+    """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders closed to this user.
 
     Files are in the order of their paths part by part; those ``linked`` are links that lead to one.
     """
@@ -252,8 +250,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 def beginnings(folders: Sequence[Path]) -> list[str]:
     """Return the beginning of the ids of the pictures of each folder: nothing for a single folder, else its name and /.
 
-    So files of the same name in two folders stay two. SourceError if two folders have one name, or if one lies in
-    another.
+    So files of one name in two folders stay two. SourceError if folders have one name, or one lies in another.
     """
     if len(folders) == 1:
         return [""]
@@ -273,8 +270,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(folder: Path, table: Captions, begin: str = "", exclude: Sequence[str] = ()) -> Source:
-    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there. What an archive has of
-    them is added to ``table``."""
+    """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them goes to ``table``."""
     inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.

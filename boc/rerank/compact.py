@@ -66,8 +66,7 @@ class CompactCode:
     @classmethod
     def of(cls, codec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int) -> CompactCode | None:
         """Return the code for vectors of width ``dim`` of an index whose codec has this configuration and these arrays:
-        with the means that it subtracts. None if it subtracts none: a common part of all vectors would coarsen their
-        codes.
+        with the means that it subtracts. None if it subtracts none: a common part would coarsen the codes.
         """
         steps = [step["name"] for step in codec["steps"]]
         if "Center" not in steps:

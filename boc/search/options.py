@@ -66,8 +66,7 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates per hit: ``rm`` * k candidates of the inverted index are re-ranked. At least 1; default: that of the
-        index.
+        Candidates per hit: ``rm`` * k of them are re-ranked. At least 1; default: that of the index.
     find : "image" or "text", optional
         Modality of the hits; default: "image" if the index has pictures.
     rerank : str, optional
@@ -78,8 +77,7 @@ class SearchOptions:
         Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of BM25 by reciprocal
         rank; "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times BM25.
     words_weight : float, optional
-        Greater than 0; required by "sum", and for "sum" only. BM25 scores are around 10, term scores often above
-        10,000.
+        Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores often above 10,000.
     query_z : int, optional
         Number of terms of largest weight kept of a query, at least 1; default: all.
     sort : str, optional

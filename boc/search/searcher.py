@@ -98,8 +98,7 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher of the current index: itself if the index has not changed. The encoder is kept if it still
-        fits.
+        """Return a searcher of the current index: itself if that has not changed. The encoder is kept if it fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -157,8 +156,7 @@ class Searcher:
         The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they override
         those of ``options``. ``stages`` gets the time of each stage.
 
-        BocError for invalid options; EncoderError if the encoder is not that of the index; ImageError for an unreadable
-        picture.
+        BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable picture.
         """
         if (text is None) == (image is None):
             raise BocError(
@@ -306,8 +304,7 @@ class Searcher:
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such
-        items."""
+        """Return the modality of the hits: ``find``, or pictures if there are any. BocError if it has no such items."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"

@@ -132,8 +132,7 @@ WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json"
 @api.get("/query", response_class=Response, responses=WRITTEN)
 @api.post("/query", response_class=Response, responses=WRITTEN)
 async def request_body(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
-    """Return the body of the search request for the server that holds the index. 400 for what no single request
-    does."""
+    """Return the search request for the server of the index. 400 for what no single request does."""
 
     def work(sent: Upload | None) -> Response:
         query = question.query(sent)

@@ -23,8 +23,7 @@ Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an ``ItemAnswer``. It has the file name of a picture, but not its path on this disk; its width and height
-    are those of its fields."""
+    """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of its fields."""
     picture = entry.modality == "image"
     sizes = [entry.fields.get(name) for name in ("width", "height")]
     width, height = sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)

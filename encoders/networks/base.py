@@ -24,8 +24,7 @@ class Encodings(NamedTuple):
 
 
 class Network(nn.Module):
-    """Base of the networks, made from a configuration of sizes and a description of the text tower (see
-    ``text_towers.build``).
+    """Base of the networks, made from a configuration of sizes and of the text tower (see ``text_towers.build``).
 
     A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
     ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` says whether its vectors

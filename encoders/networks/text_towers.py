@@ -68,8 +68,7 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden per
-    direction)."""
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden)."""
 
     CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 

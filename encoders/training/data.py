@@ -96,8 +96,7 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """Return the numbers of the pictures with these ids in a regions file. EncoderError if the file has none of
-    them."""
+    """Return the numbers of the pictures with these ids in a regions file. EncoderError if there is none."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:

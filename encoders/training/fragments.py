@@ -40,8 +40,7 @@ class Fragments:
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return whether (pictures, rows) the captions of a picture lack a word of the row, so that it is a
-        negative."""
+        """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it is a negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         return torch.tensor([[not words <= have for words in contents] for have in vocabularies])

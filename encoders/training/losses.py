@@ -1,8 +1,7 @@
 """The losses of image-sentence matching.
 
 Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences
-describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all pairs that are not
-positive are negative.
+describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all others are.
 """
 
 import torch

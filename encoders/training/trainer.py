@@ -208,8 +208,7 @@ class Trainer:
         return loss
 
     def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
-        """Return the texts to read instead of the captions; the negative pairs; which texts are turned round at the
-        end."""
+        """Return the texts to read instead of captions; the negative pairs; which texts are turned round at the end."""
         rows: list[list[int]] | None = None
         apart: Tensor | None = None
         turned: list[int] = []
@@ -292,8 +291,7 @@ class Trainer:
 
 
 def _plain_attention(device: str) -> AbstractContextManager[None]:
-    """Use plain attention on a CPU, where the gradients of the fused one take several times as long for sets of some
-    dozen rows."""
+    """Use plain attention on a CPU, where the fused one's gradients take several times as long for small sets."""
     context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
     return context
 
@@ -317,8 +315,7 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 def validate(
     network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
 ) -> NDArray[np.float32]:
-    """Compute the ranking scores of ``objective`` (captions, pictures), of the pictures of ``pairs`` and all their
-    captions."""
+    """Compute the ranking scores (captions, pictures) of the pictures of ``pairs`` and all their captions."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)

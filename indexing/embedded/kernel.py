@@ -31,8 +31,7 @@ BATCH = 256  # queries per call; Ctrl-C works between calls
 ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
-"""The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask, bytes and offsets of its ids,
-vectors, or None."""
+"""A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids, vectors or None."""
 
 
 class TopRows(NamedTuple):

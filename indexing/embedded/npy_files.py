@@ -84,8 +84,7 @@ class HashingFile:
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
-    numpy would parse the header as a Python expression, which takes longer and may fail in concurrent threads
-    (CPython 3.11).
+    numpy parses the header as a Python expression, which is slower and may fail in threads (CPython 3.11).
     """
     try:
         mapped = _map(path)

@@ -236,8 +236,7 @@ def merge(
     """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if ``code`` is given;
     return its files and the new rows.
 
-    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
-    posting lists.
+    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks.
     """
     merged = _MergeOrder(parts, live)
     out = _Output(folder)

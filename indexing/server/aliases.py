@@ -62,8 +62,7 @@ STATE = {field.name for field in fields(State)}
 class Generation:
     """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias.
 
-    ``narrowed``: it is read through the alias, which shows a part of it by a filter or a routing, or is all that this
-    user may read.
+    ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user may read.
     """
 
     physical: str

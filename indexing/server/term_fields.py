@@ -203,8 +203,7 @@ STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatu
 
 
 def by_digits(names: Sequence[str], largest: int) -> list[str]:
-    """Return the names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
-    unchanged."""
+    """Return the names, fewest digits first for frequencies up to about ``largest``, else unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
 

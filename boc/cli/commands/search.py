@@ -122,9 +122,8 @@ def command(
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words" says what should not be
     seen; \\-word is a word that begins with a minus.
 
-    With --request, nothing is searched: any program that sends the request to the server gets the hits of this search.
-    Their _score is the dot product plus 1.01. Passwords and keys are not printed, only the variables that hold them:
-    BOC_PASSWORD and BOC_API_KEY.
+    With --request, nothing is searched: the server answers the request with the hits of this search. Their _score is
+    the dot product plus 1.01. Secrets are not printed, only their variables: BOC_PASSWORD and BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
