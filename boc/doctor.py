@@ -184,7 +184,6 @@ def _server(at: str) -> Iterator[Finding]:
 
 
 def _problem(about: str, error: BocError) -> Finding:
-    """Return a problem of an error, whose text ends with the next step."""
     what, _, todo = str(error).rpartition("; ")
     return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
 

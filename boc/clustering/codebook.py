@@ -124,7 +124,6 @@ def variant(identity: Identity) -> str:
 
 
 def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
-    """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)
     words, labels, origin = arrays.get("words"), arrays.get("labels"), arrays.get("origin")

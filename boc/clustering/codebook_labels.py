@@ -87,7 +87,6 @@ class _NearestRegions:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
 
     def add(self, batch: Batch, sets: Ragged, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
-        """Add all regions, ``sets``, of a batch of pictures."""
         boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         order = np.lexsort((distances, codewords))

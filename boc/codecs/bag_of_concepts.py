@@ -241,7 +241,6 @@ class SoftAssignment(_Assignment):
         return terms
 
     def _aggregate_all(self, block: Ragged) -> Floats:
-        """Aggregate the similarities to all centroids per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
         filled = np.diff(block.offsets) > 0

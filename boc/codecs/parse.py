@@ -289,7 +289,6 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _quote(value: object) -> str:
-    """Write the value of an argument as text, in quotes if it needs them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
 

@@ -144,7 +144,6 @@ class Gallery:
 
 
 def _ranked(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
-    """Yield ids and scores of the best items of each row."""
     for row in scores:
         best = topk(row, DEEPEST)
         yield [ids[place] for place in best], row[best].tolist()

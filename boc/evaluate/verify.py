@@ -127,7 +127,6 @@ class _Trial:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Scores of the hits by id."""
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
@@ -201,13 +200,11 @@ class _Source:
         self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
-        """Encode items as documents, one row per item."""
         if self._embeddings is None:
             return self._index.terms([item.id for item in items])
         return self._rows(items, self._embeddings, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        """Encode items as queries, one row per item."""
         if self._embeddings is None:
             codes = self.documents(items)
             codes.data = np.minimum(codes.data, LIGHT)

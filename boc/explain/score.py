@@ -262,7 +262,6 @@ class TermLabels(Mapping[int, Label]):
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
-    """Return the maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima

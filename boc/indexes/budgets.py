@@ -166,7 +166,6 @@ def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
 
 
 def _target(index: Index) -> Modality:
-    """Return the modality that searches find by default."""
     return "image" if index.manifest.items["image"] else "text"
 
 

@@ -260,7 +260,6 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 
 
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Yield the ids without an item."""
     for start in range(0, len(ids), LOOKED_UP):
         left = list(ids[start : start + LOOKED_UP])
         while left:
@@ -281,7 +280,6 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def _are_features(sources: Sequence[Path]) -> bool:
-    """Return whether all sources are feature files with vectors."""
     return all(
         path.suffix.lower() in SUFFIXES and path.is_file() and not has_vectors(path) and is_embeddings(path)
         for path in sources

@@ -164,13 +164,11 @@ class _FileWriter:
         return self._seen <= self._file.done
 
     def add(self, rows: Rows) -> None:
-        """Write the next batch, of items of one modality."""
         items, terms, vectors, concepts = rows
         embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.to_ragged())
         self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
 
     def commit(self) -> None:
-        """Join what was written to the file."""
         self._file.finish()
 
     def __enter__(self) -> _FileWriter:

@@ -108,7 +108,6 @@ class _Equal:
         return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
 
     def batches(self) -> Iterator[list[str]]:
-        """Yield the leaders in batches."""
         keys = iter(self.members)
         while batch := list(islice(keys, BATCH)):
             yield batch

@@ -68,7 +68,6 @@ def _digest(value: object) -> str:
 
 
 def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
-    """Return the items of the rows of each file."""
     ids = [part.ids or list(map(str, range(part.rows.shape[0]))) for part in parts]
     known = [key for part, own in zip(parts, ids, strict=True) if part.sentences is None for key in own]
     items = []

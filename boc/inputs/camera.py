@@ -167,7 +167,6 @@ class _Exif:
         return self._numbers(letter, inside)[0] if letter and count == 1 else 0
 
     def text(self, entry: tuple[int, int, bytes] | None) -> str:
-        """Return printable text in one line, to its first NUL; empty if there is none."""
         kind, count, inside = entry or (0, 0, b"")
         if kind not in TEXTS or count > LONGEST:
             return ""
@@ -179,7 +178,6 @@ class _Exif:
         return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
     def fractions(self, entry: tuple[int, int, bytes] | None, most: int) -> list[float]:
-        """Return one to ``most`` fractions; none if one of them is no number."""
         kind, count, inside = entry or (0, 0, b"")
         letters = FRACTIONS.get(kind)
         data = self._value(8 * count, inside) if letters and count <= most else b""

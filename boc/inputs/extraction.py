@@ -117,7 +117,6 @@ class Extraction:
             writer.finish()
 
     def _region_file(self, path: Path) -> _StoredRegions:
-        """Return the regions file at ``path`` as a region source."""
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(

@@ -88,7 +88,6 @@ class FeatureWriter:
         return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
 
     def _read_note(self, note: Path) -> str:
-        """Return the JSON object that an earlier run wrote to ``note``."""
         try:
             text = note.read_text(encoding="utf-8")
             if isinstance(parse_json(text), dict):
@@ -190,7 +189,6 @@ class _Sink:
         return self._raw.readinto(data)
 
     def write(self, data: memoryview) -> int:
-        """Write all of ``data``."""
         left = memoryview(data).cast("B")
         try:
             while self.error is None and len(left):
@@ -200,7 +198,6 @@ class _Sink:
         return len(data)
 
     def truncate(self, size: int) -> int:
-        """Set the size in bytes."""
         try:
             if self.error is None:
                 self._raw.truncate(size)

@@ -170,7 +170,6 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
 
 
 def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """Yield the spans of ``size`` bytes that are not taken."""
     begin = 0
     for start, stop in sorted(taken):
         yield begin, start

@@ -84,7 +84,6 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def _frames(image: ImageFile) -> Iterator[Image]:
-    """Yield the first frames of an animation."""
     with suppress(EOFError):
         for number in range(FRAMES):
             image.seek(number)

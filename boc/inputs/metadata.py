@@ -98,7 +98,6 @@ class Metadata:
 
     @cached_property
     def _by_form(self) -> dict[str, Mapping[str, Any]]:
-        """The rows by their ids in NFC."""
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:

@@ -319,7 +319,6 @@ def _table(path: Path, images: Path | None) -> Source:
 
 
 def _sentences(path: Path) -> Source:
-    """Return the texts in a file of JSON Lines without pictures."""
     faults: list[str] = []
     items = []
     for number, record in json_lines(path, faults):

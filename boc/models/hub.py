@@ -102,7 +102,6 @@ def _sha256(file: Any) -> str | None:
 
 
 def _complete(path: Path, file: Any) -> bool:
-    """Return whether ``path`` has the bytes that were announced."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
     if file.lfs:

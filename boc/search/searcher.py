@@ -439,7 +439,6 @@ class Searcher:
         return self._confident(others, queries, options, stages)
 
     def _distinct_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
-        """Return the hits of one query, chosen of more without near-duplicates."""
         plain, near = replace(options, collapse=False), self.background(self.target(options.find)).near
         return select_distinct(lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near)
 

@@ -334,7 +334,6 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
 
 
 def _most_terms(codec: SurrogateCodec) -> int:
-    """Return the largest number of terms of a query."""
     steps: list[Any] = list(codec.steps)
     halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
     limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]

@@ -272,7 +272,6 @@ def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 2
 
 
 def _word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
-    """Return the tokenizer of an uncased BERT with these pieces."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BERT
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))

@@ -186,7 +186,6 @@ def train(
 
 
 def _labels(directions: Floats, thresholds: Floats, captions: Ragged, files: Sequence[FeatureFile]) -> Iterator[Label]:
-    """Label each term by the words that are frequent in the captions that have most of it."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     best = np.zeros((0, len(directions)), np.float32)

@@ -86,7 +86,6 @@ class Objective(nn.Module):
     def _ranking_loss(
         self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
     ) -> Tensor:
-        """Compute the loss of the scores of ``matching`` or ``alignment``."""
         config, matching = self.config, part == "matching"
         if matching and config.sinkhorn:
             scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)

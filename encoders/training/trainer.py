@@ -175,7 +175,6 @@ class Trainer:
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
     def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
-        """Move the weights by the gradients of a batch."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._forward(pictures, numbers, positive)
         loss.backward()
@@ -189,7 +188,6 @@ class Trainer:
         update_average(self.average, self.learned, self.config.average, self.state.step)
 
     def _forward(self, pictures: Any, numbers: Any, positive: Tensor) -> Tensor:
-        """Compute the loss of a batch."""
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.network.train()
@@ -222,7 +220,6 @@ class Trainer:
         return rows, apart, turned
 
     def _factor(self, step: int) -> float:
-        """Return the factor of the learning rate."""
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
@@ -234,7 +231,6 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """Set the weights before the first step."""
         power = self.network.config.region_power
         if getattr(self.network.config, "scaled", False):
             pictures = self.train.sample(SCALED, self.config.seed).pictures

@@ -141,7 +141,6 @@ class EmbeddedIndex:
         return answers
 
     def _matching(self, text: str) -> list[Rows]:
-        """Return the rows of each part that share a word with ``text``, and their scores."""
         matches = iter(self._words.match(text))
         nothing = np.zeros(0, np.int64), np.zeros(0)
         return [nothing if part.segment.words is None else next(matches) for part in self._parts]

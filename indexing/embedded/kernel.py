@@ -134,7 +134,6 @@ class Kernel:
         return None if min(read_each, default=0) < 0 else (ranked, sum(read_each))
 
     def _workers(self, queries: TermMatrix) -> int:
-        """Return the number of threads that pay for the queries."""
         terms = queries.indices
         work = [int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts]
         return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))

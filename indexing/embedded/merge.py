@@ -85,7 +85,6 @@ class Merger:
             self._merge(self.parts)
 
     def _is_due(self, part: Part) -> bool:
-        """Return whether a part is to be written, again or for the first time."""
         uncoded = self._code is not None and part.segment.compact is None
         return part.name is None or part.live is not None or uncoded
 
@@ -94,7 +93,6 @@ class Merger:
         self._pool.shutdown(cancel_futures=True)
 
     def _merge(self, parts: Sequence[Part]) -> None:
-        """Merge ``parts`` now."""
         kept = [part for part in parts if len(part)]
         merged = [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged

@@ -119,7 +119,6 @@ def release(array: NDArray[Any]) -> None:
 
 
 def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """Return the memory map that an array lies in, or None."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base

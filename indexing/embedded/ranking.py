@@ -125,7 +125,6 @@ class Ranking:
         return max(request.most, min(request.k, int(terms * self._usual / 2)))
 
     def _passing(self) -> list[NDArray[np.int64]]:
-        """Return the rows of each part that pass."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
 

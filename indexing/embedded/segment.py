@@ -253,7 +253,6 @@ def merge(
 
 
 def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
-    """Return the text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.ItemWords(part.all_items(), types)
@@ -356,8 +355,6 @@ class _MergeOrder:
 
 
 class _Output(Output):
-    """The files of a segment."""
-
     def compact(self, n: int, code: CompactCode, blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]) -> None:
         """Write the compact codes of n vectors, of which blocks are given with their modalities."""
         scales = [np.empty(0, np.float32)]

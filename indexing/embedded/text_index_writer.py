@@ -184,7 +184,6 @@ def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32]
 
 
 def _filter_fields(types: Mapping[str, FieldType]) -> list[str]:
-    """Return the fields that can be filtered by."""
     return sorted(name for name, kind in types.items() if kind != "text")
 
 

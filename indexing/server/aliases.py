@@ -308,7 +308,6 @@ def indices_of(transport: Transport, pattern: str) -> Json:
 
 
 def _meta_of(entry: Json) -> Json:
-    """Return the ``_meta`` of an index."""
     own: Json = entry.get("mappings", {}).get("_meta", {})
     return own
 

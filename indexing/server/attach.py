@@ -211,7 +211,6 @@ class Attachment:
         return BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
 
     def _remove_codes(self, index: str) -> Iterator[None]:
-        """Remove the codes from the documents of one index."""
         script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
         for _ in range(PASSES):
             refresh(self._transport, index)

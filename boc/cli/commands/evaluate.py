@@ -139,7 +139,6 @@ def command(
 
 
 def _of_runs(runs: tuple[Path, ...], qrels: Path, *, per_query: bool, compare: bool, as_json: bool) -> None:
-    """Print measures of runs, of each query, or the differences of two."""
     if compare and (len(runs) != 2 or per_query):
         raise click.UsageError("--compare takes two runs, without --per-query")
     from boc.evaluate.trec import MEASURES, Judgements

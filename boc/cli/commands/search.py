@@ -208,7 +208,6 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 
 
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
-    """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file, read_queries
     from boc.inputs.text_lines import json_lines
     from boc.inputs.vector_files import id_of, text_of

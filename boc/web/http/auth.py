@@ -88,7 +88,6 @@ class Guard:
             )
 
     def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
-        """Set the cookie for a token in the address, and redirect to the address without it."""
         token = dict(query).get("token")
         if token is None:
             return None
@@ -127,7 +126,6 @@ class Guard:
         return self._ended / hashlib.sha256(self._secret + session.encode()).hexdigest()
 
     def _end_session(self, scope: Scope, headers: Headers) -> Response:
-        """End the session of the cookie, and let the browser forget it."""
         session = _cookie(headers.get("cookie", ""), _cookie_name(scope)).rpartition(".")[0]
         try:
             self._ended.mkdir(parents=True, exist_ok=True)

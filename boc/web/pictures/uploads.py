@@ -59,7 +59,6 @@ def _suffix(data: bytes, pixels: int) -> str:
 
 
 def _refusal(error: ImageError, pixels: int) -> ProblemError:
-    """Return the answer to a picture whose header cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):
