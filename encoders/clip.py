@@ -150,9 +150,7 @@ def digest(name: str, folder: Path) -> str:
     got = models.read(folder)
     if got is not None and got.contents != contents:
         changed = ", ".join(models.verify(got)) or "a file that was added"
-        raise EncoderError(
-            f"{name}: not as it was downloaded ({changed}); get it again: boc model get {got.repository}"
-        )
+        raise EncoderError(f"{name}: not as downloaded ({changed}); get it again: boc model get {got.repository}")
     return contents
 
 

@@ -74,9 +74,7 @@ def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Mani
 
 def no_concepts(shown: str) -> BackendError:
     """The error for an index without concept sets."""
-    return BackendError(
-        f"{shown} holds no concept sets; make it again with boc index --concepts float16, or re-rank by dot"
-    )
+    return BackendError(f"{shown} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot")
 
 
 def not_unique(key: str) -> BackendError:

@@ -98,7 +98,7 @@ class Codebook:
             check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
-            raise BocError(f"{path}: codebook format {about['format']}, this boc reads up to {FORMAT}; upgrade boc")
+            raise BocError(f"{path}: codebook format {about['format']}, this boc reads to {FORMAT}; upgrade boc")
         return _from_entries(path, about, arrays)
 
     def check(self, identity: Identity) -> None:

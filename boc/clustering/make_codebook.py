@@ -51,9 +51,7 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
                 f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"
             )
         if concepts and all(_concepts(file, modality) is None for modality in MODALITIES):
-            raise FeatureFileError(
-                f"{file.path}: holds no concept vectors of regions or words; extract it again, with concepts"
-            )
+            raise FeatureFileError(f"{file.path}: holds no vectors of regions or words; extract it again with concepts")
     return first.header.identity
 
 

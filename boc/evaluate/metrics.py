@@ -190,9 +190,7 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
     owners = np.array([number[group] for group in groups], dtype=np.int64)
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
-        raise BocError(
-            f"{len(bare)} pictures have no caption (such as {images[bare[0]]!r}); give a CSV of image,caption"
-        )
+        raise BocError(f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of image,caption")
     return owners
 
 

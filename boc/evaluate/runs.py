@@ -250,9 +250,7 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
                 f"{path}: {one.id!r} belongs to {one.group!r}, in {model} to {other.group!r}; give files of one source"
             )
         if one.modality == "text" and one.content != other.content:
-            raise FeatureFileError(
-                f"{path}: {one.id!r} is another sentence than in {model}; give files of the same captions"
-            )
+            raise FeatureFileError(f"{path}: {one.id!r} is another sentence than in {model}; give the same captions")
 
 
 def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:

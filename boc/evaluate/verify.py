@@ -233,9 +233,7 @@ def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], st
         try:
             vectors = index.vectors([item.id for item in items])
         except KeyError as error:
-            raise BocError(
-                f"item {error.args[0]!r} went away meanwhile; verify when nobody changes the index"
-            ) from None
+            raise BocError(f"item {error.args[0]!r} went away; verify when nobody changes the index") from None
         return Embeddings(modality, vectors.astype(np.float32))
 
     return _Source("vectors", codec, index, read)

@@ -62,9 +62,7 @@ def new_manifest(
         _check_concepts(file)
     own = word_fields(codec.words)
     if metadata is not None and own.keys() & metadata.types.keys():
-        raise BocError(
-            f"the metadata field {FIELD!r} holds the words of pictures under this code; name yours otherwise"
-        )
+        raise BocError(f"the metadata field {FIELD!r} holds the words of pictures under this code; rename yours")
     return Manifest.new(
         head.identity,
         codec.config(),

@@ -119,9 +119,7 @@ class Extraction:
     def _region_file(self, path: Path) -> _StoredRegions:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
-            raise FeatureFileError(
-                f"{path}: holds {file.header.kind}; only regions can be extracted from, with --encoder"
-            )
+            raise FeatureFileError(f"{path}: holds {file.header.kind}; only regions can be encoded, with --encoder")
         made_for = getattr(self.encoder, "regions", None)
         if made_for is None or made_for.identity.digest != file.header.digest:
             raise FeatureFileError(

@@ -165,9 +165,7 @@ class _Layout:
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
-            raise FeatureFileError(
-                f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
-            )
+            raise FeatureFileError(f"arrays of width {self.dense | self.ragged} and {other.dense | other.ragged} mixed")
         return replace(
             self, items=self.items + other.items, rows=self.rows + other.rows, postings=self.postings + other.postings
         )

@@ -350,9 +350,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
     if entries["format"] > FORMAT:
-        raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, this boc reads up to {FORMAT}; upgrade boc"
-        )
+        raise FeatureFileError(f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
@@ -482,9 +480,7 @@ def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], E
         if file.header.kind != "embeddings":
             raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
         if file.header.digest != identity.digest:
-            raise FeatureFileError(
-                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
-            )
+            raise FeatureFileError(f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one encoder")
         if not any(map(file.count, MODALITIES)):
             raise FeatureFileError(f"{path}: holds no items")
         for modality in MODALITIES:

@@ -54,9 +54,7 @@ class Source:
     def check_captioned(self) -> None:
         """SourceError unless there are captions."""
         if not any(item.modality == "text" for item in self.items):
-            raise SourceError(
-                "these pictures have no captions to learn from; give a CSV with the columns image,caption"
-            )
+            raise SourceError("these pictures have no captions to learn from; give a CSV of image,caption")
 
     @property
     def digest(self) -> str:

@@ -131,9 +131,7 @@ class Searcher:
         if self.codec.given is not None:
             return TermReader(self.codec.given, identity)
         if identity.spec.startswith("vectors:"):
-            raise EncoderError(
-                "the index was made of vectors, which no encoder here makes; search by --like ID of an item"
-            )
+            raise EncoderError("the index was made of vectors, which no encoder makes; search by --like ID of an item")
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
@@ -356,9 +354,7 @@ class Searcher:
     def _plain(self, queries: Embeddings) -> Embeddings:
         """Return queries whose vectors and concepts are plain float32; BocError for values that are no numbers."""
         if not isinstance(queries, Embeddings):
-            raise BocError(
-                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
-            )
+            raise BocError(f"queries must be Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)")
         vectors, concepts = plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries"), queries.concepts
         if concepts is not None:
             concepts = replace(concepts, values=plain_rows(concepts.values, None, "concepts of the queries"))

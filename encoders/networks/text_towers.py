@@ -159,9 +159,7 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
     if not 1 <= layers <= config.num_hidden_layers:
-        raise EncoderError(
-            f"text_layers must be between 1 and the {config.num_hidden_layers} of {folder}, got {layers}"
-        )
+        raise EncoderError(f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got {layers}")
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     transformers_logging.disable_progress_bar()

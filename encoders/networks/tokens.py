@@ -153,7 +153,5 @@ def _treebank() -> Any:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError as error:
-        raise EncoderError(
-            "towers that read whole words need nltk; install it with: pip install 'boc[words]'"
-        ) from error
+        raise EncoderError("towers that read whole words need nltk; install it: pip install 'boc[words]'") from error
     return NLTKWordTokenizer()

@@ -70,9 +70,7 @@ class RegionReader:
     def __init__(self, path: Path) -> None:
         with FeatureFile(path) as file:
             if file.header.kind != "regions":
-                raise EncoderError(
-                    f"{path}: holds {file.header.kind}, training needs regions; use boc extract --regions"
-                )
+                raise EncoderError(f"{path}: holds {file.header.kind}, training needs regions: boc extract --regions")
             self.identity = file.header.identity
             self.offsets = file.offsets("image")
             self.features = file.memory_map("image", "ragged/features")

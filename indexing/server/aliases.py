@@ -267,9 +267,7 @@ def remember(transport: Transport, generation: Generation) -> None:
 def check_live(transport: Transport, generation: Generation) -> None:
     """Raise BackendError if the name has become that of another generation."""
     if generation.physical not in indices_of(transport, generation.name):
-        raise BackendError(
-            f"another command has replaced {generation.name} meanwhile, without what this one changed; repeat it"
-        )
+        raise BackendError(f"another command has replaced {generation.name} without what this one changed; repeat it")
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:

@@ -125,9 +125,7 @@ class Attachment:
             params = {"allow_partial_search_results": "false"}
             hits = self._transport.search(f"/{self.name}/_search", body, **params)["hits"]
             if hits["total"]["value"] > WINDOW:
-                raise BackendError(
-                    f"more than {WINDOW} documents have {KEYS} values of {key}; choose a key of few documents"
-                )
+                raise BackendError(f"more than {WINDOW} documents have {KEYS} values of {key}; choose a rarer key")
             for hit in hits["hits"]:
                 fields = hit.get("fields", {})
                 place = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])

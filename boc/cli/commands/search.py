@@ -146,9 +146,7 @@ def command(
         raise click.UsageError("--run writes the hits of --queries by score; add --queries FILE, leave out --sort")
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
-        raise click.UsageError(
-            "--hybrid words searches by the words of TEXT or --queries; leave pictures and items out"
-        )
+        raise click.UsageError("--hybrid words searches by the words of TEXT or --queries; leave pictures, items out")
     if form is not None and (queries is not None or html is not None or as_json or hybrid is not None):
         raise click.UsageError("--request prints one request; leave out --queries, --hybrid, --html and --json")
     from boc.inputs.metadata import parse_filter

@@ -83,9 +83,7 @@ class Guard:
         name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
             shown = ", ".join(names)[:100]
-            raise ProblemError(
-                400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
-            )
+            raise ProblemError(400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME")
 
     def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
         token = dict(query).get("token")
@@ -145,9 +143,7 @@ def _check_origin(headers: Headers) -> None:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     ours = headers.get("host", "").lower()
     if site not in (None, "same-origin", "none") or (origin is not None and urlsplit(origin).netloc.lower() != ours):
-        raise ProblemError(
-            403, f"this is not for pages of {(origin or site or '')[:100]}; open the page of this server itself"
-        )
+        raise ProblemError(403, f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself")
 
 
 def _token_error() -> ProblemError:

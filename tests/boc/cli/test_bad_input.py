@@ -118,7 +118,7 @@ CASES = [
     (f"search described hello --sort title {AT}", ["sorted by title", "of type text"]),
     (f"search photos hello --hybrid sum {AT}", ["rrf, sum:WEIGHT and words"]),
     (f"search photos hello --hybrid sum:many {AT}", ["'many' is not a valid float"]),
-    (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures and items out"]),
+    (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["leave out collapse"]),
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
     (f"search photos hello --request body {AT}", ["answers no HTTP requests", "boc copy photos"]),

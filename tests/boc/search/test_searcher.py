@@ -148,7 +148,7 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
         (lambda s: s.search_texts("a dog"), r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]"),
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
         (lambda s: s.search_words("a dog"), "search_words takes a list"),
-        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be boc.Embeddings, got ndarray; write Embeddings"),
+        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be Embeddings, got ndarray; write Embeddings"),
         (lambda s: s.search("a", find="video"), "find must be image or text"),
         (lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"), "1 texts for 2 queries"),
         (lambda s: s.search_query(Query.of("a"), encoded=[]), "encoded must be Embeddings of one row for each of 1"),
