@@ -41,8 +41,7 @@ WAIT = 20  # timeout in seconds of a request to a server
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: ``about`` names the subject, ``what`` is the finding in one line, ``todo`` the next step
-    or empty. A problem stops a search, a note does not."""
+    """The result of one check: its subject, the finding in one line, the next step. A problem stops a search."""
 
     state: State
     about: str

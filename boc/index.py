@@ -92,9 +92,8 @@ class Index:
     ) -> list[Hit]:
         """Return the k best items for a sentence or a picture, best first.
 
-        The keyword arguments are the fields of ``boc.SearchOptions``: ``k``, ``filters`` (as on the command line,
-        ``"width>=1000"`` or a list of these), ``find``, ``min_confidence``, ``sort`` and others. A hit has ``id``,
-        ``score``, ``path`` and ``fields``.
+        The keywords are the fields of ``boc.SearchOptions``; ``filters`` are as ``"width>=1000"``, or a list. A hit has
+        ``id``, ``score``, ``path`` and ``fields``.
 
         BocError for invalid values; ImageError for an unreadable picture.
 

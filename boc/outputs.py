@@ -12,8 +12,7 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
     """Raise BocError unless ``path`` can be written and nothing is lost by it.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs`` (None stands
-    for an input that was not given).
+    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs``.
     """
     check_writable(path)
     for source in inputs:

@@ -20,8 +20,7 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
     """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of its result.
 
     At most ``threads`` things are processed at a time and taken in advance. The default is the number of threads that
-    linear algebra would use here, which is limited to one per thing meanwhile. ``things`` is iterated by the thread
-    that consumes the results.
+    linear algebra would use here, which is limited to one per thing meanwhile. The consumer iterates ``things``.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:

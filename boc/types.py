@@ -201,8 +201,7 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items as a back end is given them, in one order: their ``terms`` (n, V), ``vectors`` (n, d), and concept sets if
-    the manifest has a ``concept_dtype``."""
+    """Items as a back end takes them: ``terms`` (n, V), ``vectors`` (n, d), sets if there is a ``concept_dtype``."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -252,8 +251,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality, and of pictures their regions: ``features`` (d wide) and ``boxes`` (4 wide), see
-    ``Regions``; None for captions."""
+    """Items of one modality, and of pictures ``features`` (d wide) and ``boxes`` (4 wide), as in ``Regions``."""
 
     items: list[Item]
     features: Ragged | None = None

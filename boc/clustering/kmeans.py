@@ -20,8 +20,7 @@ LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had
 def kmeans(
     X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25, crowd: int | None = None
 ) -> Floats:
-    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
-    smaller: by faiss, on a GPU if there is one.
+    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p <= n.
 
     ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used.
     """
@@ -86,11 +85,10 @@ def rescaling(points: Floats) -> Floats:
     """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by
     the power .35 of their variances.
 
-    The similarities to many centroids add up to a product of concepts in which each axis counts as much as centroids
-    spread along it, and centroids of k-means spread as the points do. With variances v the product of concepts divided
-    by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little
-    more, since an item keeps its largest terms only: of powers from .2 to .45, .35 found most of the training
-    photographs that were held out.
+    The similarities to many centroids add up to a product of concepts in which axes count as centroids spread along
+    them, and these spread as points do. With variances v the product of concepts divided by v**.25 counts an axis
+    v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little more, since an item keeps
+    its largest terms only: of powers from .2 to .45, .35 found most of the training photographs that were held out.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))

@@ -155,8 +155,7 @@ class SoftAssignment(_Assignment):
         concepts are (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Number of nearest centroids kept per concept of a document, at most p; None keeps all. With "deviation" the
-        number of terms kept per document.
+        Nearest centroids kept per concept of a document; None: all. With "deviation", terms kept per document.
     query_z : int or None, default=None
         The same for a query; None means ``z``.
 

@@ -181,9 +181,8 @@ class BitQuantizer(SparseStep):
 class DeepPermutation(SparseStep):
     """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
 
-    In a dense row all components are ranked, in a sparse row the stored ones. All rows with the same m have the same
-    length, so the dot product gives the same order as the cosine, and as Spearman's rho of the ranks (BoC, eq. 1; Amato
-    et al., Deep Permutations, SISAP 2016).
+    A dense row ranks all components, a sparse row the stored ones. Rows with one m have one length, so the dot product
+    orders as the cosine and Spearman's rho (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
     The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept components are ranked
     among themselves: z ... 1, the truncated permutation. The paper prints the other order (section III-A): all 2d

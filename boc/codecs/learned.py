@@ -131,8 +131,7 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return the most that the rows of each item have of each direction (p, d) above the threshold (2, p) of their
-    kind: float32 (n, p), -inf for an empty set."""
+    """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p), -inf for none."""
     products: Floats = rows.values @ directions.T
     filled = np.diff(rows.offsets) > 0
     kinds = np.ones(len(products), np.int64)

@@ -93,8 +93,7 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
 def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
-    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the number of each sentence's picture. BocError unless
-    ``fold`` is between 1 and the number of pictures.
+    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a wrong ``fold``.
     """
     to_image, to_text = [], []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
@@ -115,8 +114,7 @@ def evaluate_ndcg(
 ) -> Ndcg:
     """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
-    ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. The mean is
-    ``mean_ndcg``. BocError for a wrong shape or ``fold``.
+    ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []

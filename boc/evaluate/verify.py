@@ -193,8 +193,7 @@ def _mismatches(
 
 
 class _Source:
-    """The origin of the frequencies that scores are compared with: the codec over ``embeddings`` of items of one
-    modality; or, without these, the stored terms."""
+    """The origin of the frequencies that scores are compared with: the codec over ``embeddings``, or stored terms."""
 
     def __init__(self, name: str, codec: SurrogateCodec, index: Index, embeddings: Read | None = None) -> None:
         self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings

@@ -68,8 +68,7 @@ def attach(
     at : str
         Address of the server: elastic+URL or opensearch+URL.
     key : str, optional
-        The field of documents that holds the id of an item, a keyword or a number; default: their _id. All documents of
-        an item get its code.
+        Field of documents with the id of an item, default _id. All documents of an item get its code.
     code : str, Code or SurrogateCodec, default="dictionary"
         How vectors become term frequencies, for the first attachment. The default reads few postings per query, where
         each term of "scalar" is in a large part of all documents.

@@ -42,8 +42,7 @@ BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
-"""Entries of the manifest: the number of items when a dictionary was learned, and the mean distances of all items and
-of those held out to their centroids."""
+"""Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all and held out."""
 DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential

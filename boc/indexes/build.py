@@ -90,8 +90,7 @@ def build_index(
         Lower-case letters, digits, - and _.
     source : path, or a sequence of paths
         A folder or tar archive of pictures or several, a table of captions (``boc.inputs.captions``), or a regions
-        file, which need an ``encoder``; a feature file with vectors, or several made by one encoder. Ids of several
-        folders begin with the names of these.
+        file, which need an ``encoder``; feature files of one encoder. Ids of several folders begin with their names.
     encoder : str, optional
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"

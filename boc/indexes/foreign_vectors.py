@@ -31,8 +31,7 @@ SCALE = 100  # of weights that are no whole numbers, as is usual for SPLADE
 def write_features(sources: Sequence[Path], out: Path) -> None:
     """Write the vectors of files of ``boc.inputs.vector_files`` to the feature file ``out``.
 
-    Dense vectors get unit length, unless their length counts. Rows that are zero or not finite are left out.
-    SourceError if the files do not belong together.
+    Dense vectors get unit length, unless it counts. SourceError if the files do not belong together.
     """
     parts = list(map(read_vectors, sources))
     widths = {None if part.names is not None else int(part.rows.shape[1]) for part in parts}

@@ -153,8 +153,7 @@ def write_items(
 ) -> Iterator[int]:
     """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the items done.
 
-    Terms are those of ``codec``, or as they are stored. ``select`` decides by the number of a batch and the ids of its
-    items; others are not even read.
+    Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and its ids.
     """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None

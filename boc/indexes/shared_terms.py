@@ -1,5 +1,4 @@
-"""What a sample of an index says about its terms: items without any are found by no term, and sentences find no
-pictures without terms of both modalities."""
+"""What a sample says about terms: items without any are not found, nor pictures without terms of both modalities."""
 
 from collections.abc import Sequence
 

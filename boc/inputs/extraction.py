@@ -42,8 +42,7 @@ class Extraction:
     Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
     in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
     None in as many as pay. Their facts are read there, too, and stored as metadata; with ``ocr`` also the words inside
-    them, which takes longer than all else. Items that cannot be used are left out and listed in the file with the
-    reason. ``speed`` is that of the last run.
+    them, which takes longer than all else. Items that cannot be used are listed in the file with the reason.
     """
 
     def __init__(

@@ -175,8 +175,7 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort`` if it is a field of ``types``, after a minus to begin with the largest value. BocError names the
-    known fields, or the rule."""
+    """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"

@@ -74,8 +74,7 @@ class Source:
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
 
-        The SHA-256 of the picture id decides, so machines need not know of each other, and adding or removing pictures
-        moves no others. SourceError for an invalid shard.
+        The SHA-256 of the picture id decides, so new pictures move no others. SourceError for an invalid shard.
         """
         number, parts = shard_of(shard)
         if parts == 1:
@@ -151,9 +150,8 @@ def without(whole: Source, part: Source) -> Source:
 def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
     """Return the pictures of several folders or archives, whose ids begin with the name of theirs.
 
-    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
-    or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise. So is an
-    archive that cannot be read.
+    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder or archive that is
+    missing, empty or unreadable is ``closed`` if it is ``detachable`` and others are not, else an error.
     """
     for folder in folders:
         if not detachable or folder.is_file():

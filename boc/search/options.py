@@ -84,8 +84,7 @@ class SearchOptions:
         Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The hits themselves are
         the same, the ``k`` of the best scores; those without a value come last. Default: by score.
     min_confidence : float, optional
-        Give each hit a confidence, in 0 to 1, and leave out those below this one: 0 keeps all, 0.5 is where a hit is
-        as likely right as not. Not for hybrid searches.
+        Give each hit a confidence, 0 to 1, and leave out those below: 0.5 is as likely right as not. Not if hybrid.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """

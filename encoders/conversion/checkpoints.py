@@ -47,8 +47,7 @@ def read_published(path: Path) -> dict[str, Any]:
     """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of names to tensors,
     and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, the single checkpoint in it.
 
-    Nothing in the file is executed: torch's restricted unpickler accepts tensors and a fixed list of plain types.
-    Raises EncoderError for a file with anything else.
+    Nothing in it is executed: torch's restricted unpickler takes tensors and plain types. EncoderError for others.
     """
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")

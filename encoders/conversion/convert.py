@@ -98,8 +98,7 @@ def _words(path: Path, network: Network) -> Vocabulary:
 
 
 def _word_pieces(path: Path, network: Network) -> WordPieces:
-    """Return the tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published
-    networks split words in the same way."""
+    """Return the tokenizer of an uncased BERT; only the vocabulary of a tokenizer.json is used."""
     config = network.txt_enc.bert_model.config
     pieces = _read_pieces(path)
     if len(pieces) != config.vocab_size:

@@ -16,8 +16,7 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Outputs of a network: ``vectors`` (B, dim) with unit rows; contextualised ``sets`` (B, rows, dim), whose rows
-    beyond the length of an item are undefined."""
+    """Outputs: ``vectors`` (B, dim) of unit rows; ``sets`` (B, rows, dim), undefined beyond the length of an item."""
 
     vectors: Tensor
     sets: Tensor

@@ -57,8 +57,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for a request that may pass; the redirect that sets the cookie for one with the token in its
-        address."""
+        """Return None for a request that may pass; a redirect with the cookie for one with the token in its address."""
         if path_of(scope) in PROBES:
             return None
         if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may go by the other one
