@@ -148,7 +148,7 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
     if not os.access(above, os.R_OK | os.X_OK):
         yield Finding("problem", at, f"{above} may not be read by this user", f"chmod u+rx {above}, or ask its owner")
         return
-    free = f"{_format_size(shutil.disk_usage(above).free)} free on its disk"
+    free = f"{shutil.disk_usage(above).free / 1e9:.2f} GB free on its disk"
     if not os.access(above, os.W_OK):
         todo = "to make indexes, choose another place with --at, or change its permissions"
         yield Finding("note", at, f"{above} can be read and not be written", todo)
@@ -185,7 +185,3 @@ def _server(at: str) -> Iterator[Finding]:
 def _problem(about: str, error: BocError) -> Finding:
     what, _, todo = str(error).rpartition("; ")
     return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
-
-
-def _format_size(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

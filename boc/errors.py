@@ -25,7 +25,12 @@ def advice(error: OSError) -> str:
 
 
 class BocError(Exception):
-    """An error that the user can correct. The command line prints it as one line and exits with status 1."""
+    """An error that the user can correct. The command line prints it as one line and exits with status 1.
+
+    ``http_status`` is that of a web service: 400 if the request is at fault, 500 and 503 if the service is.
+    """
+
+    http_status = 400
 
 
 class BocWarning(UserWarning):
@@ -67,9 +72,13 @@ class FeatureFileError(SourceError):
 class ManifestError(BocError):
     """The manifest of an index is damaged, or of a version that this one cannot read."""
 
+    http_status = 503
+
 
 class BackendError(BocError):
     """An engine refused a request, or lacks what it needs."""
+
+    http_status = 503
 
 
 class UnreachableError(BackendError):
@@ -81,6 +90,8 @@ class UnreachableError(BackendError):
 
 class EncoderError(BocError):
     """An encoder cannot be found, loaded, or trained."""
+
+    http_status = 500
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:

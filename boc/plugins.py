@@ -53,8 +53,7 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
-    ``clip``; ``runtime`` replaces ``device``."""
+    """Load the encoder ``KIND:ARGUMENT``, or a model with a short name: ``clip``. ``runtime`` replaces ``device``."""
     kind, argument = _parse_spec(models.spec(spec))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded

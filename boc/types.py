@@ -100,16 +100,22 @@ class Hit:
         """The metadata of the item."""
         return self.item.fields
 
-    def __repr__(self) -> str:
-        what = "path" if self.item.modality == "image" else "text"
-        parts = {"id": self.id, "score": self.score, what: self.item.content}
-        if fields := {name: value for name, value in self.fields.items() if name not in FOR_PROGRAMS}:
-            parts["fields"] = fields
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values for JSON: id, modality, score, content; confidence, duplicates and fields if any."""
+        item = self.item
+        values = {"id": item.id, "modality": item.modality, "score": self.score, "content": item.content}
         if self.confidence is not None:
-            parts["confidence"] = self.confidence
+            values["confidence"] = self.confidence
         if self.duplicates:
-            parts["duplicates"] = self.duplicates
-        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
+            values["duplicates"] = list(self.duplicates)
+        return {**values, "fields": dict(item.fields)} if item.fields else values
+
+    def __repr__(self) -> str:
+        values = self.to_dict()
+        content, what = values.pop("content"), "path" if values.pop("modality") == "image" else "text"
+        shown = {name: value for name, value in values.pop("fields", {}).items() if name not in FOR_PROGRAMS}
+        parts = {"id": values.pop("id"), "score": values.pop("score"), what: content, "fields": shown or None, **values}
+        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items() if value is not None)})"
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Flo
 
 
 def rescaling(points: Floats) -> Floats:
-    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by
-    the power .35 of their variances.
+    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by variances**.35.
 
     The similarities to many centroids add up to a product of concepts in which axes count as centroids spread along
     them, and these spread as points do. With variances v the product of concepts divided by v**.25 counts an axis

@@ -1,8 +1,7 @@
 """Codes as values: a name with arguments, which is formatted as text and parsed from text.
 
-The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are short for the arguments ``z`` and
-``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes;
-the same quote inside is doubled.
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are ``z`` and ``query_z``. A value
+with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes, doubled inside.
 
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boc.plugins import Backend, Index
-    from boc.types import Identity, Item
+    from boc.search.options import SearchOptions
+from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
 LOOKED_UP = 1000  # ids looked up or deleted at a time
@@ -129,6 +130,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
+    SearchOptions(rm=rm)
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))

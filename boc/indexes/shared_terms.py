@@ -12,8 +12,7 @@ FEW = 0.1
 
 
 def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
-    """Return what is wrong with the terms of an index: more than a tenth of the items have none, or nearly none has one
-    that items of the other modality have."""
+    """Return faults of the terms: a tenth of the items have none, or nearly none shares the other modality's."""
     held = [modality for modality in MODALITIES if index.manifest.items[modality]]
     terms = [index.terms(index.sample(sample, modality)) for modality in held]
     bare = float(np.mean(np.concatenate([np.diff(each.indptr) for each in terms]) == 0)) if terms else 0.0

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from boc.errors import ADVICE, BocError, ImageError, advice
 from boc.inputs.archives import opener
@@ -21,6 +23,9 @@ from boc.inputs.archives import opener
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
+
+Picture: TypeAlias = "Path | str | Image | bytes | BinaryIO"
+"""A picture of a query: its path, a PIL image, its bytes, or a file that has them."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 """The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
@@ -107,6 +112,38 @@ def upright_size(image: Image) -> tuple[int, int]:
         tags = cast(Any, image).tag_v2
         width, height = tags[WIDTH], tags[HEIGHT]
     return (height, width) if orientation(image) >= 5 else (width, height)
+
+
+@contextmanager
+def picture_file(picture: Picture) -> Iterator[Path]:
+    """Yield the path of a picture: of one in memory that of a temporary file. BocError for what is no picture."""
+    if isinstance(picture, (str, Path)):
+        yield Path(picture)
+        return
+    from PIL.Image import Exif, Image
+
+    data: Any = picture
+    if isinstance(picture, Image):
+        turned, file = Exif(), io.BytesIO()
+        turned[ORIENTATION] = orientation(picture)
+        with decoding("image"):
+            kept = picture if picture.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"} else _to_rgb(picture)
+            kept.save(file, "PNG", exif=turned)
+        data = file.getvalue()
+    elif callable(read := getattr(picture, "read", None)) and not iscoroutinefunction(read):
+        data = read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise BocError(
+            f"image must be a path, a PIL image, bytes, or a file opened by 'rb', got {type(picture).__name__}; "
+            "write PIL.Image.fromarray(array) for an array, and upload.file for an upload"
+        )
+    with NamedTemporaryFile(prefix="boc-") as handle:
+        handle.write(data)
+        handle.flush()
+        try:
+            yield Path(handle.name)
+        except ImageError as error:
+            raise ImageError(str(error).replace(handle.name, "the picture")) from error
 
 
 @contextmanager

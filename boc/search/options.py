@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-Filters: TypeAlias = str | Filter | Sequence[str | Filter]
+Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 """Conditions on metadata fields: texts such as "width>10", values, or several of them."""
 
 MOST = 2**31  # hits of a query
@@ -172,7 +172,7 @@ class SearchOptions:
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
     """Return filters as values, for an index that declares ``fields``. BocError says how to write one."""
-    each = (filters,) if isinstance(filters, (str, Filter)) else filters
+    each = (filters,) if isinstance(filters, (str, Filter)) else () if filters is None else filters
     if not isinstance(each, Sequence):
         raise BocError(f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}")
     values = []

@@ -73,8 +73,7 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item with its score. ``confidence`` in 0 to 1 is null unless it was asked for; ``duplicates`` are the ids of
-    the near-duplicates that were put under it."""
+    """An item with its score. ``confidence``, 0 to 1, may be null; ``duplicates`` are the ids put under it."""
 
     score: float
     confidence: float | None = None

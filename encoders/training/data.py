@@ -50,8 +50,7 @@ class Pairs:
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """Yield one pass in random order: picture numbers, numbers of ``per_picture`` captions of each, and their
-        owners."""
+        """Yield one pass in random order: numbers of pictures, of some captions of each, and their owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]

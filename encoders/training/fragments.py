@@ -58,8 +58,7 @@ class Fragments:
 def exchange_opposites(
     rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
 ) -> tuple[list[int], list[list[int]]]:
-    """Exchange each word of ``opposites`` in the ``rows`` that say where something is; return their places and the new
-    rows.
+    """Exchange words of ``opposites`` in ``rows`` that say where something is; return places and new rows.
 
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """

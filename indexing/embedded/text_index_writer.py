@@ -108,8 +108,7 @@ class ItemWords:
 
 
 def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
-    """Write the file of ``items``, whose fields have ``types``; return False, without a file, if there is nothing to
-    write.
+    """Write the file of ``items`` with fields of ``types``; return False if there is nothing to write.
 
     Same items, same bytes, not yet synced. BackendError if it cannot be written, or an integer exceeds 64 bits.
     """

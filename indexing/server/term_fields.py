@@ -220,8 +220,7 @@ class Budget:
         self._too_many: int | None = None
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """Return the features that fit into a query beside ``others`` clauses: all of them, or those of largest weight
-        with a BocWarning."""
+        """Return the features that fit into a query beside ``others`` clauses: all, or the largest with a warning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)

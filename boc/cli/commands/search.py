@@ -256,7 +256,7 @@ def _by_lines(
 
 def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
     if as_json:
-        record = {**({"id": id} if id else {}), "query": query, "hits": [_record(hit) for hit in hits]}
+        record = {**({"id": id} if id else {}), "query": query, "hits": [hit.to_dict() for hit in hits]}
         click.echo(json.dumps(record, ensure_ascii=False))
         return
     if titled:
@@ -277,13 +277,3 @@ def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, 
                 f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
             )
         click.echo(reason, err=True)
-
-
-def _record(hit: Hit) -> dict[str, Any]:
-    item = hit.item
-    record = {"id": item.id, "modality": item.modality, "score": hit.score, "content": item.content}
-    if hit.confidence is not None:
-        record["confidence"] = round(hit.confidence, 4)
-    if hit.duplicates:
-        record["duplicates"] = hit.duplicates
-    return {**record, "fields": dict(item.fields)} if item.fields else record

@@ -153,7 +153,7 @@ def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
             if announce:
                 click.echo(f"loading the encoder {identity.spec}", err=True)
             loaded[identity.digest] = searcher.encoder
-        searcher.search("a picture", k=1, min_confidence=0)
+        searcher.warm()
 
 
 def _has_screen() -> bool:
