@@ -32,13 +32,13 @@ from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.inputs.vector_files import has_vectors
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
+from boc.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boc.plugins import Backend, Index
-    from boc.search.options import SearchOptions
-from boc.types import Identity, Item
+    from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
 LOOKED_UP = 1000  # ids looked up or deleted at a time
@@ -130,7 +130,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
-    SearchOptions(rm=rm)
+    SearchOptions(rm=rm)  # refuses odd ones before anything is read
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))

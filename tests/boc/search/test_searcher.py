@@ -135,10 +135,6 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.search(["a", "b"]), "search takes one sentence, got list; search_texts takes a list of them"),
-        (lambda s: s.search(), "give either a sentence or a picture"),
-        (lambda s: s.search("a", image="b.jpg"), "give either a sentence or a picture"),
-        (lambda s: s.search(image=b"bytes"), "image must be the path of a picture, got bytes"),
         (lambda s: s.search("a", filters={"width": 1}), "filters must be texts such as 'width>10'"),
         (lambda s: s.search("a", filters="depth>1"), "depth"),
         (lambda s: s.search("a", k=2.5), "k must be a whole number"),
