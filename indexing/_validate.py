@@ -12,8 +12,7 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """BackendError unless the ``rows`` have equal lengths, the ids differ, and they fit the index, whose concepts have
-    width ``concept_dim`` if that is known."""
+    """BackendError unless ``rows`` have equal lengths and different ids, and fit the index and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")

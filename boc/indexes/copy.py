@@ -1,7 +1,6 @@
 """Copy an index: to another name, to another backend, to a file and back, or to another code.
 
-Everything is read from the stored index, in batches: items with their metadata, vectors, concept sets and term
-frequencies. Neither the encoder nor the pictures are needed.
+Everything is read from the stored index, in batches; neither the encoder nor the pictures are needed.
 """
 
 from __future__ import annotations

@@ -172,8 +172,7 @@ class _Layout:
 
 
 class _Sink:
-    """A file for HDF5 to write. After a failed write HDF5 cannot close its objects, and ends the process; so the first
-    ``error`` is kept, and what is written after it is dropped."""
+    """A file for HDF5, which ends the process after a failed write: the first ``error`` is kept, the rest dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None

@@ -1,5 +1,4 @@
-"""Facts of the file of a picture, as metadata: its size, time and hash, by which a later sync recognises it, the values
-that its camera wrote into it, and the words inside it."""
+"""Facts of a picture's file, as metadata: size, time and hash, what its camera wrote, and the words inside it."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words that say where one thing is seen from another, each with the id of its opposite; only
-    pairs that the tokenizer knows as whole words."""
+    """Return the ids of words that say where things are, each with that of its opposite, if both are whole words."""
     pairs: dict[int, int] = {}
     for pair in OPPOSITES:
         rows = tokens.ids(pair)

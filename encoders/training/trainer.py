@@ -1,7 +1,6 @@
 """The training loop of all networks: resumable at any step; it keeps the best weights.
 
-Every random choice is a function of the seed and the number of the step or epoch, so a run that was killed and
-continued ends with the same weights as one that was not.
+Every random choice depends on the seed and the step or epoch alone, so a continued run ends with the same weights.
 """
 
 import json

@@ -130,8 +130,7 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """Return the generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if
-    ``name`` is an index of another program."""
+    """Return the generation that ``name`` points to. BackendError if there is none, or for an index of others."""
     generation = _behind(transport, name)
     if generation is None:
         existing = names(transport)

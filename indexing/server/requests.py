@@ -289,8 +289,7 @@ def search_body(
     extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best by ``query``, plus the score of what need not match, ``extra``, ties by id. All
-    items that fulfil the conditions match None."""
+    """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties by id."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
