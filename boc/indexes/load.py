@@ -261,7 +261,7 @@ def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> 
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     ours, theirs = file.header.identity, manifest.identity
     if ours.digest != theirs.digest:
-        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use the same encoder")
+        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder")
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jedi
 import numpy as np
 import pytest
 from fastapi import UploadFile
@@ -203,6 +202,8 @@ def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pyte
 
 
 def test_completion_offers_the_options() -> None:
+    import jedi
+
     offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()}
     assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
 
