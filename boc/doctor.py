@@ -41,8 +41,7 @@ WAIT = 20  # timeout in seconds of a request to a server
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: ``about`` names the subject, ``what`` is the finding in one line, ``todo`` the next step
-    or empty. A problem stops a search, a note does not."""
+    """The result of one check: its subject, the finding in one line, the next step. A problem stops a search."""
 
     state: State
     about: str
@@ -51,8 +50,7 @@ class Finding:
 
 
 def examine(places: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on the installation, the models, and the backend at each of ``places`` (``file:DIR``,
-    ``elastic+URL``)."""
+    """Yield findings on the installation, the models, and the backend at each of ``places``."""
     yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
     yield from packages()
     yield from compiled_modules()
@@ -150,7 +148,7 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
     if not os.access(above, os.R_OK | os.X_OK):
         yield Finding("problem", at, f"{above} may not be read by this user", f"chmod u+rx {above}, or ask its owner")
         return
-    free = f"{_format_size(shutil.disk_usage(above).free)} free on its disk"
+    free = f"{shutil.disk_usage(above).free / 1e9:.2f} GB free on its disk"
     if not os.access(above, os.W_OK):
         todo = "to make indexes, choose another place with --at, or change its permissions"
         yield Finding("note", at, f"{above} can be read and not be written", todo)
@@ -185,10 +183,5 @@ def _server(at: str) -> Iterator[Finding]:
 
 
 def _problem(about: str, error: BocError) -> Finding:
-    """Return a problem of an error, whose text ends with the next step."""
     what, _, todo = str(error).rpartition("; ")
     return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
-
-
-def _format_size(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

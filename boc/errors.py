@@ -25,12 +25,16 @@ def advice(error: OSError) -> str:
 
 
 class BocError(Exception):
-    """An error that the user can correct. The command line prints it as one line and exits with status 1."""
+    """An error that the user can correct. The command line prints it as one line and exits with status 1.
+
+    ``http_status`` is that of a web service: 400 if the request is at fault, 500 and 503 if the service is.
+    """
+
+    http_status = 400
 
 
 class BocWarning(UserWarning):
-    """Something was done differently than requested; the message says how to avoid it. The command line prints a
-    note."""
+    """Something was done differently than requested; the message says how to avoid it."""
 
 
 class LeftOut(BocWarning):
@@ -68,9 +72,13 @@ class FeatureFileError(SourceError):
 class ManifestError(BocError):
     """The manifest of an index is damaged, or of a version that this one cannot read."""
 
+    http_status = 503
+
 
 class BackendError(BocError):
     """An engine refused a request, or lacks what it needs."""
+
+    http_status = 503
 
 
 class UnreachableError(BackendError):
@@ -83,10 +91,11 @@ class UnreachableError(BackendError):
 class EncoderError(BocError):
     """An encoder cannot be found, loaded, or trained."""
 
+    http_status = 500
+
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` is one of the operating system, such as too many open files, and no damage of
-    ``path``.
+    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no damage of ``path``.
 
     For handlers that treat every other error as damage.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,17 +12,23 @@ from boc.errors import BocError
 from boc.indexes.build import PLACE, add_items, delete
 from boc.indexes.facts import index_facts
 from boc.indexes.sync import sync_index
+from boc.inputs.images import picture_file
 from boc.plugins import find_item
+from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from numpy.typing import ArrayLike
+    from typing_extensions import Never
 
     from boc.explain.score import Explanation
     from boc.indexes.build import LoadReport
     from boc.indexes.sync import SyncReport
-    from boc.search.options import SearchKeywords
-    from boc.types import Hit, Item
+    from boc.inputs.images import Picture
+    from boc.names import Hybrid, Metric, Modality
+    from boc.search.hits import Hits
+    from boc.search.options import Filters
+    from boc.types import Item
 
 
 class DeleteReport(NamedTuple):
@@ -88,13 +96,29 @@ class Index:
         return self._searcher
 
     def search(
-        self, text: str | None = None, *, image: Path | str | None = None, **keywords: Unpack[SearchKeywords]
-    ) -> list[Hit]:
-        """Return the k best items for a sentence or a picture, best first.
+        self,
+        text: str | None = None,
+        k: int = 10,
+        *,
+        image: Picture | None = None,
+        vector: ArrayLike | None = None,
+        filters: Filters = (),
+        find: Modality | None = None,
+        min_confidence: float | None = None,
+        sort: str | None = None,
+        collapse: bool = False,
+        rm: float | None = None,
+        rerank: Metric | None = None,
+        hybrid: Hybrid | None = None,
+        words_weight: float | None = None,
+        query_z: int | None = None,
+        **unknown: Never,
+    ) -> Hits:
+        """Return the k best items for a sentence, a picture, or a vector of the encoder, best first.
 
-        The keyword arguments are the fields of ``boc.SearchOptions``: ``k``, ``filters`` (as on the command line,
-        ``"width>=1000"`` or a list of these), ``find``, ``min_confidence``, ``sort`` and others. A hit has ``id``,
-        ``score``, ``path`` and ``fields``.
+        A picture is a path, a PIL image, bytes or a binary file; a vector is (d,), that of a sentence. ``filters`` are
+        as on the command line, ``"width>=1000"``, or a list of these; the others are fields of ``boc.SearchOptions``.
+        A hit has ``id``, ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
 
         BocError for invalid values; ImageError for an unreadable picture.
 
@@ -103,7 +127,20 @@ class Index:
         >>> len(hits), hits[0].fields["width"]
         (3, 64)
         """
-        return self._searcher.search(text, image=image, **keywords)
+        options = SearchOptions(
+            k, rm, find, rerank, filters, hybrid, words_weight, query_z, sort, min_confidence, collapse
+        )
+        return self._searcher.search(text, image=image, vector=vector, options=options, **unknown)
+
+    @wraps(search)
+    async def asearch(self, *args: Any, **keywords: Any) -> Hits:
+        from asyncio import to_thread
+
+        return await to_thread(self.search, *args, **keywords)
+
+    def warm(self) -> None:
+        """Load the encoder now, so that the first search waits for nothing. Call it where a service starts."""
+        self._searcher.warm()
 
     def get(self, id: str) -> Item:
         """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and its ``fields``.
@@ -118,7 +155,7 @@ class Index:
         except KeyError:
             raise BocError(f"the index {self.name} has no item {id!r}; hits have the ids that it knows") from None
 
-    def explain(self, id: str, text: str | None = None, *, image: Path | str | None = None) -> Explanation:
+    def explain(self, id: str, text: str | None = None, *, image: Picture | None = None) -> Explanation:
         """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that they share.
 
         >>> explanation = boc.open("photos").explain("003.png", "a yellow box")
@@ -127,7 +164,8 @@ class Index:
         """
         from boc.explain.score import explain
 
-        return explain(self._searcher, _text("id", id), text, image)
+        with nullcontext() if image is None else picture_file(image) as path:
+            return explain(self._searcher, _text("id", id), text, path)
 
     def add(self, source: Path | str | Sequence[Path | str], **options: Any) -> LoadReport:
         """Add everything in ``source`` to the index, under its code; items with the same ids are replaced.

@@ -64,8 +64,7 @@ class Label:
 def stop_words() -> frozenset[str]:
     """Return English stop-words, in lower case: scikit-learn's list of 318.
 
-    The paper (BoC, section IV) names no list. This one also has some words that pictures can show, such as "fire",
-    "front" and "two".
+    The paper (BoC, section IV) names no list. This one also has words that pictures can show, such as "fire".
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -73,8 +72,7 @@ def stop_words() -> frozenset[str]:
 
 
 def content_words(sentence: str) -> list[str]:
-    """Return the words of a sentence in lower case, in order, without numbers, single letters, stop-words and special
-    tokens such as "[UNK]".
+    """Return the words of a sentence in lower case, without numbers, single letters, stop-words and special tokens.
 
     >>> content_words("Two dogs are on the dog's sled .")
     ['dogs', "dog's", 'sled']
@@ -85,8 +83,7 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Join word-pieces to words, in lower case; also return for each piece the number of its word. A piece "##..."
-    continues the previous one.
+    """Join word-pieces to words, in lower case; return also each piece's word number. "##..." continues a word.
 
     >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()

@@ -12,8 +12,7 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
     """Raise BocError unless ``path`` can be written and nothing is lost by it.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs`` (None stands
-    for an input that was not given).
+    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs``.
     """
     check_writable(path)
     for source in inputs:
@@ -24,8 +23,7 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """Return a test for ``check_output``: the beginning of a file contains all ``patterns``, the first one at its
-    start."""
+    """Return a test for ``check_output``: a file begins with the first pattern and has the others near it."""
 
     def ours(path: Path) -> bool:
         try:
@@ -39,8 +37,7 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 
 
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """Raise BocError if a folder holds files of ``names``, but has no lock of a writer and is not recognised by
-    ``ours``."""
+    """Raise BocError if a folder holds ``names``, has no lock of a writer, and is not recognised by ``ours``."""
     there = [name for name in names if (folder / name).exists()]
     if there and not (folder / ".lock").exists() and not ours(folder):
         raise BocError(f"{folder} holds {there[0]}, which boc did not make and would replace; choose another folder")

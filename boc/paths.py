@@ -1,8 +1,7 @@
 r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form it is typed.
 
-A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look so is ``\x5c``.
-Text is compared in NFC, one code point for an accented letter where there is one; macOS and some disks write names in
-NFD, and ids stay as they are on disk.
+A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look so is ``\x5c``. Text
+is compared in NFC, one code point for an accented letter where there is one; ids stay as they are on disk.
 """
 
 import re

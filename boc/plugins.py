@@ -53,8 +53,7 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
-    ``clip``; ``runtime`` replaces ``device``."""
+    """Load the encoder ``KIND:ARGUMENT``, or a model with a short name: ``clip``. ``runtime`` replaces ``device``."""
     kind, argument = _parse_spec(models.spec(spec))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
@@ -144,8 +143,7 @@ def check_name(name: str) -> str:
 
 
 class RegionSource(Protocol):
-    """Extracts the regions of a picture. The same picture always gives the same regions. It must be picklable, for
-    worker processes."""
+    """Extracts the regions of a picture, always the same ones. It must be picklable, for worker processes."""
 
     identity: Identity
 
@@ -211,8 +209,7 @@ class Index(Protocol):
         """
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        """Return the ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where
-        a query has fewer than others.
+        """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a query has fewer.
 
         The content of the hits is not read where the engine need not.
         """
@@ -277,8 +274,7 @@ class Index(Protocol):
 class IndexWriter(Protocol):
     """Writes a new index. ``commit`` publishes it; leaving without commit leaves nothing behind.
 
-    After a kill or a lost connection an engine may keep acknowledged rows, so that the next load of the same contents
-    continues from them.
+    After a kill an engine may keep acknowledged rows, from which the next load of the same contents continues.
     """
 
     def has(self, ids: Sequence[str]) -> bool:

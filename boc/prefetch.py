@@ -20,8 +20,7 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
     """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of its result.
 
     At most ``threads`` things are processed at a time and taken in advance. The default is the number of threads that
-    linear algebra would use here, which is limited to one per thing meanwhile. ``things`` is iterated by the thread
-    that consumes the results.
+    linear algebra would use here, which is limited to one per thing meanwhile. The consumer iterates ``things``.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:
@@ -42,8 +41,7 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of linear algebra; looked up again, which takes milliseconds, after an import has changed
-    the number of ``modules``."""
+    """Return the libraries of linear algebra; looked up again after an import has changed the number of ``modules``."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

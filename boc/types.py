@@ -100,16 +100,22 @@ class Hit:
         """The metadata of the item."""
         return self.item.fields
 
-    def __repr__(self) -> str:
-        what = "path" if self.item.modality == "image" else "text"
-        parts = {"id": self.id, "score": self.score, what: self.item.content}
-        if fields := {name: value for name, value in self.fields.items() if name not in FOR_PROGRAMS}:
-            parts["fields"] = fields
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values for JSON: id, modality, score, content; confidence, duplicates and fields if any."""
+        item = self.item
+        values = {"id": item.id, "modality": item.modality, "score": self.score, "content": item.content}
         if self.confidence is not None:
-            parts["confidence"] = self.confidence
+            values["confidence"] = self.confidence
         if self.duplicates:
-            parts["duplicates"] = self.duplicates
-        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
+            values["duplicates"] = list(self.duplicates)
+        return {**values, "fields": dict(item.fields)} if item.fields else values
+
+    def __repr__(self) -> str:
+        values = self.to_dict()
+        content, what = values.pop("content"), "path" if values.pop("modality") == "image" else "text"
+        shown = {name: value for name, value in values.pop("fields", {}).items() if name not in FOR_PROGRAMS}
+        parts = {"id": values.pop("id"), "score": values.pop("score"), what: content, "fields": shown or None, **values}
+        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items() if value is not None)})"
 
 
 @dataclass(frozen=True)
@@ -201,8 +207,7 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items as a back end is given them, in one order: their ``terms`` (n, V), ``vectors`` (n, d), and concept sets if
-    the manifest has a ``concept_dtype``."""
+    """Items as a back end takes them: ``terms`` (n, V), ``vectors`` (n, d), sets if there is a ``concept_dtype``."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -252,8 +257,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality, and of pictures their regions: ``features`` (d wide) and ``boxes`` (4 wide), see
-    ``Regions``; None for captions."""
+    """Items of one modality, and of pictures ``features`` (d wide) and ``boxes`` (4 wide), as in ``Regions``."""
 
     items: list[Item]
     features: Ragged | None = None
@@ -351,8 +355,7 @@ class QueryCode:
 
     ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest cosine among those of
     the nearest ``cells`` cells; their weights are exp((cosine - largest) / temperature) times ``top``, rounded, and at
-    least 1. ``centroids`` are the arrays heads, head_scales, starts, vectors and scales, see
-    ``boc.clustering.cell_index.Centroids``.
+    least 1. ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``.
     """
 
     mean: NDArray[np.float32]
@@ -368,8 +371,7 @@ class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 
     "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None. If ``parts`` are
-    given, ``queries`` is the one query that they make, and an alignment is the sum of those of the parts, each of one
-    row, times their weights.
+    given, ``queries`` is the one query that they make, and an alignment the weighted sum of those of the parts.
     """
 
     metric: Metric
@@ -398,8 +400,7 @@ class SearchRequest:
     re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
     counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
 
-    ``planned`` says that nobody gave the budgets by hand: the engine may then compare all vectors that pass, so that
-    the hits are the right ones.
+    ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the right hits.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]

@@ -41,9 +41,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
         plain = np.ascontiguousarray(values, np.float32)
         odd = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", plain, plain)))
     if len(odd):
-        raise BocError(
-            f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; mend that row"
-        )
+        raise BocError(f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; mend it")
     return plain
 
 

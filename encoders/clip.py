@@ -1,5 +1,4 @@
-"""CLIP, SigLIP, and the other dual encoders of the ``transformers`` library, and CLIPs of ``open_clip``:
-``clip:NAME_OR_FOLDER``.
+"""CLIP, SigLIP, other dual encoders of ``transformers``, and CLIPs of ``open_clip``: ``clip:NAME_OR_FOLDER``.
 
 Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit length. The concepts of a
 picture are the tokens of its patches, those of a sentence the tokens of its words: rows of the last layer of the tower,
@@ -102,8 +101,7 @@ class ClipEncoder:
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load the dual encoder in a folder, or with this name among the models of ``boc model get`` or in the local cache
-    of the Hugging Face hub.
+    """Load the dual encoder in a folder, of ``boc model get``, or of this name in the Hugging Face cache.
 
     Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only weights.
     EncoderError says how to get what is missing, or what is wrong with an unusable model.
@@ -152,9 +150,7 @@ def digest(name: str, folder: Path) -> str:
     got = models.read(folder)
     if got is not None and got.contents != contents:
         changed = ", ".join(models.verify(got)) or "a file that was added"
-        raise EncoderError(
-            f"{name}: not as it was downloaded ({changed}); get it again: boc model get {got.repository}"
-        )
+        raise EncoderError(f"{name}: not as downloaded ({changed}); get it again: boc model get {got.repository}")
     return contents
 
 

@@ -12,8 +12,7 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """BackendError unless the ``rows`` have equal lengths, the ids differ, and they fit the index, whose concepts have
-    width ``concept_dim`` if that is known."""
+    """BackendError unless ``rows`` have equal lengths and different ids, and fit the index and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
@@ -74,9 +73,7 @@ def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Mani
 
 def no_concepts(shown: str) -> BackendError:
     """The error for an index without concept sets."""
-    return BackendError(
-        f"{shown} holds no concept sets; make it again with boc index --concepts float16, or re-rank by dot"
-    )
+    return BackendError(f"{shown} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot")
 
 
 def not_unique(key: str) -> BackendError:

@@ -1,5 +1,4 @@
-"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. Everything else is shared: see
-``indexing.server``."""
+"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. The rest is ``indexing.server``."""
 
 from __future__ import annotations
 

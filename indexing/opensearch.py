@@ -1,5 +1,4 @@
-"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. Everything else is shared: see
-``indexing.server``."""
+"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. The rest is ``indexing.server``."""
 
 from __future__ import annotations
 

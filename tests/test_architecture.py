@@ -47,7 +47,7 @@ MAY = {
     "boc.indexes": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
     "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.codecs", "boc.indexes", "boc.inputs", "boc.rerank", "boc.search"},
-    "boc.index": BASE | {"boc.explain", "boc.indexes", "boc.search"},
+    "boc.index": BASE | {"boc.explain", "boc.indexes", "boc.inputs", "boc.search"},
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.codecs", "boc.evaluate", "boc.inputs"},

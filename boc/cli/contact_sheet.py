@@ -5,8 +5,7 @@ from html import escape
 from pathlib import Path
 
 from boc.atomic_files import write_text
-from boc.errors import ImageError
-from boc.inputs.images import thumbnail_uri
+from boc.search.hits import figures
 from boc.types import Hit
 
 STYLE = """
@@ -27,7 +26,7 @@ blockquote { margin: 0; padding: .9rem 1rem; border: 1px solid var(--line); bord
 
 def write_sheet(path: Path, answers: Sequence[tuple[str, Sequence[Hit]]]) -> None:
     """Write an HTML page with one grid of hits per query; pictures are embedded, so the file can be sent as it is."""
-    sections = "\n".join(f"<h1>{escape(query)}</h1>\n<ol>\n{_cells(hits)}\n</ol>" for query, hits in answers)
+    sections = "\n".join(f"<h1>{escape(query)}</h1>\n<ol>\n{figures(hits)}\n</ol>" for query, hits in answers)
     title = escape(answers[0][0]) if answers else "no query"
     write_text(
         path,
@@ -35,19 +34,3 @@ def write_sheet(path: Path, answers: Sequence[tuple[str, Sequence[Hit]]]) -> Non
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title} - boc</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{sections}\n</body>\n</html>\n",
     )
-
-
-def _cells(hits: Sequence[Hit]) -> str:
-    return "\n".join(f"<li>{_cell(rank, hit)}</li>" for rank, hit in enumerate(hits, 1))
-
-
-def _cell(rank: int, hit: Hit) -> str:
-    name = escape(hit.item.id)
-    caption = f"<figcaption><span>{name}</span><span>{hit.score:.3f}</span></figcaption>"
-    if hit.item.modality == "text":
-        return f"<figure><blockquote>{escape(hit.item.content)}</blockquote>{caption}</figure>"
-    try:
-        picture = f'<img src="{thumbnail_uri(hit.item.path)}" alt="hit {rank}: {name}">'
-    except ImageError as error:
-        picture = f"<blockquote>{escape(str(error))}</blockquote>"
-    return f"<figure>{picture}{caption}</figure>"

@@ -41,8 +41,7 @@ class Sentence(click.types.StringParamType):
 
 
 class TextCommand(click.Command):
-    """A command with a TEXT that may begin with a minus: what is no option of it goes behind --, where click takes it
-    as it is."""
+    """A command with a TEXT that may begin with a minus: what is no option of it goes behind --."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -297,8 +296,7 @@ def is_verbose() -> bool:
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List the items that failed on stderr, the first few unless it is to be verbose; exit with status 1 if none is
-    ``left``."""
+    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if none is ``left``."""
     shown = failed if is_verbose() else failed[:FEW]
     for _, reason in shown:
         click.echo(f"left out: {plain(reason)}", err=True)

@@ -91,8 +91,7 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
 
 
 def _value(place: str, value: Any, option: click.Option) -> Any:
-    """Return the value of an option as the command line would have it. ConfigError for dates, tables, and lists of
-    options that are given once."""
+    """Return an option's value as on the command line. ConfigError for dates, tables, and lists where one is due."""
     values = value if isinstance(value, list) and option.multiple else [value]
     for each in values:
         if not isinstance(each, (str, int, float)):

@@ -2,8 +2,7 @@
 
 Comparing a vector with all V centroids costs V dot products, in training and in use. Here the centroids are grouped in
 about 4 sqrt(V) cells, and a vector is compared only with the centroids of its nearest cells (an inverted file index).
-Vectors and centroids are stored and compared in 8 bits: this is precise enough for directions, and integer sums are
-fast and equal on all machines.
+Vectors and centroids are stored and compared in 8 bits: precise enough for directions, fast, and equal on all machines.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Codebook:
             check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
-            raise BocError(f"{path}: codebook format {about['format']}, this boc reads up to {FORMAT}; upgrade boc")
+            raise BocError(f"{path}: codebook format {about['format']}, this boc reads to {FORMAT}; upgrade boc")
         return _from_entries(path, about, arrays)
 
     def check(self, identity: Identity) -> None:
@@ -114,8 +114,7 @@ class Codebook:
 
 
 def weights(identity: Identity) -> str:
-    """Return the digest of the weights of an encoder, which its variants share; the digest of a variant is
-    VARIANT:DIGEST."""
+    """Return the digest of an encoder's weights, which its variants share; that of a variant is VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 
@@ -125,7 +124,6 @@ def variant(identity: Identity) -> str:
 
 
 def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
-    """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)
     words, labels, origin = arrays.get("words"), arrays.get("labels"), arrays.get("origin")

@@ -17,8 +17,7 @@ BATCH = 1024  # items read at a time
 
 
 def codebook_labels(book: Codebook, files: Iterable[FeatureFile], batch: int = BATCH) -> list[Label]:
-    """Return one label per centroid: words from the concepts of sentences, and its nearest regions, at most one per
-    picture.
+    """Label each centroid: words from concepts of sentences, and its nearest regions, at most one per picture.
 
     Concepts belong to the nearest centroid, compared as the codebook says. A word-piece counts for its whole word, and
     words are ranked by their frequency against that in all centroids, after the word that a centroid already has.
@@ -88,7 +87,6 @@ class _NearestRegions:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
 
     def add(self, batch: Batch, sets: Ragged, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
-        """Add all regions, ``sets``, of a batch of pictures."""
         boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         order = np.lexsort((distances, codewords))

@@ -20,11 +20,9 @@ LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had
 def kmeans(
     X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25, crowd: int | None = None
 ) -> Floats:
-    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
-    smaller: by faiss, on a GPU if there is one.
+    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p <= n.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used;
-    None: all of them.
+    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used.
     """
     points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
@@ -49,8 +47,7 @@ def kmeans(
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return the ``z`` nearest centroids of each row, in any order: their numbers (n, z) and squared L2 distances (n,
-    z)."""
+    """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each row, in any order."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -78,22 +75,19 @@ def row_block(centroids: Floats, z: int | None) -> int:
 
 
 def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
-    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as
-    there are any."""
+    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), if any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     return concepts @ axes if axes is not None and axes.size else concepts
 
 
 def rescaling(points: Floats) -> Floats:
-    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by
-    the power .35 of their variances.
+    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by variances**.35.
 
-    The similarities to many centroids add up to a product of concepts in which each axis counts as much as centroids
-    spread along it, and centroids of k-means spread as the points do. With variances v the product of concepts divided
-    by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little
-    more, since an item keeps its largest terms only: of powers from .2 to .45, .35 found most of the training
-    photographs that were held out.
+    The similarities to many centroids add up to a product of concepts in which axes count as centroids spread along
+    them, and these spread as points do. With variances v the product of concepts divided by v**.25 counts an axis
+    v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little more, since an item keeps
+    its largest terms only: of powers from .2 to .45, .35 found most of the training photographs that were held out.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))

@@ -39,8 +39,7 @@ def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
 
 
 def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
-    """Return the encoder of all ``files``. FeatureFileError for a file by another encoder, or without ``concepts`` if
-    they are needed."""
+    """Return the encoder of all ``files``. FeatureFileError for another encoder, or ``concepts`` that are missing."""
     if not files:
         raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
     first = files[0]
@@ -52,9 +51,7 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
                 f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"
             )
         if concepts and all(_concepts(file, modality) is None for modality in MODALITIES):
-            raise FeatureFileError(
-                f"{file.path}: holds no concept vectors of regions or words; extract it again, with concepts"
-            )
+            raise FeatureFileError(f"{file.path}: holds no vectors of regions or words; extract it again with concepts")
     return first.header.identity
 
 
@@ -126,8 +123,7 @@ def shared_codebook(
 
 
 def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
-    """Count the centroids that are nearest to a region and to a word, of a sample; and say whether one side is missing
-    altogether."""
+    """Count the centroids nearest to a region and to a word, of a sample; say whether one side is missing."""
     rng, used = np.random.default_rng(0), []
     for modality in MODALITIES:
         pools = list(_pools(files, modality))
@@ -147,8 +143,7 @@ def sample_concepts(
     balanced: bool = False,
     means: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return at most ``size`` concept vectors of all files, float32 (m, d), without repetition, in the order of the
-    files.
+    """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order of files.
 
     Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
     the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
@@ -172,8 +167,7 @@ def sample_concepts(
 def vocabulary(
     files: Sequence[FeatureFile], words: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent words in the captions of ``files``, without stop-words, and their
-    directions.
+    """Make a codebook of the ``words`` most frequent words in the captions of ``files`` and their directions.
 
     The vectors of captions, less their mean, are predicted from the words that they have, by ridge regression: a word
     has the direction that it adds to a caption. Its length is its frequency to the power .3, with 1 for the most

@@ -155,8 +155,7 @@ class SoftAssignment(_Assignment):
         concepts are (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Number of nearest centroids kept per concept of a document, at most p; None keeps all. With "deviation" the
-        number of terms kept per document.
+        Nearest centroids kept per concept of a document; None: all. With "deviation", terms kept per document.
     query_z : int or None, default=None
         The same for a query; None means ``z``.
 
@@ -241,7 +240,6 @@ class SoftAssignment(_Assignment):
         return terms
 
     def _aggregate_all(self, block: Ragged) -> Floats:
-        """Aggregate the similarities to all centroids per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
         filled = np.diff(block.offsets) > 0

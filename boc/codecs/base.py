@@ -217,8 +217,7 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
-    The constructor looks at all that it gets, which takes longer than a step of a chain; a shallow copy of an empty
-    row does not.
+    The constructor looks at all that it gets, which takes longer than a step; a shallow copy does not.
     """
     matrix = copy(_empty_row(width, values.dtype))
     matrix.data, matrix.indices, matrix.indptr = values, columns, np.array([0, len(columns)], np.int32)

@@ -53,8 +53,7 @@ class SurrogateCodec:
     Parameters
     ----------
     steps : sequence of Step
-        They are applied in order; the last one gives term frequencies (int32 csr). The first decides the input: global
-        vectors or concept sets.
+        Applied in order; the last gives term frequencies (int32 csr), the first decides on global vectors or sets.
 
     Examples
     --------
@@ -132,8 +131,7 @@ class SurrogateCodec:
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality) -> QueryCode | None:
-        """Return what ``encode_queries`` does to float32 vectors of a modality, for a dictionary; None for other
-        codes."""
+        """Return what ``encode_queries`` does to float32 vectors, for a dictionary; None for other codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -231,8 +229,7 @@ def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a step without retired ones. BocError if one of these has another value than the one
-    that still means the same."""
+    """Return a step's parameters without retired ones. BocError if one of these has a value that means something."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:

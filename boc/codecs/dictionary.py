@@ -191,8 +191,7 @@ def vocabulary_size(n: int) -> int:
 
 
 def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
-    """The terms of queries ``X`` float32 (n, d), contiguous and finite: int32 csr (n, V), none for a row that ``mean``
-    leaves nothing of."""
+    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to ``mean``."""
     heads, head_scales, starts, vectors, scales = code.centroids
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
@@ -236,8 +235,7 @@ def pursuit(
 
     ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of one candidate per row
     (n,) and returns its dot products (n, m) with all candidates of the row; the vectors themselves are not needed
-    (Rubinstein et al., Technion CS-2008-08). Returns the chosen candidates (n, z), in the order of choice, and their
-    least-squares weights.
+    (Rubinstein et al., Technion CS-2008-08). Returns the chosen candidates (n, z), in order, and their weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]

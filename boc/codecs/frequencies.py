@@ -16,8 +16,7 @@ BLOCK = 4096  # rows at a time, which keeps temporaries small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
-    """Return the ascending columns (n, z) of the ``z`` largest entries of each row of ``X`` (n, d), ties to the lower
-    column."""
+    """Return the ascending columns (n, z) of the largest entries of each row of ``X`` (n, d), ties to the lower."""
     n, width = X.shape
     if z == width:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
@@ -69,8 +68,7 @@ class TopZ(SparseStep):
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
-    """Return the ``z`` largest positive components of each row of ``X`` (n, d), all rows at a time: float32 csr (n,
-    d)."""
+    """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n, d)."""
     block = X.toarray() if sparse.issparse(X) else X
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
@@ -146,8 +144,7 @@ class ScalarQuantizer(SparseStep):
 class BitQuantizer(SparseStep):
     """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small index.
 
-    A positive component always keeps its term (frequency at least 1), so the budget of ``TopZ`` is fully used;
-    ``bits=1`` gives binary codes.
+    A positive component keeps its term (frequency at least 1), so ``TopZ`` is fully used; ``bits=1`` is binary.
 
     Parameters
     ----------
@@ -184,14 +181,12 @@ class BitQuantizer(SparseStep):
 class DeepPermutation(SparseStep):
     """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
 
-    In a dense row all components are ranked, in a sparse row the stored ones. All rows with the same m have the same
-    length, so the dot product gives the same order as the cosine, and as Spearman's rho of the ranks (BoC, eq. 1; Amato
-    et al., Deep Permutations, SISAP 2016).
+    A dense row ranks all components, a sparse row the stored ones. Rows with one m have one length, so the dot product
+    orders as the cosine and Spearman's rho (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
     The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept components are ranked
     among themselves: z ... 1, the truncated permutation. The paper prints the other order (section III-A): all 2d
-    components after c-ReLU are ranked, and ``TopZ(z)`` keeps the highest: 2d ... 2d - z + 1, which are nearly equal
-    where z is small.
+    components after c-ReLU are ranked, and ``TopZ(z)`` keeps the highest: 2d ... 2d - z + 1, nearly equal for small z.
 
     Examples
     --------

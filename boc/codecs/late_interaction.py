@@ -72,8 +72,7 @@ class LateInteraction(ConceptStep):
         self.seed = seed
 
     def fit(self, X: Any, y: Any = None) -> LateInteraction:
-        """Learn the centroids from the sets labelled "text" in ``y``, the thresholds from those labelled "image"; where
-        there are none, from all."""
+        """Learn centroids from the sets labelled "text" in ``y``, thresholds from "image"; without these, from all."""
         if self.terms < 1:
             raise ValueError(f"terms must be at least 1, got {self.terms}")
         if not 1 <= self.density <= 100:
@@ -103,8 +102,7 @@ class LateInteraction(ConceptStep):
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode n sets -> int32 csr (n, p): of pictures the similarities, of sentences the histograms; for an empty
-        set an empty row."""
+        """Encode n sets -> int32 csr (n, p): similarities of pictures, histograms of sentences."""
         X = self._sets(X)
         if modality == "text" and self.labels_.any():
             return self._histograms(X)

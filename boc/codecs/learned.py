@@ -6,9 +6,8 @@ direction of term k, and t its threshold for rows of this modality and kind::
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
 The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that keeps single terms
-small. Both modalities have the same terms. One threshold per modality and kind does what centring does, since
-w . (r - m) is w . r less a constant. ``encoders.training.learned_terms`` learns directions and thresholds from pictures
-and their captions.
+small. Both modalities have the same terms. One threshold per modality and kind does what centring does, since w . (r -
+m) is w . r less a constant. ``encoders.training.learned_terms`` learns them from captions.
 """
 
 from __future__ import annotations
@@ -132,8 +131,7 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return the most that the rows of each item have of each direction (p, d) above the threshold (2, p) of their
-    kind: float32 (n, p), -inf for an empty set."""
+    """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p), -inf for none."""
     products: Floats = rows.values @ directions.T
     filled = np.diff(rows.offsets) > 0
     kinds = np.ones(len(products), np.int64)

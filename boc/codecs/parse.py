@@ -1,8 +1,7 @@
 """Codes as values: a name with arguments, which is formatted as text and parsed from text.
 
-The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are short for the arguments ``z`` and
-``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes;
-the same quote inside is doubled.
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are ``z`` and ``query_z``. A value
+with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes, doubled inside.
 
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
@@ -204,8 +203,7 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook from its file; None for a code that needs none. BocError if the code names no file, or the
-        file holds no codebook."""
+        """Read the codebook; None for a code that needs none. BocError if no file is named, or it holds no codebook."""
         if not self.reads_codebook:
             return None
         kind = {**dict.fromkeys(WORD_CODES, "words"), **dict.fromkeys(LEARNED_CODES, "learned")}.get(self.name)
@@ -290,7 +288,6 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _quote(value: object) -> str:
-    """Write the value of an argument as text, in quotes if it needs them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
 

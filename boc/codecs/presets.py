@@ -63,8 +63,7 @@ def concept_code(
     similarity: str = "inverse",
     aggregate: str = "sum",
 ) -> SurrogateCodec:
-    """Return one of the codes over concept sets, ``hard`` or ``soft`` Bag of Concepts over ``codebook``. Nothing is
-    still to be fitted. BocError for another code."""
+    """Return a fitted code over concept sets, ``hard`` or ``soft`` over ``codebook``. BocError for another code."""
     if code == "hard":
         if z is not None or query_z is not None:
             raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")

@@ -81,8 +81,7 @@ class Center(Step):
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
-        """Centre X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the
-        means."""
+        """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the means."""
         return self._center(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
@@ -103,8 +102,7 @@ class Center(Step):
 
 
 def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    """Return whether some row differs from the mean; centring would leave nothing to search by of rows that are all
-    equal."""
+    """Return whether some row differs from the mean; centring would leave nothing of rows that are all equal."""
     least = ALIKE * np.square(mean).sum()
     blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # mostly the first one decides
     return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)

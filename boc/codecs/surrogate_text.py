@@ -27,8 +27,7 @@ def to_text(terms: TermMatrix) -> list[str]:
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Write each row as a text in which a term is its word: "rocket rocket desert", the most frequent first, ties by
-    term. Terms without a word are left out."""
+    """Write each row as the words of its terms, "rocket rocket desert", the most frequent first, ties by term."""
     rows = []
     for first, end in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
         order = first + np.argsort(-terms.data[first:end], kind="stable")

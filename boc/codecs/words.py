@@ -82,8 +82,7 @@ class WordTerms(Center):
         return step
 
     def _learn(self, blocks: Blocks) -> WordTerms:
-        """Learn the mean of the pictures; all else is of the vocabulary. ValueError for a parameter out of its range,
-        or without a vocabulary."""
+        """Learn the mean of the pictures. ValueError for a parameter out of its range, or without a vocabulary."""
         for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

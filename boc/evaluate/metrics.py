@@ -91,11 +91,9 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
 
 
 def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
-    """Compute the recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their
-    sentences.
+    """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
-    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the number of each sentence's picture. BocError unless
-    ``fold`` is between 1 and the number of pictures.
+    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a wrong ``fold``.
     """
     to_image, to_text = [], []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
@@ -116,8 +114,7 @@ def evaluate_ndcg(
 ) -> Ndcg:
     """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
-    ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. The mean is
-    ``mean_ndcg``. BocError for a wrong shape or ``fold``.
+    ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -191,15 +188,12 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
     owners = np.array([number[group] for group in groups], dtype=np.int64)
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
-        raise BocError(
-            f"{len(bare)} pictures have no caption (such as {images[bare[0]]!r}); give a CSV of image,caption"
-        )
+        raise BocError(f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of image,caption")
     return owners
 
 
 def folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
-    """Yield the pictures and sentences of each full fold (a shorter rest would be easier); without ``fold``, of all
-    ``n``."""
+    """Yield the pictures and sentences of each full fold (a shorter one is easier); without ``fold``, of all."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

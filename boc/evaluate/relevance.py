@@ -23,8 +23,7 @@ FULL = np.uint64(2**64 - 1)
 
 
 def tokens(sentence: str) -> list[str]:
-    """Split a sentence at single spaces, in lower case; an empty string between two spaces is a token too, as in COCO's
-    ROUGE-L."""
+    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L; between two spaces is a token too."""
     return sentence.lower().split(" ")
 
 
@@ -37,10 +36,9 @@ def rouge_l_matrix(
 ) -> NDArray[np.float32]:
     """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
 
-    With l_r the length of the longest common subsequence of candidate c and reference r,
-    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
-    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
-    Captions, 2015.
+    With l_r the length of the longest common subsequence of candidate c and reference r, P = max_r l_r / |c|, R = max_r
+    l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common. Source: Lin, ROUGE, ACL 2004
+    workshop, eq. 2-4; separate maxima: Chen et al., Microsoft COCO Captions, 2015.
 
     ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the largest is missing.
     ``tick`` is called with the number of cells of each finished block.

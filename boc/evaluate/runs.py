@@ -133,8 +133,7 @@ class Gallery:
     ) -> NDArray[np.float32]:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
-        ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
-        number of items.
+        ``tick`` is called with the number of finished cells. BocError if the file has another number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -145,7 +144,6 @@ class Gallery:
 
 
 def _ranked(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
-    """Yield ids and scores of the best items of each row."""
     for row in scores:
         best = topk(row, DEEPEST)
         yield [ids[place] for place in best], row[best].tolist()
@@ -175,8 +173,7 @@ def evaluate_index(
 
     K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
     of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
-    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the number of queries of each finished
-    batch.
+    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the size of each finished batch.
     """
     searcher, gallery, options = Searcher.open(name, at), Gallery.of(path), SearchOptions(rm=rm, rerank=rerank)
     _check_holds(searcher, name, gallery)
@@ -253,9 +250,7 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
                 f"{path}: {one.id!r} belongs to {one.group!r}, in {model} to {other.group!r}; give files of one source"
             )
         if one.modality == "text" and one.content != other.content:
-            raise FeatureFileError(
-                f"{path}: {one.id!r} is another sentence than in {model}; give files of the same captions"
-            )
+            raise FeatureFileError(f"{path}: {one.id!r} is another sentence than in {model}; give the same captions")
 
 
 def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:

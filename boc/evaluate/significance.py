@@ -13,8 +13,7 @@ TOGETHER = 250  # rounds drawn at a time
 
 
 class Difference(NamedTuple):
-    """A mean difference, its interval of 95 %, and p: how often chance alone gives one as large; ``holm`` is p for all
-    measures that were compared at once."""
+    """A mean difference, its interval of 95 %, and p; ``holm`` is p for all measures that were compared at once."""
 
     difference: float
     low: float

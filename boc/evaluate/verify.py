@@ -127,7 +127,6 @@ class _Trial:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Scores of the hits by id."""
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
@@ -194,20 +193,17 @@ def _mismatches(
 
 
 class _Source:
-    """The origin of the frequencies that scores are compared with: the codec over ``embeddings`` of items of one
-    modality; or, without these, the stored terms."""
+    """The origin of the frequencies that scores are compared with: the codec over ``embeddings``, or stored terms."""
 
     def __init__(self, name: str, codec: SurrogateCodec, index: Index, embeddings: Read | None = None) -> None:
         self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
-        """Encode items as documents, one row per item."""
         if self._embeddings is None:
             return self._index.terms([item.id for item in items])
         return self._rows(items, self._embeddings, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        """Encode items as queries, one row per item."""
         if self._embeddings is None:
             codes = self.documents(items)
             codes.data = np.minimum(codes.data, LIGHT)
@@ -236,9 +232,7 @@ def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], st
         try:
             vectors = index.vectors([item.id for item in items])
         except KeyError as error:
-            raise BocError(
-                f"item {error.args[0]!r} went away meanwhile; verify when nobody changes the index"
-            ) from None
+            raise BocError(f"item {error.args[0]!r} went away; verify when nobody changes the index") from None
         return Embeddings(modality, vectors.astype(np.float32))
 
     return _Source("vectors", codec, index, read)

@@ -64,9 +64,8 @@ class Explanation:
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
     ``query_terms`` (1, V) are all terms of the query. ``query_parts`` and ``item_parts`` are None without concepts;
-    ``missing`` then says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or
-    words) of the item in each term; its rows sum to 1, or to 0 for terms without single parts, such as all terms of a
-    code over global vectors.
+    ``missing`` then says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words) of
+    the item in each term; its rows sum to 1, or to 0 for terms without single parts.
     """
 
     query: Item
@@ -210,8 +209,7 @@ def _parts(embeddings: Embeddings) -> Parts | None:
 def _part_shares(
     codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded
-    alone."""
+    """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     if not codec.reads_concepts:  # terms of the whole vector, not of single parts
@@ -264,7 +262,6 @@ class TermLabels(Mapping[int, Label]):
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
-    """Return the maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima

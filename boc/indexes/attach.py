@@ -57,8 +57,7 @@ def attach(
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another program.
 
-    After a kill the same call continues. An attachment keeps its code: further files add items, and changed items
-    replace theirs.
+    After a kill the same call continues. Further files add items under its code, and changed items replace theirs.
 
     Parameters
     ----------
@@ -69,8 +68,7 @@ def attach(
     at : str
         Address of the server: elastic+URL or opensearch+URL.
     key : str, optional
-        The field of documents that holds the id of an item, a keyword or a number; default: their _id. All documents of
-        an item get its code.
+        Field of documents with the id of an item, default _id. All documents of an item get its code.
     code : str, Code or SurrogateCodec, default="dictionary"
         How vectors become term frequencies, for the first attachment. The default reads few postings per query, where
         each term of "scalar" is in a large part of all documents.
@@ -117,8 +115,7 @@ def attach(
 def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done: None) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
-    The fields stay in its mapping, since servers cannot remove fields. After a kill the same call continues.
-    BackendError if nothing is attached.
+    The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is attached.
     """
     done = 0
     with plugins.backend(at).attach(check_name(name)) as place:

@@ -42,8 +42,7 @@ BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
-"""Entries of the manifest: the number of items when a dictionary was learned, and the mean distances of all items and
-of those held out to their centroids."""
+"""Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all and held out."""
 DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
@@ -166,7 +165,6 @@ def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
 
 
 def _target(index: Index) -> Modality:
-    """Return the modality that searches find by default."""
     return "image" if index.manifest.items["image"] else "text"
 
 
@@ -233,8 +231,7 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
 ) -> tuple[int, float, NDArray[np.float64]]:
-    """Return the terms of a query, the candidates per hit, and the recall of each query: the cheapest that reach
-    ``target``, or the largest."""
+    """Return terms, candidates per hit, and recalls of queries: the cheapest that reach ``target``, or the largest."""
     index, codec = searcher.index, searcher.codec
     z, list_length = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms
     budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]

@@ -33,6 +33,7 @@ from boc.inputs.vector_files import has_vectors
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.paths import system_path
 from boc.plugins import check_name
+from boc.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,8 +50,7 @@ class LoadReport:
     """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
     ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced`` is the number of
-    items that replaced others with the same ids. ``published`` is False where other processes load parts of the index
-    that are not complete.
+    items that replaced others with the same ids. ``published`` is False while other processes load parts.
     """
 
     images: int
@@ -84,8 +84,7 @@ def build_index(
 ) -> LoadReport:
     """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
-    The index is published as a whole at the end. An index of the same feature files is left unchanged; BocError if
-    there is another one of this name.
+    It is published as a whole. One of the same feature files is left unchanged; BocError for another of this name.
 
     Parameters
     ----------
@@ -93,8 +92,7 @@ def build_index(
         Lower-case letters, digits, - and _.
     source : path, or a sequence of paths
         A folder or tar archive of pictures or several, a table of captions (``boc.inputs.captions``), or a regions
-        file, which need an ``encoder``; a feature file with vectors, or several made by one encoder. Ids of several
-        folders begin with the names of these.
+        file, which need an ``encoder``; feature files of one encoder. Ids of several folders begin with their names.
     encoder : str, optional
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
@@ -125,8 +123,7 @@ def build_index(
     ocr : bool, default=False
         Read the words inside pictures, too, into the text field ``ocr``, which hybrid search searches.
     shard : str, optional
-        ``I/N``: load this part of the items of feature files into an index on a server, while N processes load all of
-        them; the last one publishes the index.
+        ``I/N``: load this part of feature files into an index on a server; the last of N processes publishes it.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
@@ -134,6 +131,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
+    SearchOptions(rm=rm)  # refuses odd ones before anything is read
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
@@ -264,7 +262,6 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 
 
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Yield the ids without an item."""
     for start in range(0, len(ids), LOOKED_UP):
         left = list(ids[start : start + LOOKED_UP])
         while left:
@@ -285,7 +282,6 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def _are_features(sources: Sequence[Path]) -> bool:
-    """Return whether all sources are feature files with vectors."""
     return all(
         path.suffix.lower() in SUFFIXES and path.is_file() and not has_vectors(path) and is_embeddings(path)
         for path in sources
@@ -326,8 +322,7 @@ def _embeddings(
     *,
     ocr: bool,
 ) -> Iterator[tuple[FeatureFiles, dict[str, State] | None]]:
-    """Yield the embeddings of the sources; and, if they are made here, the states of the pictures' files before they
-    were read."""
+    """Yield the embeddings of the sources; and, if made here, the states of the files before they were read."""
     if _are_features(sources):
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")

@@ -36,9 +36,8 @@ class Differences:
     """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
     ``unreadable`` (their files are as they were when they could not be read).
 
-    ``kept`` are the ids of pictures of the index whose files cannot be looked at or read now; they stay as they are.
-    ``missing`` are the ids of the index without an item in the source, but for ``vacated``, from which items moved.
-    ``states`` are those of the files of new pictures.
+    ``kept`` are the ids of pictures whose files cannot be looked at or read now. ``missing`` are the ids without an
+    item in the source, but for ``vacated``, whose items moved. ``states`` are those of the files of new pictures.
     """
 
     reuses: list[Reuse] = field(default_factory=list)

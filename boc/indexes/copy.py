@@ -1,7 +1,6 @@
 """Copy an index: to another name, to another backend, to a file and back, or to another code.
 
-Everything is read from the stored index, in batches: items with their metadata, vectors, concept sets and term
-frequencies. Neither the encoder nor the pictures are needed.
+Everything is read from the stored index, in batches; neither the encoder nor the pictures are needed.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from boc.types import Batch, Embeddings, Rows, StoredRows
 
 @dataclass(frozen=True)
 class CopyReport:
-    """The result of a copy: numbers of pictures and captions. ``up_to_date``: the same copy was there, and nothing was
-    written."""
+    """Numbers of copied pictures and captions. ``up_to_date``: the same copy was there, and nothing was written."""
 
     images: int
     texts: int
@@ -165,13 +163,11 @@ class _FileWriter:
         return self._seen <= self._file.done
 
     def add(self, rows: Rows) -> None:
-        """Write the next batch, of items of one modality."""
         items, terms, vectors, concepts = rows
         embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.to_ragged())
         self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
 
     def commit(self) -> None:
-        """Join what was written to the file."""
         self._file.finish()
 
     def __enter__(self) -> _FileWriter:

@@ -1,8 +1,7 @@
 """Exact and near duplicates of an index, as groups.
 
 Posting lists bring the candidates of each item, by a search with its stored vector; the vectors decide. Groups are not
-the connected components of all near pairs, which would join a sunset to a portrait by a chain of small steps: every
-member is near the item that the group keeps.
+connected components, which join a sunset to a portrait by small steps: members are near the item kept.
 """
 
 from collections import defaultdict
@@ -108,7 +107,6 @@ class _Equal:
         return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
 
     def batches(self) -> Iterator[list[str]]:
-        """Yield the leaders in batches."""
         keys = iter(self.members)
         while batch := list(islice(keys, BATCH)):
             yield batch
@@ -125,8 +123,7 @@ def group_near(
     """Group near items: the kept item, and the others with their scores.
 
     Items are taken in the order of how many near items they have, ties to the smaller id; each keeps the near items
-    that no earlier group has. So all members are near the kept one. ``sizes`` says how many equal items an item stands
-    for, where there are several.
+    that no earlier group has. So all members are near the kept one. ``sizes``: how many equal items one stands for.
     """
 
     def rank(key: str) -> tuple[int, str]:

@@ -21,10 +21,9 @@ def index_facts(index: Index) -> dict[str, Any]:
 
     ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
     ``postings``, what is wrong with them (``faults``); ``dimensions``, ``vectors`` (their type), ``rounded`` if they
-    are stored rounded, ``concepts`` (the type of the concept sets, or None); metadata ``fields`` with their types;
-    ``rerank``, ``rm`` and the promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was
-    learned from; ``bytes`` by part; ``encoder`` and the SHA-256 of its ``weights``; ``created``, ``maker`` and
-    ``format``.
+    are stored rounded, ``concepts`` (that of concept sets); metadata ``fields`` with their types; ``rerank``, ``rm``
+    and the promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was learned from;
+    ``bytes`` by part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)

@@ -31,8 +31,7 @@ SCALE = 100  # of weights that are no whole numbers, as is usual for SPLADE
 def write_features(sources: Sequence[Path], out: Path) -> None:
     """Write the vectors of files of ``boc.inputs.vector_files`` to the feature file ``out``.
 
-    Dense vectors get unit length, unless their length counts. Rows that are zero or not finite are left out.
-    SourceError if the files do not belong together.
+    Dense vectors get unit length, unless it counts. SourceError if the files do not belong together.
     """
     parts = list(map(read_vectors, sources))
     widths = {None if part.names is not None else int(part.rows.shape[1]) for part in parts}
@@ -68,7 +67,6 @@ def _digest(value: object) -> str:
 
 
 def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
-    """Return the items of the rows of each file."""
     ids = [part.ids or list(map(str, range(part.rows.shape[0]))) for part in parts]
     known = [key for part, own in zip(parts, ids, strict=True) if part.sentences is None for key in own]
     items = []

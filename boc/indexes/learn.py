@@ -39,8 +39,7 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class VectorSample:
-    """The vectors of ``size`` items of one modality of ``file``, spread evenly, but for the rows ``without``; read in
-    blocks."""
+    """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the rows ``without``."""
 
     file: Samples
     modality: Modality

@@ -62,9 +62,7 @@ def new_manifest(
         _check_concepts(file)
     own = word_fields(codec.words)
     if metadata is not None and own.keys() & metadata.types.keys():
-        raise BocError(
-            f"the metadata field {FIELD!r} holds the words of pictures under this code; name yours otherwise"
-        )
+        raise BocError(f"the metadata field {FIELD!r} holds the words of pictures under this code; rename yours")
     return Manifest.new(
         head.identity,
         codec.config(),
@@ -153,11 +151,9 @@ def write_items(
     metadata: Metadata | None = None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[int]:
-    """Encode all items of ``file`` for an index with this manifest, and call ``put`` with each batch of them; yields
-    the number of items done.
+    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the items done.
 
-    Terms are those of ``codec``, or as they are stored. ``select`` decides by the number of a batch and the ids of its
-    items; others are not even read.
+    Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and its ids.
     """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
@@ -265,7 +261,7 @@ def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> 
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     ours, theirs = file.header.identity, manifest.identity
     if ours.digest != theirs.digest:
-        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use the same encoder")
+        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder")
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:

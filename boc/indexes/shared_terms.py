@@ -1,5 +1,4 @@
-"""What a sample of an index says about its terms: items without any are found by no term, and sentences find no
-pictures without terms of both modalities."""
+"""What a sample says about terms: items without any are not found, nor pictures without terms of both modalities."""
 
 from collections.abc import Sequence
 
@@ -13,8 +12,7 @@ FEW = 0.1
 
 
 def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
-    """Return what is wrong with the terms of an index: more than a tenth of the items have none, or nearly none has one
-    that items of the other modality have."""
+    """Return faults of the terms: a tenth of the items have none, or nearly none shares the other modality's."""
     held = [modality for modality in MODALITIES if index.manifest.items[modality]]
     terms = [index.terms(index.sample(sample, modality)) for modality in held]
     bare = float(np.mean(np.concatenate([np.diff(each.indptr) for each in terms]) == 0)) if terms else 0.0
@@ -29,8 +27,7 @@ def term_faults(index: Index, sample: int = SAMPLE) -> list[str]:
 
 
 def shared_terms(terms: Sequence[TermMatrix]) -> float:
-    """Return the share of the items with these ``terms``, of two modalities, that have a term of the other one; the
-    smaller one of both."""
+    """Return the share of items with these ``terms`` that have a term of the other modality; the smaller of both."""
     used = [np.bincount(each.indices, minlength=each.shape[1]) > 0 for each in terms]
     pairs = zip(terms, used[::-1], strict=True)
     return min(float(((each @ other.astype(np.int64)) > 0).mean()) for each, other in pairs)

@@ -124,8 +124,7 @@ class Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Return values that distinguish the files and folders at these paths from others mounted there; None where nothing
-    is."""
+    """Return values that tell files and folders at these paths from others mounted there; None for nothing."""
     marks: list[tuple[int, int] | None] = []
     for place in places:
         try:

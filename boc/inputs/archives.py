@@ -51,9 +51,7 @@ def members(file: BinaryIO) -> Members:
 def _members(file: BinaryIO, status: os.stat_result) -> Members:
     """Read the headers. What is damaged between members, or at the end, costs itself."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
-        raise SourceError(
-            f"{file.name}: packed, or no regular file, so that members cannot be read; unpack it to a .tar"
-        )
+        raise SourceError(f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a .tar")
     found, end, size = Members({}, []), 0, status.st_size
     try:
         file.seek(0)

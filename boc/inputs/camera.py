@@ -64,8 +64,7 @@ _PNG = ("Creation Time", "create-date", "date:create")  # texts with the time of
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
-    """Return the facts in the header and the name of a picture, in the order of ``FIELDS``; what it does not tell is
-    missing.
+    """Return the facts in the header and the name of a picture, in the order of ``FIELDS``.
 
     ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where it stands: exif, xmp,
     png (its texts), or name, as cameras and messengers name files. ``folder`` and ``name`` follow from the id. The
@@ -78,8 +77,7 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 
 
 def exif_facts(file: BinaryIO) -> dict[str, Any]:
-    """Return the facts of an EXIF structure, or of a TIFF file, from the current position of ``file`` on. Never raises
-    for what it holds."""
+    """Return the facts of an EXIF structure or a TIFF file at the position of ``file``. Never raises for damage."""
     exif = _Exif(file)
     main = exif.directory(exif.first)
     camera = exif.directory(exif.pointer(main.get(CAMERA_DIRECTORY)))
@@ -169,7 +167,6 @@ class _Exif:
         return self._numbers(letter, inside)[0] if letter and count == 1 else 0
 
     def text(self, entry: tuple[int, int, bytes] | None) -> str:
-        """Return printable text in one line, to its first NUL; empty if there is none."""
         kind, count, inside = entry or (0, 0, b"")
         if kind not in TEXTS or count > LONGEST:
             return ""
@@ -181,7 +178,6 @@ class _Exif:
         return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
     def fractions(self, entry: tuple[int, int, bytes] | None, most: int) -> list[float]:
-        """Return one to ``most`` fractions; none if one of them is no number."""
         kind, count, inside = entry or (0, 0, b"")
         letters = FRACTIONS.get(kind)
         data = self._value(8 * count, inside) if letters and count <= most else b""

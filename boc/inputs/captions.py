@@ -49,8 +49,7 @@ class Captions:
     faults: list[str] = field(default_factory=list)
 
     def add(self, where: str, value: object, image: str | None = None) -> None:
-        """Add the picture, captions and metadata in an object; the picture is ``image`` if that is given. The first
-        value of a field stays."""
+        """Add picture (``image``, if given), captions and metadata of an object. The first value of a field stays."""
         if not isinstance(value, dict):
             self.faults.append(f"{where}: no object ({value!r:.60})")
             return

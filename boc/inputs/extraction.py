@@ -37,14 +37,12 @@ class Speed:
 
 
 class Extraction:
-    """Extracts the items of a source to a feature file, part by part; with the same arguments it continues a killed
-    run.
+    """Extracts a source to a feature file, part by part; with the same arguments it continues a killed run.
 
     Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
     in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
     None in as many as pay. Their facts are read there, too, and stored as metadata; with ``ocr`` also the words inside
-    them, which takes longer than all else. Items that cannot be used are left out and listed in the file with the
-    reason. ``speed`` is that of the last run.
+    them, which takes longer than all else. Items that cannot be used are listed in the file with the reason.
     """
 
     def __init__(
@@ -118,12 +116,9 @@ class Extraction:
             writer.finish()
 
     def _region_file(self, path: Path) -> _StoredRegions:
-        """Return the regions file at ``path`` as a region source."""
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
-            raise FeatureFileError(
-                f"{path}: holds {file.header.kind}; only regions can be extracted from, with --encoder"
-            )
+            raise FeatureFileError(f"{path}: holds {file.header.kind}; only regions can be encoded, with --encoder")
         made_for = getattr(self.encoder, "regions", None)
         if made_for is None or made_for.identity.digest != file.header.digest:
             raise FeatureFileError(

@@ -94,7 +94,6 @@ class FeatureWriter:
         return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
 
     def _read_note(self, note: Path) -> str:
-        """Return the JSON object that an earlier run wrote to ``note``."""
         try:
             text = note.read_text(encoding="utf-8")
             if isinstance(parse_json(text), dict):
@@ -172,17 +171,14 @@ class _Layout:
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
-            raise FeatureFileError(
-                f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
-            )
+            raise FeatureFileError(f"arrays of width {self.dense | self.ragged} and {other.dense | other.ragged} mixed")
         return replace(
             self, items=self.items + other.items, rows=self.rows + other.rows, postings=self.postings + other.postings
         )
 
 
 class _Sink:
-    """A file for HDF5 to write. After a failed write HDF5 cannot close its objects, and ends the process; so the first
-    ``error`` is kept, and what is written after it is dropped."""
+    """A file for HDF5, which ends the process after a failed write: the first ``error`` is kept, the rest dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None
@@ -196,7 +192,6 @@ class _Sink:
         return self._raw.readinto(data)
 
     def write(self, data: memoryview) -> int:
-        """Write all of ``data``."""
         left = memoryview(data).cast("B")
         try:
             while self.error is None and len(left):
@@ -206,7 +201,6 @@ class _Sink:
         return len(data)
 
     def truncate(self, size: int) -> int:
-        """Set the size in bytes."""
         try:
             if self.error is None:
                 self._raw.truncate(size)

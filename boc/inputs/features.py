@@ -77,8 +77,7 @@ class Header:
 
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
     ``precision`` that of the matrix products of the encoder, which the vectors do not show. ``fields`` is JSON of the
-    metadata fields of the items with their types, or empty. ``index`` is the manifest of the index that was copied to
-    it, as JSON, or empty.
+    metadata fields of the items with their types, or empty. ``index`` is JSON of the manifest of an index copied to it.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -351,9 +350,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
     if entries["format"] > FORMAT:
-        raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, this boc reads up to {FORMAT}; upgrade boc"
-        )
+        raise FeatureFileError(f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
@@ -367,8 +364,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
 
 
 class FeatureFiles:
-    """Several feature files of one encoder, such as the shards of a source, read as one. Their order does not depend on
-    the order of the arguments.
+    """Several feature files of one encoder read as one, in an order that does not depend on that of the arguments.
 
     FeatureFileError if they do not belong together or an item is in two of them; then none stays open.
     """
@@ -479,15 +475,12 @@ def _check_distinct(files: Sequence[FeatureFile]) -> None:
 
 
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
-    """Yield all items of an embeddings file as queries, in batches. FeatureFileError if there are none, or if they are
-    by another encoder than ``identity``."""
+    """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another encoder."""
     with FeatureFile(path) as file:
         if file.header.kind != "embeddings":
             raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
         if file.header.digest != identity.digest:
-            raise FeatureFileError(
-                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
-            )
+            raise FeatureFileError(f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one encoder")
         if not any(map(file.count, MODALITIES)):
             raise FeatureFileError(f"{path}: holds no items")
         for modality in MODALITIES:

@@ -1,5 +1,4 @@
-"""Facts of the file of a picture, as metadata: its size, time and hash, by which a later sync recognises it, the values
-that its camera wrote into it, and the words inside it."""
+"""Facts of a picture's file, as metadata: size, time and hash, what its camera wrote, and the words inside it."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def file_facts(state: State, digest: str) -> dict[str, Any]:
 
 
 def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
-    """Return whether a file has the ``state`` that the ``fields`` of an item tell; older indexes know no change
-    time."""
+    """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change time."""
     size, modified, changed = state
     told = fields.get("size"), fields.get("modified_ns"), fields.get("changed_ns", changed)
     return (size, modified, changed) == told

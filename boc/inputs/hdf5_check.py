@@ -1,7 +1,6 @@
 """Checks that an HDF5 file is laid out as a feature file, before anything in it is used.
 
-HDF5 follows links to other files, reads arrays that stand elsewhere, and never comes back from a damaged heap of
-strings. None of that is in a file that boc wrote.
+HDF5 follows links to other files and never comes back from a damaged heap. No file of boc has these.
 """
 
 from __future__ import annotations
@@ -170,7 +169,6 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
 
 
 def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """Yield the spans of ``size`` bytes that are not taken."""
     begin = 0
     for start, stop in sorted(taken):
         yield begin, start

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from boc.errors import ADVICE, BocError, ImageError, advice
 from boc.inputs.archives import opener
@@ -21,6 +23,9 @@ from boc.inputs.archives import opener
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
+
+Picture: TypeAlias = "Path | str | Image | bytes | BinaryIO"
+"""A picture of a query: its path, a PIL image, its bytes, or a file that has them."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 """The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
@@ -64,8 +69,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
     Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value; floating-point grey up
     to 1 is stretched from its smallest to its largest value. An animation is read at its first frame that shows more
-    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough for
-    thumbnails.
+    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, for thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
     (checked before decoding); BocError if the system has no more files or memory.
@@ -85,7 +89,6 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def _frames(image: ImageFile) -> Iterator[Image]:
-    """Yield the first frames of an animation."""
     with suppress(EOFError):
         for number in range(FRAMES):
             image.seek(number)
@@ -112,6 +115,38 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 
 @contextmanager
+def picture_file(picture: Picture) -> Iterator[Path]:
+    """Yield the path of a picture: of one in memory that of a temporary file. BocError for what is no picture."""
+    if isinstance(picture, (str, Path)):
+        yield Path(picture)
+        return
+    from PIL.Image import Exif, Image
+
+    data: Any = picture
+    if isinstance(picture, Image):
+        turned, file = Exif(), io.BytesIO()
+        turned[ORIENTATION] = orientation(picture)
+        with decoding("image"):
+            kept = picture if picture.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"} else _to_rgb(picture)
+            kept.save(file, "PNG", exif=turned)
+        data = file.getvalue()
+    elif callable(read := getattr(picture, "read", None)) and not iscoroutinefunction(read):
+        data = read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise BocError(
+            f"image must be a path, a PIL image, bytes, or a file opened by 'rb', got {type(picture).__name__}; "
+            "write PIL.Image.fromarray(array) for an array, and upload.file for an upload"
+        )
+    with NamedTemporaryFile(prefix="boc-") as handle:
+        handle.write(data)
+        handle.flush()
+        try:
+            yield Path(handle.name)
+        except ImageError as error:
+            raise ImageError(str(error).replace(handle.name, "the picture")) from error
+
+
+@contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
     """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
@@ -126,8 +161,7 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
-    """Return the status of an open file. ImageError unless it is a regular one, not empty, of ``largest`` bytes at
-    most."""
+    """Return the status of an open file. ImageError unless it is regular, not empty, and within ``largest`` bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: no regular file; put the picture itself there")
@@ -173,8 +207,7 @@ def _error_for(name: str, error: Exception) -> BocError:
 
 
 def orientation(image: Image) -> int:
-    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is
-    valid."""
+    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid one."""
     with suppress(ImageError), decoding("EXIF"):
         value = image.getexif().get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -242,8 +275,7 @@ def _on_white(image: Image) -> Image:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained
-    pages."""
+    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high."""
     return "data:image/jpeg;base64," + base64.b64encode(thumbnail(path, side)).decode("ascii")
 
 

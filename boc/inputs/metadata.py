@@ -98,7 +98,6 @@ class Metadata:
 
     @cached_property
     def _by_form(self) -> dict[str, Mapping[str, Any]]:
-        """The rows by their ids in NFC."""
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
@@ -139,8 +138,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """Return ``condition`` with a date as a moment, if it is valid for fields of ``types``. BocError names the known
-    fields, or the rule."""
+    """Return a valid ``condition``, its date as a moment. BocError names the known fields, or the rule."""
     name, op, value = condition.field, condition.op, condition.value
     kind = _filterable(name, types)
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
@@ -177,8 +175,7 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort`` if it is a field of ``types``, after a minus to begin with the largest value. BocError names the
-    known fields, or the rule."""
+    """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
@@ -191,8 +188,7 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
 def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
     """Return hits by the values of a field, ascending; after a minus, descending.
 
-    Of several values of a hit the first in that order counts. Equal ones stay in the order given, hits without a value
-    come last.
+    Of several values the first in that order counts. Equal ones stay in order, hits without a value come last.
     """
     name, falling = sort.removeprefix("-"), sort.startswith("-")
     pairs = [(values_of(hit.item.fields, name), hit) for hit in hits]
@@ -314,8 +310,7 @@ def parse_value(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """Return the first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no
-    date."""
+    """Return the first and last second of a year, month or day; a moment twice. ValueError for no date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)

@@ -34,8 +34,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def worker_count(pictures: int) -> int:
-    """Return the number of worker processes for so many pictures: one per core that this process may use, 0 for few
-    pictures."""
+    """Return the number of worker processes for so many pictures: one per usable core, 0 for few pictures."""
     if pictures < FEW:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -49,8 +48,7 @@ def preparing(
 
     With ``workers`` 0 it runs in this process, else in that many new processes, at most ``ahead`` pictures before the
     consumer. These get ``prepare`` pickled, and end with the block or with this process; they do not import the program
-    of the user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised; the one of a
-    worker that died names the picture.
+    of the user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised.
     """
     pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # an error is raised here
     if not pickled or b"__main__" in pickled:

@@ -55,9 +55,7 @@ class Source:
     def check_captioned(self) -> None:
         """SourceError unless there are captions."""
         if not any(item.modality == "text" for item in self.items):
-            raise SourceError(
-                "these pictures have no captions to learn from; give a CSV with the columns image,caption"
-            )
+            raise SourceError("these pictures have no captions to learn from; give a CSV of image,caption")
 
     @cached_property
     def digest(self) -> str:
@@ -77,8 +75,7 @@ class Source:
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
 
-        The SHA-256 of the picture id decides, so machines need not know of each other, and adding or removing pictures
-        moves no others. SourceError for an invalid shard.
+        The SHA-256 of the picture id decides, so new pictures move no others. SourceError for an invalid shard.
         """
         number, parts = shard_of(shard)
         if parts == 1:
@@ -103,10 +100,9 @@ def shard_of(shard: str) -> tuple[int, int]:
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
     """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an array of SCAN.
 
-    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
-    order of the source. ``images`` is the folder of the pictures of a table (default: its own, or ``images``
-    in it). ``exclude`` are patterns of names that a folder is read without, besides ``UNWANTED``. Raises
-    SourceError if nothing is found.
+    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in its
+    order. ``images`` is the folder of the pictures of a table (default: its own, or ``images`` in it). ``exclude`` are
+    patterns of names to leave out besides ``UNWANTED``. SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
@@ -148,9 +144,8 @@ def without(whole: Source, part: Source) -> Source:
 def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
     """Return the pictures of several folders or archives, whose ids begin with the name of theirs.
 
-    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
-    or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise. So is an
-    archive that cannot be read.
+    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder or archive that is
+    missing, empty or unreadable is ``closed`` if it is ``detachable`` and others are not, else an error.
     """
     for folder in folders:
         if not detachable or folder.is_file():
@@ -191,8 +186,7 @@ def no_pictures(folder: Path) -> SourceError:
 
 @dataclass
 class Listing:
-    """Everything below a folder, as paths relative to it: files, linked folders, what is ``unwanted``, and folders that
-    cannot be listed.
+    """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders closed to this user.
 
     Files are in the order of their paths part by part; those ``linked`` are links that lead to one.
     """
@@ -246,8 +240,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 def beginnings(folders: Sequence[Path]) -> list[str]:
     """Return the beginning of the ids of the pictures of each folder: nothing for a single folder, else its name and /.
 
-    So files of the same name in two folders stay two. SourceError if two folders have one name, or if one lies in
-    another.
+    So files of one name in two folders stay two. SourceError if folders have one name, or one lies in another.
     """
     if len(folders) == 1:
         return [""]
@@ -267,8 +260,7 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(folder: Path, table: Captions, begin: str = "", exclude: Sequence[str] = ()) -> Source:
-    """Return the pictures below ``folder``; their ids are ``begin`` and the path from there. What an archive has of
-    them is added to ``table``."""
+    """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them goes to ``table``."""
     inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
@@ -317,7 +309,6 @@ def _table(path: Path, images: Path | None) -> Source:
 
 
 def _sentences(path: Path) -> Source:
-    """Return the texts in a file of JSON Lines without pictures."""
     faults: list[str] = []
     items = []
     for number, record in json_lines(path, faults):

@@ -13,8 +13,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line, unchanged; empty lines are skipped, and those that are not UTF-8 are left
-    out with a warning.
+    """Return the ids in a file, one per line; empty lines are skipped, those that are not UTF-8 with a warning.
 
     SourceError for a file that cannot be read, or lists none.
     """
@@ -50,8 +49,7 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
 def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of a CSV (UTF-8) that are not empty, each after the place where it ends, such as "line 3".
 
-    Lines that cannot be read are added to ``faults``; the next one is read as if they were not there. SourceError if
-    the file cannot be read.
+    Lines that cannot be read are added to ``faults``. SourceError if the file cannot be read.
     """
     try:
         data = path.read_bytes().removeprefix(BOM)

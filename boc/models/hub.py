@@ -37,8 +37,7 @@ class Offer:
 def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
     """Ask for the files of ``repository`` at ``revision`` (a commit, branch or tag; the newest if empty).
 
-    BocError if there is no such model, its conditions were not accepted, nothing answers, it has no weights, or their
-    digest is not ``sha256`` (if given).
+    BocError for no such model, conditions not accepted, no answer, no weights, or a digest other than ``sha256``.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
@@ -102,7 +101,6 @@ def _sha256(file: Any) -> str | None:
 
 
 def _complete(path: Path, file: Any) -> bool:
-    """Return whether ``path`` has the bytes that were announced."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
     if file.lfs:

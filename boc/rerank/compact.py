@@ -6,8 +6,7 @@ are nearly normal and of one size (Gao and Long, RaBitQ, SIGMOD 2024; with more 
 a rotated vector r, its product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product
 of the vectors by a constant of query and modality, so estimates order the rows of one modality.
 
-Codes and estimates are the same on all machines, and those of a row depend on the row and the code of the index only.
-``compact.h`` does the same in the native calls.
+Codes and estimates are the same on all machines, and those of a row depend on row and code of the index only.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class CompactCode:
     @classmethod
     def of(cls, codec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int) -> CompactCode | None:
         """Return the code for vectors of width ``dim`` of an index whose codec has this configuration and these arrays:
-        with the means that it subtracts. None if it subtracts none: a common part of all vectors would coarsen their
-        codes.
+        with the means that it subtracts. None if it subtracts none: a common part would coarsen the codes.
         """
         steps = [step["name"] for step in codec["steps"]]
         if "Center" not in steps:
@@ -98,8 +96,7 @@ class CompactCode:
         return CompactRows(codes, scales)
 
     def estimates(self, query: Floats, stored: CompactRows, rows: NDArray[np.int64]) -> Floats:
-        """Return estimates (m,), times a positive constant, of the products of ``query`` (d,) with ``rows`` (m,) of one
-        modality, but for a constant."""
+        """Estimate the products of ``query`` (d,) with ``rows`` (m,) of a modality, but for a factor and a constant."""
         whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[:, 0]
         packed = stored.codes[rows][:, None, :] >> np.arange(0, 8, BITS, dtype=np.uint8)[:, None] & (LEVELS - 1)
         levels = packed.reshape(len(rows), PER_BYTE * self.width)[:, : len(query)].astype(np.int64)

@@ -40,8 +40,7 @@ def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any
 
 
 def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they are. Each is stored as it
-    was again."""
+    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they are."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")

@@ -35,8 +35,7 @@ ALIKE = 1e-6  # standard deviation that rounding alone gives
 
 
 class Background:
-    """A sample of the items of one modality, drawn at the first use; an unchanged index has the same sample each
-    time."""
+    """A sample of the items of one modality, drawn at first use; the same each time for an unchanged index."""
 
     def __init__(self, index: Index, modality: Modality) -> None:
         self._index = index

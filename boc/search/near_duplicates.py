@@ -18,8 +18,7 @@ POOL = 4  # hits per hit to return, from which distinct ones are chosen; more if
 
 
 def select_distinct(ask: Callable[[int], list[Hit]], index: Index, k: int, near: float) -> list[Hit]:
-    """Return at most k of the hits of ``ask(depth)``, best first, without near-duplicates, whose cosine is at least
-    ``near``."""
+    """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below ``near``."""
     depth = POOL * k
     while True:
         hits = ask(depth)
@@ -32,8 +31,7 @@ def select_distinct(ask: Callable[[int], list[Hit]], index: Index, k: int, near:
 def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float) -> list[Hit]:
     """Put near-duplicates under their best hit; return the hits that remain, with those ids.
 
-    Two hits are near if the cosine of their ``vectors`` (n, d) is at least ``threshold``; a hit that is near several is
-    put under the best of them.
+    Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the best one.
     """
     rows: list[int] = []
     duplicates: dict[int, list[str]] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-Filters: TypeAlias = str | Filter | Sequence[str | Filter]
+Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 """Conditions on metadata fields: texts such as "width>10", values, or several of them."""
 
 MOST = 2**31  # hits of a query
@@ -66,8 +66,7 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates per hit: ``rm`` * k candidates of the inverted index are re-ranked. At least 1; default: that of the
-        index.
+        Candidates per hit: ``rm`` * k of them are re-ranked. At least 1; default: that of the index.
     find : "image" or "text", optional
         Modality of the hits; default: "image" if the index has pictures.
     rerank : str, optional
@@ -78,16 +77,14 @@ class SearchOptions:
         Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of BM25 by reciprocal
         rank; "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times BM25.
     words_weight : float, optional
-        Greater than 0; required by "sum", and for "sum" only. BM25 scores are around 10, term scores often above
-        10,000.
+        Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores often above 10,000.
     query_z : int, optional
         Number of terms of largest weight kept of a query, at least 1; default: all.
     sort : str, optional
         Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The hits themselves are
         the same, the ``k`` of the best scores; those without a value come last. Default: by score.
     min_confidence : float, optional
-        Give each hit a confidence, in 0 to 1, and leave out those below this one: 0 keeps all, 0.5 is where a hit is
-        as likely right as not. Not for hybrid searches.
+        Give each hit a confidence, 0 to 1, and leave out those below: 0.5 is as likely right as not. Not if hybrid.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """
@@ -175,7 +172,7 @@ class SearchOptions:
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
     """Return filters as values, for an index that declares ``fields``. BocError says how to write one."""
-    each = (filters,) if isinstance(filters, (str, Filter)) else filters
+    each = (filters,) if isinstance(filters, (str, Filter)) else () if filters is None else filters
     if not isinstance(each, Sequence):
         raise BocError(f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}")
     values = []

@@ -5,10 +5,9 @@ query towards what is wanted and away from what is not:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
-with unit vectors: s of the sentence, examples of pictures and items. Two kinds of parts do not speak equally loud: the
-cosines of pictures with pictures spread several times as wide as those of pictures with a sentence, and would decide
-alone. So each vector is divided by the standard deviation of its scores over the index ("spread"), and equal weights
-move a ranking equally.
+with unit vectors: s of the sentence, examples of pictures and items. The cosines of pictures with pictures spread
+several times as wide as those of pictures with a sentence, and would decide alone. So each vector is divided by the
+standard deviation of its scores over the index ("spread"), and equal weights count equally.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ ESCAPED = re.compile(r"(?<!\S)\\-")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a question: a sentence, the path of a picture, or the id of an item; ``weight`` is below 0 if it is
-    unwanted."""
+    """A part of a question: a sentence, a picture's path, or an item's id; ``weight`` is below 0 if unwanted."""
 
     kind: Literal["text", "image", "item"]
     value: str | Path

@@ -12,21 +12,23 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.frequencies import heaviest
 from boc.codecs.given import TermReader
 from boc.errors import BocError, EncoderError
+from boc.inputs.images import picture_file
 from boc.inputs.metadata import by_field, check_sort
 from boc.names import Metric
 from boc.paths import nfc
 from boc.plugins import check_name, find_item
 from boc.search.background import Background, confidences
+from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
 from boc.search.options import SearchOptions, check_texts, parse_filters
 from boc.search.queries import Part, Query, compose
@@ -37,6 +39,7 @@ from boc.vectors import plain_rows
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from boc.inputs.images import Picture
     from boc.plugins import Encoder, Index, Request
     from boc.search.options import SearchKeywords
     from boc.types import Filter, QueryCode
@@ -63,12 +66,6 @@ class Searcher:
     """Search one index by sentences, pictures or vectors.
 
     The encoder is loaded when the first query needs it; vectors never load torch.
-
-    Examples
-    --------
-    >>> searcher = Searcher.open("photos")  # doctest: +SKIP
-    >>> for hit in searcher.search("two dogs", k=5, filters="width>1000"):  # doctest: +SKIP
-    ...     print(hit.score, hit.path)
     """
 
     def __init__(
@@ -98,8 +95,7 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher of the current index: itself if the index has not changed. The encoder is kept if it still
-        fits.
+        """Return a searcher of the current index: itself if that has not changed. The encoder is kept if it fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -132,9 +128,7 @@ class Searcher:
         if self.codec.given is not None:
             return TermReader(self.codec.given, identity)
         if identity.spec.startswith("vectors:"):
-            raise EncoderError(
-                "the index was made of vectors, which no encoder here makes; search by --like ID of an item"
-            )
+            raise EncoderError("the index was made of vectors, which no encoder makes; search by --like ID of an item")
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
@@ -147,29 +141,38 @@ class Searcher:
         self,
         text: str | None = None,
         *,
-        image: Path | str | None = None,
+        image: Picture | None = None,
+        vector: ArrayLike | None = None,
         options: SearchOptions | None = None,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> list[Hit]:
-        """Return the k best items for a sentence or a picture, best first.
+    ) -> Hits:
+        """Return the k best items for a sentence, a picture or the vector of a sentence (d,), best first.
 
-        The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they override
-        those of ``options``. ``stages`` gets the time of each stage.
+        The keyword arguments are the fields of ``SearchOptions``, and override those of ``options``. ``stages`` gets
+        the time of each stage.
 
-        BocError for invalid options; EncoderError if the encoder is not that of the index; ImageError for an unreadable
-        picture.
+        BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable picture.
         """
-        if (text is None) == (image is None):
+        if sum(each is not None for each in (text, image, vector)) != 1:
+            raise BocError("give one of these: search('a dog'), search(image='dog.jpg') or search(vector=numbers)")
+        if vector is not None:
+            queries = Embeddings("text", _row(vector))
+            return self.search_vectors(queries, options, stages=stages, **keywords)[0]
+        if image is not None:
+            with picture_file(image) as path:
+                return self.search_query(Query((Part("image", path),)), options, stages=stages, **keywords)
+        if not isinstance(text, str):
             raise BocError(
-                "give either a sentence or a picture to search by: search('a dog') or search(image='dog.jpg')"
+                f"search takes one sentence, got {type(text).__name__}; write image= for a picture, vector= for "
+                "numbers, and index.searcher.search_texts([...]) for several sentences"
             )
-        if text is not None and not isinstance(text, str):
-            raise BocError(f"search takes one sentence, got {type(text).__name__}; search_texts takes a list of them")
-        if image is not None and not isinstance(image, (str, Path)):
-            raise BocError(f"image must be the path of a picture, got {type(image).__name__}")
-        part = Part("image", Path(str(image))) if text is None else Part("text", text)
-        return self.search_query(Query((part,)), options, stages=stages, **keywords)
+        return self.search_query(Query((Part("text", text),)), options, stages=stages, **keywords)
+
+    def warm(self) -> None:
+        """Load the encoder, if there is one, and search once, so that the first query waits for nothing."""
+        if self.codec.given is None and not self.index.manifest.identity.spec.startswith("vectors:"):
+            self.search("a picture", k=1, min_confidence=0)
 
     def search_query(
         self,
@@ -179,7 +182,7 @@ class Searcher:
         encoded: Sequence[Embeddings] | None = None,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the k best items for a question of several parts, best first, without the items that it names.
 
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
@@ -203,7 +206,7 @@ class Searcher:
         *,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Search by several sentences as one batch; one list of hits per sentence."""
         texts = check_texts(texts, "search_texts")
         options, encoder, begun = self._options(options, **keywords), self.encoder, perf_counter()
@@ -213,7 +216,7 @@ class Searcher:
 
     def search_words(
         self, texts: Sequence[str], options: SearchOptions | None = None, **keywords: Unpack[SearchKeywords]
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Search by the words of several texts, without an encoder: the full-text score (BM25) over captions, text
         fields, and the words of pictures under the code ``words``. One list of hits per text.
 
@@ -235,7 +238,7 @@ class Searcher:
         texts: Sequence[str] | None = None,
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Search by queries that are encoded already; one list of hits per row.
 
         ``texts`` are their sentences, which a hybrid search needs.
@@ -246,7 +249,7 @@ class Searcher:
             if len(texts) != len(queries):
                 raise BocError(f"{len(texts)} texts for {len(queries)} queries; give the sentence of each query")
         answers = self._hits(_Queries(queries, texts), options, stages)
-        return answers if options.sort is None else [_sort_hits(hits, options) for hits in answers]
+        return [_sort_hits(hits, options) for hits in answers]
 
     def rank_vectors(
         self,
@@ -306,8 +309,7 @@ class Searcher:
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such
-        items."""
+        """Return the modality of the hits: ``find``, or pictures if there are any. BocError if it has no such items."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -359,9 +361,7 @@ class Searcher:
     def _plain(self, queries: Embeddings) -> Embeddings:
         """Return queries whose vectors and concepts are plain float32; BocError for values that are no numbers."""
         if not isinstance(queries, Embeddings):
-            raise BocError(
-                f"queries must be boc.Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)"
-            )
+            raise BocError(f"queries must be Embeddings, got {type(queries).__name__}; write Embeddings('text', rows)")
         vectors, concepts = plain_rows(queries.vectors, self.index.manifest.identity.dim, "queries"), queries.concepts
         if concepts is not None:
             concepts = replace(concepts, values=plain_rows(concepts.values, None, "concepts of the queries"))
@@ -442,7 +442,6 @@ class Searcher:
         return self._confident(others, queries, options, stages)
 
     def _distinct_hits(self, query: _Queries, options: SearchOptions, stages: Stages | None) -> list[Hit]:
-        """Return the hits of one query, chosen of more without near-duplicates."""
         plain, near = replace(options, collapse=False), self.background(self.target(options.find)).near
         return select_distinct(lambda k: self._hits(query, replace(plain, k=k), stages)[0], self.index, options.k, near)
 
@@ -479,8 +478,18 @@ def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -
     return None if budget is None else codec.query_code(modality)
 
 
-def _sort_hits(hits: list[Hit], options: SearchOptions) -> list[Hit]:
-    return hits if options.sort is None else by_field(hits, options.sort)
+def _sort_hits(hits: list[Hit], options: SearchOptions) -> Hits:
+    return Hits(hits if options.sort is None else by_field(hits, options.sort))
+
+
+def _row(vector: ArrayLike) -> NDArray[Any]:
+    try:
+        row = np.asarray(vector)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BocError(f"the vector cannot become a numpy array ({error}); give d numbers") from error
+    if row.ndim != 1:
+        raise BocError(f"a vector of shape {row.shape}; give (d,), or write searcher.search_vectors for several")
+    return row[None]
 
 
 def _took(stages: Stages | None, name: str, begun: float) -> float:

@@ -168,8 +168,7 @@ class Library:
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
-        """Return the embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its
-        contents."""
+        """Return the embedding of a picture, from the cache if possible; ``key`` changes with its contents."""
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:

@@ -28,8 +28,7 @@ class Batcher:
         return self._encoding
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
-        """Encode ``text`` with ``encode``. If a batch fails, the error goes to the thread that encoded it; the other
-        threads then try their own sentences."""
+        """Encode ``text``. If a batch fails, its thread gets the error; the others then try their own sentences."""
         mine = _Waiting(text)
         with self._list:
             self._waiting.append(mine)

@@ -132,8 +132,7 @@ WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json"
 @api.get("/query", response_class=Response, responses=WRITTEN)
 @api.post("/query", response_class=Response, responses=WRITTEN)
 async def request_body(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
-    """Return the body of the search request for the server that holds the index. 400 for what no single request
-    does."""
+    """Return the search request for the server of the index. 400 for what no single request does."""
 
     def work(sent: Upload | None) -> Response:
         query = question.query(sent)
@@ -335,7 +334,6 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
 
 
 def _most_terms(codec: SurrogateCodec) -> int:
-    """Return the largest number of terms of a query."""
     steps: list[Any] = list(codec.steps)
     halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
     limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]

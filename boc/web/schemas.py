@@ -60,8 +60,7 @@ class Info(BaseModel):
 class ItemAnswer(BaseModel):
     """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width`` and ``height`` are
     those of its fields; null for a sentence, and for a picture without these fields. ``thumb`` is the address of a
-    thumbnail of the picture, or of the picture that a sentence describes, from the page of the index:
-    ``api/thumb/ID``."""
+    thumbnail of the picture, or the one described: ``api/thumb/ID``."""
 
     id: str
     modality: Modality
@@ -74,8 +73,7 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item with its score. ``confidence`` in 0 to 1 is null unless it was asked for; ``duplicates`` are the ids of
-    the near-duplicates that were put under it."""
+    """An item with its score. ``confidence``, 0 to 1, may be null; ``duplicates`` are the ids put under it."""
 
     score: float
     confidence: float | None = None
@@ -97,8 +95,7 @@ class WordAnswer(BaseModel):
 
 
 class WholeItem(ItemAnswer):
-    """An item with the sentences that describe the same picture, and the words that it is written in, the most frequent
-    first, if the code of the index has words."""
+    """An item with all captions of its picture, and the words that it is written in, the most frequent first."""
 
     captions: list[str]
     words: list[WordAnswer]

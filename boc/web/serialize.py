@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.file_facts import visible_fields
-from boc.labels import Example
 from boc.types import Item, TermMatrix
 
 SURROGATE = 20_000  # characters of a surrogate text that are sent
@@ -23,8 +22,7 @@ Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an ``ItemAnswer``. It has the file name of a picture, but not its path on this disk; its width and height
-    are those of its fields."""
+    """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of its fields."""
     picture = entry.modality == "image"
     sizes = [entry.fields.get(name) for name in ("width", "height")]
     width, height = sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
@@ -74,20 +72,17 @@ def explanation(result: Explanation, terms: TermMatrix) -> Json:
 
 def _term(result: Explanation, match: Match, shares: NDArray[np.float64]) -> Json:
     label = match.label
+    examples = [] if label is None else [(each.id, each.box) for each in label.examples]
     return {
         "term": match.term,
         "words": [] if label is None else list(label.words),
-        "examples": [] if label is None else [_example(example) for example in label.examples],
+        "examples": [{"id": id, "thumb": thumb(id), "box": box and list(box)} for id, box in examples],
         "query": match.query_frequency,
         "item": match.item_frequency,
         "product": match.product,
         "share": match.product / result.score,
         "parts": _round(shares) if shares.any() else None,
     }
-
-
-def _example(example: Example) -> Json:
-    return {"id": example.id, "thumb": thumb(example.id), "box": example.box and list(example.box)}
 
 
 def _parts(parts: Parts | None, weights: NDArray[np.float64] | None) -> Json | None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Return the default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache; for a user without
-    a home, in the temporary folder."""
+    """Return the default folder of thumbnails, in XDG_CACHE_HOME, ~/.cache, or the temporary folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # a user without a home, as in a container

@@ -1,5 +1,4 @@
-"""Reads checkpoints published by the authors of TERN, TERAN and VSRN. Nothing in them is executed, and every tensor
-must be used."""
+"""Reads the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every tensor must be used."""
 
 import argparse
 import re
@@ -46,11 +45,9 @@ SETTINGS = {
 
 def read_published(path: Path) -> dict[str, Any]:
     """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of names to tensors,
-    and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, compressed or not, the single checkpoint
-    in it.
+    and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, the single checkpoint in it.
 
-    Nothing in the file is executed: torch's restricted unpickler accepts tensors and a fixed list of plain types.
-    Raises EncoderError for a file with anything else.
+    Nothing in it is executed: torch's restricted unpickler takes tensors and plain types. EncoderError for others.
     """
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
@@ -75,8 +72,7 @@ def read_published(path: Path) -> dict[str, Any]:
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
     """``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
 
-    Only TERAN has two separate last layers. A TERAN that shares them has the same tensors as a TERN, so its
-    configuration decides.
+    Only TERAN has two separate last layers. One that shares them has TERN's tensors: its configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
         return "vsrn"
@@ -106,8 +102,7 @@ def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
 
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
-    """Return the pooling that the published network was trained with, as in ``networks.alignment``; None without
-    alignment."""
+    """Return the pooling of the published network, as in ``networks.alignment``; None without alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
     return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
 

@@ -51,8 +51,7 @@ def convert(
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
     ``stop_list`` has the stop-words, one a line, of a TERAN that leaves them out, which does not hold them.
-    Raises EncoderError, and writes nothing, for files of the wrong kind or that do not belong together, and if the
-    folder holds a model.
+    EncoderError, and nothing written, for files of the wrong kind or of different models, and if the folder holds one.
     """
     if (folder / "config.json").exists():
         raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or delete this one first")
@@ -99,8 +98,7 @@ def _words(path: Path, network: Network) -> Vocabulary:
 
 
 def _word_pieces(path: Path, network: Network) -> WordPieces:
-    """Return the tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published
-    networks split words in the same way."""
+    """Return the tokenizer of an uncased BERT; only the vocabulary of a tokenizer.json is used."""
     config = network.txt_enc.bert_model.config
     pieces = _read_pieces(path)
     if len(pieces) != config.vocab_size:

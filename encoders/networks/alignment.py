@@ -34,8 +34,7 @@ def check_pooling(pooling: str) -> str:
 def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
     """Alignment scores (images, sentences).
 
-    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) are true
-    for rows that take part.
+    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true for valid ones.
     """
     if pooling in ("mrsw", "mravgw"):
         by_word = _best_regions(regions * region_mask[..., None], words, word_mask)
@@ -54,8 +53,7 @@ def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask:
 
 
 def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    """Sums over words of the maximum over regions, without a cell for each word that is masked: most of the memory that
-    training moves."""
+    """Sums over words of the maximum over regions, without cells for masked words: most of training's memory."""
     cosines = torch.einsum("bnd,wd->bnw", regions, words[word_mask])
     best = cosines.max(dim=1).values.to(torch.promote_types(cosines.dtype, torch.float32))
     owners = word_mask.nonzero(as_tuple=True)[0]

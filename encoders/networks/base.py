@@ -16,16 +16,14 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Outputs of a network: ``vectors`` (B, dim) with unit rows; contextualised ``sets`` (B, rows, dim), whose rows
-    beyond the length of an item are undefined."""
+    """Outputs: ``vectors`` (B, dim) of unit rows; ``sets`` (B, rows, dim), undefined beyond the length of an item."""
 
     vectors: Tensor
     sets: Tensor
 
 
 class Network(nn.Module):
-    """Base of the networks, made from a configuration of sizes and a description of the text tower (see
-    ``text_towers.build``).
+    """Base of the networks, made from a configuration of sizes and of the text tower (see ``text_towers.build``).
 
     A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
     ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` says whether its vectors

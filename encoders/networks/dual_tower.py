@@ -1,5 +1,4 @@
-"""The towers of dual encoders of the ``transformers`` library: global vectors and tokens, and tokens in the joint
-space."""
+"""The towers of dual encoders of ``transformers``: global vectors and tokens, and tokens in the joint space."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ CLOSE = 1e-3
 class Tower:
     """One of the two towers: inputs to global vectors and tokens, tokens to the joint space.
 
-    ``features`` is the library's function for the global vectors, ``tower`` the network that it calls, ``projection``
-    its last layer, or None.
+    ``features`` gives the global vectors, ``tower`` is the network that it calls, ``projection`` its last layer.
     """
 
     def __init__(self, features: Callable[..., Any], tower: nn.Module, projection: nn.Module | None) -> None:

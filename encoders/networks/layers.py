@@ -10,8 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
-    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm. With 0 layers, rows
-    stay as they are.
+    """Stack of post-norm transformer layers with ReLU, batch first, no final norm. 0 layers leave rows as they are.
 
     Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend on the mode.
     """

@@ -9,8 +9,7 @@ from boc.errors import EncoderError
 
 
 def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0) -> Tensor:
-    """Return the doubly stochastic form of exp(scores / temperature), rows and columns normalised in turn (eq. 10-11),
-    times the number of pictures.
+    """Return exp(scores / temperature), rows and columns normalised in turn (eq. 10-11), times the number of pictures.
 
     ``scores`` (pictures, sentences) may have any sign; hence the exponential, which the paper does not print. All sums
     are computed with logarithms, in float32 at least. Before the factor, columns sum to one: each sentence is

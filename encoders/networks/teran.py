@@ -75,8 +75,7 @@ class Teran(Tern):
         return self._pool(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """As of a network; without stop-words the last of the pieces that remain is dropped, as in the authors'
-        code."""
+        """As of a network; without stop-words the last piece that remains is dropped, as in the authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         places = torch.arange(ids.shape[1], device=ids.device)[None, :]
@@ -90,8 +89,7 @@ class Teran(Tern):
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
     def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
-        """Return the mean over masked rows in place of the first row, if so configured; the first where there are
-        none."""
+        """Return the mean over masked rows instead of the first row, if so configured and there are any."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

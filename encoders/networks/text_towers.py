@@ -68,8 +68,7 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden per
-    direction)."""
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden)."""
 
     CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -160,9 +159,7 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
     if not 1 <= layers <= config.num_hidden_layers:
-        raise EncoderError(
-            f"text_layers must be between 1 and the {config.num_hidden_layers} of {folder}, got {layers}"
-        )
+        raise EncoderError(f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got {layers}")
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     transformers_logging.disable_progress_bar()
@@ -187,8 +184,7 @@ def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words that say where one thing is seen from another, each with the id of its opposite; only
-    pairs that the tokenizer knows as whole words."""
+    """Return the ids of words that say where things are, each with that of its opposite, if both are whole words."""
     pairs: dict[int, int] = {}
     for pair in OPPOSITES:
         rows = tokens.ids(pair)
@@ -273,7 +269,6 @@ def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 2
 
 
 def _word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
-    """Return the tokenizer of an uncased BERT with these pieces."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BERT
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))

@@ -54,8 +54,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
-        """Learn the words that occur at least ``min_count`` times in captions, most frequent first, ties
-        alphabetical."""
+        """Learn the words that occur ``min_count`` times in captions, most frequent first, ties alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
@@ -132,8 +131,7 @@ class WordPieces:
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
-    """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
-    ``text_towers.build``)."""
+    """Restore the tokenizer from a file of ``dump``, for the tower ``text`` (see ``text_towers.build``)."""
     dumped = path.read_text(encoding="utf-8")
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
@@ -155,7 +153,5 @@ def _treebank() -> Any:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError as error:
-        raise EncoderError(
-            "towers that read whole words need nltk; install it with: pip install 'boc[words]'"
-        ) from error
+        raise EncoderError("towers that read whole words need nltk; install it: pip install 'boc[words]'") from error
     return NLTKWordTokenizer()

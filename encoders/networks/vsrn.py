@@ -84,9 +84,8 @@ class Residual(nn.Sequential):
 class Reasoning(nn.Module):
     """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3; VSRN++, eq. 2, 3, 9).
 
-    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no
-    bias, there is no batch normalisation, and R is "row-wise normalised"; the authors' code and this one follow the
-    equation above.
+    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no bias, there is
+    no batch normalisation, and R is "row-wise normalised"; the authors' code and this one do as above.
     """
 
     def __init__(self, width: int) -> None:
@@ -199,8 +198,7 @@ class Vsrn(Network):
         return Encodings(nn.functional.normalize(state, dim=1), regions)
 
     def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the inputs of ``images`` with at least one region, features raised to their power, zeros as
-        padding."""
+        """Return the inputs of ``images`` of one region or more, features raised to their power, padded by zeros."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
@@ -227,8 +225,7 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read
-    there."""
+    """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a forward GRU."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 

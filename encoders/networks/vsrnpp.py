@@ -81,8 +81,7 @@ class LocationReasoning(nn.Module):
 
 
 class VsrnPlusPlus(Vsrn):
-    """VSRN with location reasoning over regions, and with reasoning over words (hidden states of a BERT) before the
-    GRU.
+    """VSRN with location reasoning over regions, and reasoning over words (hidden states of a BERT) before the GRU.
 
     Sets are those of ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
     """

@@ -25,8 +25,7 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class Chunk:
-    """Encoded captions of similar length: ``places`` (c,) are their positions in the request, ``mask`` (c, L) is true
-    for the rows of their sets that are words."""
+    """Encoded captions of similar length: ``places`` (c,) in the request, ``mask`` (c, L) of rows that are words."""
 
     places: list[int]
     encoded: Encodings

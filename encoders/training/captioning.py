@@ -17,8 +17,7 @@ MAX_LENGTH = 60
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
     """Pad the ids of whole captions, start to end, to targets (B, T) int64, T at most ``max_length``.
 
-    A longer caption is cut and keeps its last id, the end. A shorter one is followed by at least one pad, which the
-    branch must predict too.
+    A longer caption is cut and keeps its end. A shorter one is followed by a pad at least, to be predicted too.
     """
     cut = [row if len(row) < max_length else [*row[: max_length - 1], row[-1]] for row in ids]
     targets = torch.full((len(cut), min(1 + max(map(len, cut), default=0), max_length)), pad)
@@ -51,8 +50,7 @@ class CaptionBranch(nn.Module):
     def forward(
         self, regions: Tensor, lengths: Tensor, targets: Tensor, owners: Tensor | None = None, pad: int = 0
     ) -> Tensor:
-        """Compute the negative log-likelihood of the captions, word by word given the words before, summed, over their
-        number.
+        """Compute the negative log-likelihood of the captions, each word given those before, summed, over their number.
 
         regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from ``caption_targets``, which count from
         the second to the first pad. ``owners`` (C,) are the pictures of the captions; without them C is B and caption i

@@ -50,8 +50,7 @@ class Pairs:
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """Yield one pass in random order: picture numbers, numbers of ``per_picture`` captions of each, and their
-        owners."""
+        """Yield one pass in random order: numbers of pictures, of some captions of each, and their owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -70,9 +69,7 @@ class RegionReader:
     def __init__(self, path: Path) -> None:
         with FeatureFile(path) as file:
             if file.header.kind != "regions":
-                raise EncoderError(
-                    f"{path}: holds {file.header.kind}, training needs regions; use boc extract --regions"
-                )
+                raise EncoderError(f"{path}: holds {file.header.kind}, training needs regions: boc extract --regions")
             self.identity = file.header.identity
             self.offsets = file.offsets("image")
             self.features = file.memory_map("image", "ragged/features")
@@ -96,8 +93,7 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """Return the numbers of the pictures with these ids in a regions file. EncoderError if the file has none of
-    them."""
+    """Return the numbers of the pictures with these ids in a regions file. EncoderError if there is none."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:

@@ -40,8 +40,7 @@ class Fragments:
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return whether (pictures, rows) the captions of a picture lack a word of the row, so that it is a
-        negative."""
+        """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it is a negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
@@ -59,8 +58,7 @@ class Fragments:
 def exchange_opposites(
     rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
 ) -> tuple[list[int], list[list[int]]]:
-    """Exchange each word of ``opposites`` in the ``rows`` that say where something is; return their places and the new
-    rows.
+    """Exchange words of ``opposites`` in ``rows`` that say where something is; return places and new rows.
 
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """

@@ -87,8 +87,7 @@ def learned_terms(
     files: Sequence[FeatureFile], terms: int = 2048, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
     """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per picture and
-    ``QUERY_Z`` per caption. FeatureFileError for files of several encoders, or with fewer than two pictures with
-    captions."""
+    ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two pictures with captions."""
     identity = check_files(files, concepts=False)
     tell("reading pictures and captions")
     pairs = read_pairs(files)
@@ -187,7 +186,6 @@ def train(
 
 
 def _labels(directions: Floats, thresholds: Floats, captions: Ragged, files: Sequence[FeatureFile]) -> Iterator[Label]:
-    """Label each term by the words that are frequent in the captions that have most of it."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     best = np.zeros((0, len(directions)), np.float32)

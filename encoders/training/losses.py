@@ -1,8 +1,7 @@
 """The losses of image-sentence matching.
 
 Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences
-describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all pairs that are not
-positive are negative.
+describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all others are.
 """
 
 import torch
@@ -39,8 +38,7 @@ def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor
 
 
 def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Compute the mean cross entropy of choosing each of ``scores`` (n,) between itself and the one of ``others`` (n,)
-    beside it; both are divided by ``temperature``."""
+    """Compute the mean cross entropy of choosing ``scores`` (n,) over ``others`` (n,), divided by ``temperature``."""
     return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 

@@ -25,8 +25,7 @@ OBJECTIVES = ("matching", "alignment", "generation")
 
 
 class Objective(nn.Module):
-    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights that only training
-    needs.
+    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights for training only.
 
     ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global vectors
     (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled region-word cosines (TERAN);
@@ -64,8 +63,7 @@ class Objective(nn.Module):
     ) -> Tensor:
         """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures,
         captions) says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how
-        many count (see ``hinge``). The chunks hold the captions, then those at the places ``turned`` once more, turned
-        round."""
+        many count (see ``hinge``). The chunks hold the captions, then those at ``turned`` once more, turned round."""
         losses = []
         for part in self.parts:
             if part == "generation":
@@ -88,7 +86,6 @@ class Objective(nn.Module):
     def _ranking_loss(
         self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
     ) -> Tensor:
-        """Compute the loss of the scores of ``matching`` or ``alignment``."""
         config, matching = self.config, part == "matching"
         if matching and config.sinkhorn:
             scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)

@@ -46,8 +46,7 @@ class Recipe:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
-        """Make the recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
-        TrainConfig, and of this class.
+        """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig, and of this class.
 
         EncoderError for an unknown name or an invalid value.
         """
@@ -94,8 +93,7 @@ def describe(
     """Describe everything that determines the result of a run: the recipe, the digest of the items, that of the region
     source, that of the ids of the pictures to ``validate`` on, if they are named.
 
-    EncoderError for a missing text tower, or a source without the boxes that the network reads, before regions are
-    extracted.
+    EncoderError, before regions are extracted, for a missing text tower, or a source without the boxes it reads.
     """
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
@@ -106,8 +104,7 @@ def describe(
 
 
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
-    """Raise EncoderError, before regions are cut, if too few pictures are left to train or to validate on;
-    ``validated`` of them are named."""
+    """Raise EncoderError, before regions are cut, for too few pictures to train or to validate on."""
     held_out, batch = recipe.train.held_out if validated is None else validated, recipe.train.batch_size
     if pictures < held_out + batch:
         fewer = f"--set held_out={max(1, pictures // 10)}" if validated is None else "fewer ids in --validate"
@@ -140,11 +137,9 @@ def best(folder: Path) -> Recalls:
 
 
 class Training:
-    """The run from ``describe``, on a regions file, into the model folder ``folder``; with the same arguments it
-    continues.
+    """The run from ``describe``, on a regions file, into ``folder``; with the same arguments it continues.
 
-    ``ids`` restricts it to these pictures, of which those of ``validate`` are held out. Raises EncoderError if
-    the recipe does not fit the data.
+    ``ids`` restricts it to these pictures; those of ``validate`` are held out. EncoderError if the data do not fit.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """The training loop of all networks: resumable at any step; it keeps the best weights.
 
-Every random choice is a function of the seed and the number of the step or epoch, so a run that was killed and
-continued ends with the same weights as one that was not.
+Every random choice depends on the seed and the step or epoch alone, so a continued run ends with the same weights.
 """
 
 import json
@@ -175,7 +174,6 @@ class Trainer:
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
     def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
-        """Move the weights by the gradients of a batch."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._forward(pictures, numbers, positive)
         loss.backward()
@@ -189,7 +187,6 @@ class Trainer:
         update_average(self.average, self.learned, self.config.average, self.state.step)
 
     def _forward(self, pictures: Any, numbers: Any, positive: Tensor) -> Tensor:
-        """Compute the loss of a batch."""
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.network.train()
@@ -208,8 +205,7 @@ class Trainer:
         return loss
 
     def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
-        """Return the texts to read instead of the captions; the negative pairs; which texts are turned round at the
-        end."""
+        """Return the texts to read instead of captions; the negative pairs; which texts are turned round at the end."""
         rows: list[list[int]] | None = None
         apart: Tensor | None = None
         turned: list[int] = []
@@ -223,7 +219,6 @@ class Trainer:
         return rows, apart, turned
 
     def _factor(self, step: int) -> float:
-        """Return the factor of the learning rate."""
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
@@ -235,7 +230,6 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """Set the weights before the first step."""
         power = self.network.config.region_power
         if getattr(self.network.config, "scaled", False):
             pictures = self.train.sample(SCALED, self.config.seed).pictures
@@ -292,8 +286,7 @@ class Trainer:
 
 
 def _plain_attention(device: str) -> AbstractContextManager[None]:
-    """Use plain attention on a CPU, where the gradients of the fused one take several times as long for sets of some
-    dozen rows."""
+    """Use plain attention on a CPU, where the fused one's gradients take several times as long for small sets."""
     context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
     return context
 
@@ -317,8 +310,7 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 def validate(
     network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
 ) -> NDArray[np.float32]:
-    """Compute the ranking scores of ``objective`` (captions, pictures), of the pictures of ``pairs`` and all their
-    captions."""
+    """Compute the ranking scores (captions, pictures) of the pictures of ``pairs`` and all their captions."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)

@@ -56,8 +56,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
     tf-idf. Pretrained vectors are kept if the columns after them are zero; then only these are filled.
 
-    ``bags`` (n, V) has the relative frequency of each word in each caption. Special words, which all captions have,
-    become zero.
+    ``bags`` (n, V) has the relative frequency of each word in each caption. Words of all captions become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
     free = (weight == 0).all(axis=0)
@@ -117,8 +116,7 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
-    """Start VSRN: reasoning is initially the identity, also for locations and words; the GRUs start as moving
-    averages."""
+    """Start VSRN: reasoning as the identity, also for locations and words; the GRUs as moving averages."""
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
@@ -168,8 +166,7 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
 
 
 def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
-    """Set a GRU so that its state is an average of its projected inputs, decaying over ``length`` steps, times
-    ``scale``."""
+    """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps, times ``scale``."""
     width = rnn.hidden_size
     update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
     for parameter in rnn.parameters():
@@ -196,8 +193,7 @@ def _damp(layer: Any) -> None:
 
 
 def _average(attention: nn.MultiheadAttention, weight: float) -> None:
-    """Pass values unchanged, ``weight`` times as strong as the row itself: with uniform attention and a large weight,
-    every row becomes the mean."""
+    """Pass values unchanged, ``weight`` times as strong as the row: with uniform attention rows become the mean."""
     if weight == 0:
         attention.out_proj.weight.mul_(QUIET)
         return

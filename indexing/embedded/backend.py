@@ -40,9 +40,7 @@ class EmbeddedBackend:
     learned = create_part
 
     def attach(self, name: str) -> NoReturn:
-        raise BackendError(
-            f"file:{self.folder} holds indexes of boc only; attach to one on a server with --at elastic+URL"
-        )
+        raise BackendError(f"file:{self.folder} holds indexes of boc only; attach to a server's with --at elastic+URL")
 
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:

@@ -92,8 +92,7 @@ class Ranking:
     def scores(self, text: str) -> list[NDArray[np.float64]]:
         """Scores (n,) for each segment, 0 for deleted rows and for rows that share no word with ``text``.
 
-        A word that occurs twice in ``text`` counts twice. Scores are bit-identical however rows are spread over
-        segments.
+        A word twice in ``text`` counts twice. Scores are bit-identical however rows are spread over segments.
         """
         sums = [np.zeros(segment.n) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):

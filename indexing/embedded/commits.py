@@ -189,7 +189,6 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
 
 
 def _size_and_digest(array: NDArray[Any]) -> tuple[int, str]:
-    """Return the size and digest of the file that an array would be written to."""
     file = HashingFile()
     np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
     return file.size, file.digest.hexdigest()
@@ -277,7 +276,6 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
 
 
 def _whole(folder: Path, files: Files) -> bool:
-    """Return whether a folder has exactly these files, undamaged."""
     return {path.name for path in folder.iterdir()} == set(files) and all(
         (folder / name).stat().st_size == size and sha256(folder / name) == digest
         for name, (size, digest) in files.items()

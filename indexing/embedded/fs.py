@@ -1,7 +1,6 @@
 """All file operations of the embedded engine, in one place, so that crash tests can replace them.
 
-After ``create`` and ``adopt`` the bytes of a file survive a power cut, but its name does only after ``sync`` of its
-folder.
+After ``create`` and ``adopt`` a file's bytes survive a power cut, its name only after ``sync`` of its folder.
 """
 
 import os

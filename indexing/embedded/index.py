@@ -1,8 +1,7 @@
 """Searching an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Adding, replacing and deleting make
-new segments and tombstones, which one rename publishes. So a process that dies leaves the last commit intact, and a
-reader keeps what it opened.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits make new segments and
+tombstones, which one rename publishes. A process that dies leaves the last commit intact; a reader keeps its own.
 """
 
 from __future__ import annotations
@@ -142,7 +141,6 @@ class EmbeddedIndex:
         return answers
 
     def _matching(self, text: str) -> list[Rows]:
-        """Return the rows of each part that share a word with ``text``, and their scores."""
         matches = iter(self._words.match(text))
         nothing = np.zeros(0, np.int64), np.zeros(0)
         return [nothing if part.segment.words is None else next(matches) for part in self._parts]

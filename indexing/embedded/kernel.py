@@ -31,8 +31,7 @@ BATCH = 256  # queries per call; Ctrl-C works between calls
 ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
-"""The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask, bytes and offsets of its ids,
-vectors, or None."""
+"""A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids, vectors or None."""
 
 
 class TopRows(NamedTuple):
@@ -135,7 +134,6 @@ class Kernel:
         return None if min(read_each, default=0) < 0 else (ranked, sum(read_each))
 
     def _workers(self, queries: TermMatrix) -> int:
-        """Return the number of threads that pay for the queries."""
         terms = queries.indices
         work = [int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts]
         return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))

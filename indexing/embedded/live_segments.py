@@ -151,8 +151,7 @@ def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
 
 
 def locate(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the parts with some of ``ids``: their positions in ``ids``, and their rows. KeyError for an unknown
-    id."""
+    """Return the parts with some of ``ids``: positions in ``ids``, and rows. KeyError for an unknown id."""
     owners = [owner(parts, key) for key in ids]
     positions = {id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts}
     return [

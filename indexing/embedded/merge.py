@@ -75,7 +75,10 @@ class Merger:
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
-        while ripe := _ripe(self.parts) or [part for part in self.parts if _wasteful(part)][:1]:
+        while (
+            ripe := _ripe(self.parts)
+            or [each for each in self.parts if len(each) < (1 - WASTE) * len(each.segment)][:1]
+        ):
             self._merge(ripe)
 
     def compact(self) -> None:
@@ -85,7 +88,6 @@ class Merger:
             self._merge(self.parts)
 
     def _is_due(self, part: Part) -> bool:
-        """Return whether a part is to be written, again or for the first time."""
         uncoded = self._code is not None and part.segment.compact is None
         return part.name is None or part.live is not None or uncoded
 
@@ -94,7 +96,6 @@ class Merger:
         self._pool.shutdown(cancel_futures=True)
 
     def _merge(self, parts: Sequence[Part]) -> None:
-        """Merge ``parts`` now."""
         kept = [part for part in parts if len(part)]
         merged = [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
@@ -137,7 +138,3 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
         if len(part):  # skips parts without live rows
             sizes[int(math.log(len(part), MERGE))].append(part)
     return next((ripe for _, ripe in sorted(sizes.items()) if len(ripe) >= MERGE), [])
-
-
-def _wasteful(part: Part) -> bool:
-    return len(part) < (1 - WASTE) * len(part.segment)

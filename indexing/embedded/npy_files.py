@@ -84,8 +84,7 @@ class HashingFile:
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
-    numpy would parse the header as a Python expression, which takes longer and may fail in concurrent threads
-    (CPython 3.11).
+    numpy parses the header as a Python expression, which is slower and may fail in threads (CPython 3.11).
     """
     try:
         mapped = _map(path)
@@ -120,7 +119,6 @@ def release(array: NDArray[Any]) -> None:
 
 
 def _map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """Return the memory map that an array lies in, or None."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base

@@ -194,8 +194,7 @@ class Postings:
     def _absolute(
         self, rows: NDArray[np.uint16], lengths: NDArray[np.int64], block: int | None = None
     ) -> NDArray[np.int32]:
-        """Rows of the segment from rows within blocks, for whole lists whose blocks have ``lengths``, or for the lists
-        of one ``block``."""
+        """Rows of the segment from rows within blocks: of lists whose blocks have ``lengths``, or of one ``block``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError("the postings are damaged: a list does not end where it should; index again")
         blocks = np.arange(self.blocks) if block is None else np.array([block])

@@ -28,8 +28,7 @@ from .segment import Segment, take_sets
 from .shortlist import Shortlist
 
 SCANNED = 2_500_000
-"""Components of the vectors of all rows that pass, up to which they are compared: that costs what posting lists cost
-at a recall of .98."""
+"""Components of all vectors that pass, up to which they are compared: it costs as posting lists of recall .98."""
 FILTERED = 3.2
 """Times as many under filters: the nearest of the rows that pass lie farther from the query than the nearest of all,
 and so share fewer terms with it."""
@@ -126,7 +125,6 @@ class Ranking:
         return max(request.most, min(request.k, int(terms * self._usual / 2)))
 
     def _passing(self) -> list[NDArray[np.int64]]:
-        """Return the rows of each part that pass."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
 
@@ -190,8 +188,7 @@ class Ranking:
         return Best(parts.astype(np.int32), rows, np.zeros(len(rows))), None
 
     def _rescore(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int, size: int | None) -> Best:
-        """Return the best of the candidates of query i by its vector or concept set; of at most ``size`` of them the
-        vectors are read."""
+        """Return the best candidates of query i by its vector or concept set; at most ``size`` vectors are read."""
         chosen = [np.sort(candidates.rows[candidates.parts == number]) for number in range(len(self.parts))]
         pairs = list(zip(self.parts, chosen, strict=True))
         if rescore.metric != "dot":

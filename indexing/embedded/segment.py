@@ -236,8 +236,7 @@ def merge(
     """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if ``code`` is given;
     return its files and the new rows.
 
-    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
-    posting lists.
+    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks.
     """
     merged = _MergeOrder(parts, live)
     out = _Output(folder)
@@ -254,7 +253,6 @@ def merge(
 
 
 def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
-    """Return the text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.ItemWords(part.all_items(), types)
@@ -357,8 +355,6 @@ class _MergeOrder:
 
 
 class _Output(Output):
-    """The files of a segment."""
-
     def compact(self, n: int, code: CompactCode, blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]) -> None:
         """Write the compact codes of n vectors, of which blocks are given with their modalities."""
         scales = [np.empty(0, np.float32)]

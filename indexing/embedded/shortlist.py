@@ -39,8 +39,7 @@ class Shortlist:
 
     @staticmethod
     def size(depth: int, k: int) -> int:
-        """Return the number of ``depth`` candidates that are kept for k hits: a twentieth of them, and five per hit at
-        least."""
+        """Return how many of ``depth`` candidates are kept for k hits: a twentieth, and five per hit at least."""
         return min(depth, max(PER_HIT * max(k, 10), math.ceil(SHARE * depth)))
 
     def estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:

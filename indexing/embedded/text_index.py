@@ -104,8 +104,7 @@ class TextIndex:
         return [word for word, _, _, _ in entries], documents, rows, frequencies
 
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """Return the values of a field, ascending, the rows of all values in this order, and the end of the rows of
-        each value."""
+        """Return the values of a field, ascending, the rows of all in this order, and where those of each end."""
         if field not in self._fields:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]

@@ -41,8 +41,7 @@ _TABLES = (
 
 
 class _Lists(NamedTuple):
-    """The concatenated posting lists of some words: the number of rows of each word, these rows (ascending), and the
-    frequencies."""
+    """Posting lists of some words, concatenated: the number of rows of each, these rows (ascending), frequencies."""
 
     words: Sequence[str]
     documents: Ints
@@ -109,11 +108,9 @@ class ItemWords:
 
 
 def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
-    """Write the file of ``items``, whose fields have ``types``; return False, without a file, if there is nothing to
-    write.
+    """Write the file of ``items`` with fields of ``types``; return False if there is nothing to write.
 
-    The same items give the same bytes, not yet synced. BackendError if the file cannot be written, or for an integer
-    beyond 64 bits.
+    Same items, same bytes, not yet synced. BackendError if it cannot be written, or an integer exceeds 64 bits.
     """
     source = ItemWords(items, types)
     counts = source.vocabulary()
@@ -171,8 +168,7 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
 
 
 def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
-    """Return the distinct words of blocks of lines, the numbers of all words in order, and the number of words per
-    line."""
+    """Return the distinct words of blocks of lines, the numbers of all words in order, and words per line."""
     if not lines:
         return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
     text = b"\n".join(lines)
@@ -187,7 +183,6 @@ def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32]
 
 
 def _filter_fields(types: Mapping[str, FieldType]) -> list[str]:
-    """Return the fields that can be filtered by."""
     return sorted(name for name, kind in types.items() if kind != "text")
 
 

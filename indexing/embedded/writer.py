@@ -58,7 +58,6 @@ class _Buffer:
         self.size += sum([len(item.content) for item in items])
 
     def segment(self) -> Segment:
-        """Return a segment in memory of the current rows."""
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
         self._terms.clear()  # freed now, else everything would be in memory three times
@@ -101,7 +100,6 @@ class _Writing:
             fs.remove(self._home)
 
     def _first_parts(self) -> list[Part]:
-        """Return the segments to start from."""
         raise NotImplementedError
 
     def _store(self, rows: Rows) -> None:
@@ -115,7 +113,6 @@ class _Writing:
             self._concept_dim = rows.concepts.values.shape[1]
 
     def _flush(self) -> None:
-        """Flush the buffer as a segment."""
         if self._buffer.place:
             self._merger.add(self._buffer.segment())
         self._buffer = _Buffer(self._manifest)
@@ -201,7 +198,6 @@ class EmbeddedWriter(_Writing):
         return parts
 
     def _flush(self) -> None:
-        """Flush the buffer in the background, while more rows are added."""
         self._wait()
         self._remember(self._buffer.place)
         leaving, self._buffer = self._buffer, _Buffer(self._manifest)
@@ -212,7 +208,6 @@ class EmbeddedWriter(_Writing):
         commits.note_load(self._home, self._commit())
 
     def _wait(self) -> None:
-        """Wait for the flush in progress."""
         if self._left is not None:
             self._left.result()
             self._left = None
@@ -221,7 +216,6 @@ class EmbeddedWriter(_Writing):
         self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
 
     def _known_ids(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids among ``ids`` that were added already."""
         asked = np.array([hash(key) for key in ids], dtype=np.int64)
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)

@@ -62,8 +62,7 @@ STATE = {field.name for field in fields(State)}
 class Generation:
     """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias.
 
-    ``narrowed``: it is read through the alias, which shows a part of it by a filter or a routing, or is all that this
-    user may read.
+    ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user may read.
     """
 
     physical: str
@@ -131,8 +130,7 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """Return the generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if
-    ``name`` is an index of another program."""
+    """Return the generation that ``name`` points to. BackendError if there is none, or for an index of others."""
     generation = _behind(transport, name)
     if generation is None:
         existing = names(transport)
@@ -268,9 +266,7 @@ def remember(transport: Transport, generation: Generation) -> None:
 def check_live(transport: Transport, generation: Generation) -> None:
     """Raise BackendError if the name has become that of another generation."""
     if generation.physical not in indices_of(transport, generation.name):
-        raise BackendError(
-            f"another command has replaced {generation.name} meanwhile, without what this one changed; repeat it"
-        )
+        raise BackendError(f"another command has replaced {generation.name} without what this one changed; repeat it")
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:
@@ -309,7 +305,6 @@ def indices_of(transport: Transport, pattern: str) -> Json:
 
 
 def _meta_of(entry: Json) -> Json:
-    """Return the ``_meta`` of an index."""
     own: Json = entry.get("mappings", {}).get("_meta", {})
     return own
 

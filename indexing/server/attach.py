@@ -125,9 +125,7 @@ class Attachment:
             params = {"allow_partial_search_results": "false"}
             hits = self._transport.search(f"/{self.name}/_search", body, **params)["hits"]
             if hits["total"]["value"] > WINDOW:
-                raise BackendError(
-                    f"more than {WINDOW} documents have {KEYS} values of {key}; choose a key of few documents"
-                )
+                raise BackendError(f"more than {WINDOW} documents have {KEYS} values of {key}; choose a rarer key")
             for hit in hits["hits"]:
                 fields = hit.get("fields", {})
                 place = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
@@ -211,7 +209,6 @@ class Attachment:
         return BackendError(f"nothing is attached to {self.name} at {self._transport.label}; boc info lists what is")
 
     def _remove_codes(self, index: str) -> Iterator[None]:
-        """Remove the codes from the documents of one index."""
         script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
         for _ in range(PASSES):
             refresh(self._transport, index)

@@ -78,8 +78,7 @@ class ServerBackend:
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and the supported field types for codes and formats of vectors, each tested with a small
-        index that is removed."""
+        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed."""
         about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
         fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if fields[field] == EXACT), None)

@@ -324,7 +324,6 @@ class Ledger:
         self.close()
 
     def __len__(self) -> int:
-        """Return the number of ids of this load."""
         return self._length
 
     def close(self) -> None:

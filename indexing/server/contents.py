@@ -174,7 +174,6 @@ class Contents:
         return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
 
     def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        """Return the vectors (n, d) of hits that were fetched with them."""
         if not hits:
             return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
         rows = [self._vectors.value(hit) for hit in hits]

@@ -112,11 +112,9 @@ class ServerIndex(Contents):
         return "scan" if self._reranked(request) and passing <= PATIENCE * self._quick else "fill"
 
     def _count(self, modality: Modality | None, filters: Sequence[Filter], period: int) -> int:
-        """Return how many items pass, as it was in this ``period``."""
         return self._total(requests.search_body(None, 0, modality, filters, layout=self._layout))
 
     def _total(self, body: Json) -> int:
-        """Return how many items match the search ``body``."""
         counted = {"query": body["query"], "size": 0, "track_total_hits": True}
         return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
@@ -125,7 +123,6 @@ class ServerIndex(Contents):
         return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
 
     def _depth(self, request: SearchRequest, plan: Plan) -> int:
-        """Return the number of candidates of a query."""
         if plan == "scan":
             return requests.RANKED
         return min(request.k, requests.WINDOW) if request.planned and self._reranked(request) else request.k
@@ -200,7 +197,6 @@ class ServerIndex(Contents):
         return reorder(rows, scores, rescore.k)
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
-        """Fetch the concept sets of candidates, and align them here."""
         modality = request.modality
         assert modality is not None
         near = Rescore("dot", rescore.queries, request.k) if request.planned else None
@@ -294,7 +290,6 @@ class ServerIndex(Contents):
         return modality is not None and bool({hit.item.modality for hits in results for hit in hits} - {modality})
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
-        """Return the hits of an answer with their ``scores``."""
         items_or_ids = self._of_hits(hits)
         long = [item for item in items_or_ids if isinstance(item, str)]
         whole = dict(zip(long, self.find(long), strict=True)) if long else {}

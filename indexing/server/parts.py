@@ -151,7 +151,6 @@ class PartWriter(ServerWriter):
         self._load = Load(self._transport, generation, self._address.patience)
 
     def _complete(self) -> list[Json]:
-        """Return the markers of the parts that are complete."""
         assert self._load is not None
         physical = self._load.generation.physical
         self._load.shards.wait(self._address.patience)

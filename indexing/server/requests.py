@@ -63,8 +63,7 @@ TYPES: dict[FieldType, Json] = {
 
 
 OWN_SETTINGS: Json = {"default_pipeline": "_none", "final_pipeline": "_none", "max_result_window": WINDOW}
-"""Settings that boc relies on and that a template of the cluster may set otherwise: documents are stored as they were
-sent."""
+"""Settings that a template of the cluster may set otherwise: documents are stored as they were sent."""
 WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
 """The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
 
@@ -162,8 +161,7 @@ def index_body(
 ) -> Json:
     """Return the body that creates an index for loading: without refresh, and usually without replicas.
 
-    Documents are sorted by ``order``, so that after merging equal scores are in the order of ids without a sort, or so
-    that the items of one term lie together.
+    Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term together.
     """
     return {
         "settings": {
@@ -291,8 +289,7 @@ def search_body(
     extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best by ``query``, plus the score of what need not match, ``extra``, ties by id. All
-    items that fulfil the conditions match None."""
+    """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties by id."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
@@ -350,8 +347,7 @@ def dumps(body: Json) -> bytes:
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """The search ``body`` of ``index`` at ``address``, written for other programs. Secrets are named by their
-    variables, never shown."""
+    """The search ``body`` of ``index`` at ``address``, for other programs. Secrets are named by their variables."""
 
     address: Address
     index: str

@@ -1,8 +1,7 @@
 """Known-answer test of the scores of a new index, before anything is loaded into it.
 
 First the mapping and settings that the server reports are compared with those required. Then a dozen documents with
-known scores are indexed, searched, and removed. The same with a small temporary index tells how a server can hold codes
-and vectors.
+known scores are indexed, searched, and removed. A small temporary index tells how a server can hold codes.
 """
 
 import uuid

@@ -203,8 +203,7 @@ STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatu
 
 
 def by_digits(names: Sequence[str], largest: int) -> list[str]:
-    """Return the names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
-    unchanged."""
+    """Return the names, fewest digits first for frequencies up to about ``largest``, else unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
 
@@ -221,8 +220,7 @@ class Budget:
         self._too_many: int | None = None
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """Return the features that fit into a query beside ``others`` clauses: all of them, or those of largest weight
-        with a BocWarning."""
+        """Return the features that fit into a query beside ``others`` clauses: all, or the largest with a warning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)

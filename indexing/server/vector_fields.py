@@ -215,8 +215,7 @@ class DenseByte(_Byte):
 class KnnByte(_Byte):
     """In OpenSearch's knn_vector without a graph.
 
-    The server gives the vectors back in _source alone, without writing them there; but a _source with exclusions it
-    keeps twice, vectors and all.
+    The server adds vectors to _source without storing them there; a _source with exclusions it keeps twice.
     """
 
     in_source = True

@@ -157,8 +157,7 @@ class ServerWriter:
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """Create an empty generation with the first field type that the server supports. BackendError if it scores
-        wrongly."""
+        """Create an empty generation with the first supported field type. BackendError if it scores wrongly."""
         lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.by_digits(self._order, largest):

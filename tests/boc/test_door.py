@@ -1,12 +1,21 @@
 """``import boc``: the public names, and the index as an object."""
 
+import asyncio
+import io
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import httpx
+import numpy as np
 import pytest
+from fastapi import UploadFile
+from PIL import Image
 
 import boc
 from boc import build_index
@@ -90,9 +99,23 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (lambda index: build_index("x", []), r"got \[\]"),
     (lambda index: build_index("x", "photos.h5", code=5), "code must be text such as 'dictionary:2/64'"),
-    (lambda index: index.search(), "give either a sentence or a picture"),
-    (lambda index: index.search("a dog", image="dog.jpg"), "give either a sentence or a picture"),
+    (lambda index: index.search(), "give one of these: search"),
+    (lambda index: index.search("a dog", image="dog.jpg"), "give one of these: search"),
     (lambda index: index.search(["a dog", "a cat"]), "search_texts"),
+    (lambda index: index.search(Path("dog.jpg")), "got PosixPath; write image= for a picture"),
+    (lambda index: index.search(np.zeros(16)), "got ndarray; .* vector= for numbers"),
+    (lambda index: index.search(vector=np.zeros((2, 16))), r"a vector of shape \(2, 16\); give \(d,\)"),
+    (lambda index: index.search(vector=[1.0, 2.0]), r"of shape \(1, 2\); give rows of 16"),
+    (lambda index: index.search(vector=[[1], [1, 2]]), "cannot become a numpy array"),
+    (lambda index: index.search(vector=["a"] * 16), "give real numbers"),
+    (lambda index: index.search(vector=[1.0] * 16, hybrid="rrf"), "search by sentences, or leave hybrid out"),
+    (lambda index: index.search(image=np.zeros((4, 4, 3), np.uint8)), r"got ndarray; write PIL\.Image\.fromarray"),
+    (lambda index: index.search(image=io.StringIO("x")), "a file opened by 'rb', got StringIO"),
+    (lambda index: index.search(image=UploadFile(io.BytesIO())), r"got UploadFile; .* and upload\.file for an upload"),
+    (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
+    (lambda index: index.search(image=b"hello"), "the picture: not a picture in a known format"),
+    (lambda index: index.search("a dog", top_k=3), "no search option 'top_k'; known: k, rm"),
+    (lambda index: asyncio.run(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
     (lambda index: index.search(""), "write what the picture shows"),
     (lambda index: index.search("a dog", k="3"), "k must be a whole number"),
     (lambda index: index.search("a dog", k=0), "k must be at least 1"),
@@ -100,11 +123,12 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index.search("a dog", filters={"width": 3}), "filters must be texts such as 'width>10'"),
     (lambda index: index.search("a dog", filters="colour=red"), "the index has no metadata field 'colour'"),
     (lambda index: index.search("a dog", find="video"), "find must be image or text"),
-    (lambda index: index.search(image=5), "image must be the path of a picture"),
+    (lambda index: index.search(image=5), "image must be a path, a PIL image, bytes, or a file"),
     (lambda index: index.get(5), "id must be text, got 5"),
     (lambda index: index.get("nobody.png"), "has no item 'nobody.png'"),
     (lambda index: index.explain("a dog", "nobody.png"), "no item 'a dog' in the index"),
     (lambda index: index.explain("003.png"), "give either a sentence or a picture"),
+    (lambda index: build_index("x", "photos.h5", rm="3"), "rm must be a number, such as 5, got '3'"),
     (lambda index: index.delete([5]), "id must be text, got 5"),
     (lambda index: index.delete(5), "ids must be one id or several, got 5"),
     (lambda index: index.add(5), "a source must be a path or a list of paths, got 5"),
@@ -118,6 +142,99 @@ def test_a_wrong_call_is_answered_with_the_right_one(
 ) -> None:
     with pytest.raises(BocError, match=message):
         call(pets)
+
+
+@pytest.mark.parametrize("picture", [
+    str, Path.read_bytes, lambda path: io.BytesIO(path.read_bytes()), Image.open,
+    lambda path: Image.open(path).convert("CMYK"),
+])  # fmt: skip
+def test_a_picture_in_any_form_finds_the_same(pets: boc.Index, library: Path, picture: Callable[[Path], Any]) -> None:
+    path = library / "images" / "007.png"
+    assert pets.search(image=picture(path)) == pets.search(image=path)
+
+
+def test_a_picture_in_memory_is_turned_as_its_file(pets: boc.Index, library: Path, tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    with Image.open(library / "images" / "007.png") as picture:
+        picture.resize((64, 32)).save(tmp_path / "turned.png", exif=turned)
+    with Image.open(tmp_path / "turned.png") as picture:
+        assert pets.search(image=picture) == pets.search(image=tmp_path / "turned.png")
+
+
+def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
+    vector = pets.searcher.encoder.encode_texts(["a red box"]).vectors[0]
+    hits = pets.search("a red box", 5, filters=None, sort="width")
+    for same in (vector, vector.astype(np.float64), vector.tolist()):
+        assert pets.search(vector=same, k=5, sort="width") == hits
+    assert asyncio.run(pets.asearch("a red box", k=5, sort="width")) == hits
+
+
+def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str) -> None:
+    warm = boc.open("photos", f"file:{library / 'index'}", device="cpu")
+    assert "encoder" not in vars(warm.searcher)
+    warm.warm()
+    assert "encoder" in vars(warm.searcher)
+    np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
+    build_index("rows", tmp_path / "rows.npy", at=at)
+    boc.open("rows", at).warm()
+
+
+def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    hits = pets.search("a red box", k=3, min_confidence=0, collapse=True)
+    assert json.loads(json.dumps([hit.to_dict() for hit in hits])) == [
+        {"id": hit.id, "modality": "image", "score": hit.score, "content": hit.path, "confidence": hit.confidence,
+         **({"duplicates": list(hit.duplicates)} if hit.duplicates else {}), "fields": dict(hit.fields)}
+        for hit in hits
+    ]  # fmt: skip
+    html = pets.search("a red box", k=61, find="text")._repr_html_()
+    assert (html.count("<figure>"), "and 1 more" in html, "data:image" in html) == (60, True, False)
+    assert hits._repr_html_().count('<img src="data:image/jpeg') == 3
+    pytest.importorskip("pandas")
+    table = hits.to_pandas()
+    assert table["id"].tolist() == [hit.id for hit in hits]
+    assert table["width"].tolist() == [hit.fields["width"] for hit in hits]
+    assert {"fields", "content_hash"}.isdisjoint(table)
+    assert [*pets.search("a red box", filters="width>9999").to_pandas()] == ["id", "modality", "score", "content"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(BocError, match="install it: pip install pandas"):
+        hits.to_pandas()
+
+
+def test_completion_offers_the_options() -> None:
+    import jedi
+
+    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()}
+    assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
+
+
+def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/from-python.md").read_text(encoding="utf-8")
+    own: dict[str, Any] = {"boc": boc, "index": pets}
+    for code in page.partition("## In your own web service")[2].split("```python\n")[1:]:
+        exec(code.partition("```")[0], own)
+    sentences = [f"a {colour} box" for colour in ("red", "blue", "green", "yellow")] * 8
+    found = {sentence: [hit.id for hit in pets.search(sentence)] for sentence in sentences[:4]}
+    assert any(one != other for one, other in pairwise(found.values()))
+    picture = (library / "images" / "007.png").read_bytes()
+
+    async def ask(app: Any) -> tuple[list[httpx.Response], list[httpx.Response]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+            good = [client.get("/search", params={"q": sentence}) for sentence in sentences]
+            odd = [client.get("/search", params=asked) for asked in ({"q": ""}, {"q": "a", "filters": "x"})]
+            odd += [client.post("/like", files={"picture": data}) for data in (b"hello", picture)]
+            answers = await asyncio.gather(*good, *odd)
+            return answers[:32], answers[32:]
+
+    answers, odd = asyncio.run(ask(own["app"]))
+    assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]
+    assert [answer.status_code for answer in odd] == [400, 400, 400, 200]
+    assert "write what the picture shows" in odd[0].json()["error"]
+    assert "'x' is no filter" in odd[1].json()["error"]
+    assert odd[3].json()[0] == "007.png"
+    answers, odd = asyncio.run(ask(own["service"]))
+    assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]
+    assert odd[0].status_code == 400
 
 
 def test_build_index_refuses(library: Path, tmp_path: Path, at: str) -> None:

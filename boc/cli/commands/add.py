@@ -27,8 +27,7 @@ def command(
     """Add everything in SOURCE to the index NAME, and replace items with the same ids.
 
     SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file. Pictures are encoded
-    with the encoder of the index (--encoder says where it is if it has moved), and all items get its code. After a
-    kill, the same command continues.
+    with the encoder of the index, and all items get its code. After a kill, the same command continues.
 
     \b
     Examples: boc add photos new.h5

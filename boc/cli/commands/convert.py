@@ -26,8 +26,7 @@ def command(
 
     Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model get do.
 
-    Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
-    read from the tensors, and every tensor must be used.
+    Nothing in the file is executed. Kind and sizes are read from the tensors, every one of which must be used.
 
     \b
     Examples: boc convert model_best_ndcg.pth -o models/tern --tokens vocab.txt --regions files:features_36

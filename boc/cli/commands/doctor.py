@@ -66,7 +66,6 @@ def _configuration(group: click.Group) -> Iterator[Finding]:
 
 
 def _configured(group: click.Group) -> list[str]:
-    """Return the addresses that commands use if none is given."""
     try:
         values = settings.defaults(group)
     except BocError:
@@ -76,7 +75,6 @@ def _configured(group: click.Group) -> list[str]:
 
 
 def _print(finding: Finding) -> bool:
-    """Print a finding; return whether it is a problem."""
     state = click.style(f"{finding.state:8s}", fg=COLOURS[finding.state])
     click.echo(f"{state} {finding.about}: {finding.what}")
     if finding.todo:

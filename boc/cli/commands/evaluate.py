@@ -76,8 +76,7 @@ def command(
 ) -> None:
     """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
 
-    Prints Recall@1, 5, 10 and the median rank over all items. If there are more than --fold pictures, it also prints
-    the mean over folds of that size, without --name.
+    Prints Recall@1, 5, 10 and the median rank over all items. Without --name also their mean over folds.
 
     Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
     mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.
@@ -139,7 +138,6 @@ def command(
 
 
 def _of_runs(runs: tuple[Path, ...], qrels: Path, *, per_query: bool, compare: bool, as_json: bool) -> None:
-    """Print measures of runs, of each query, or the differences of two."""
     if compare and (len(runs) != 2 or per_query):
         raise click.UsageError("--compare takes two runs, without --per-query")
     from boc.evaluate.trec import MEASURES, Judgements

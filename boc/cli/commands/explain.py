@@ -28,10 +28,9 @@ def command(
 ) -> None:
     """Explain the score of the item ID of index NAME for a sentence or a picture.
 
-    Prints the ten terms of largest product that query and item share. For each term it prints its share of the score,
-    its frequency in the query times its frequency in the item, and the words that are typical of it. The products add
-    up to the score of the index before re-ranking. --json adds regions and words, and the cosines between them; the
-    page of boc serve draws these.
+    Prints the ten terms of largest product that query and item share. Each has its share of the score, its frequency in
+    the query times that in the item, and its typical words. The products add up to the score of the index before
+    re-ranking. --json adds regions and words, and the cosines between them; the page of boc serve draws these.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg

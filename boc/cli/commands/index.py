@@ -97,11 +97,10 @@ def command(
     With --shard several processes or machines load one index on a server at once, each its part of the same feature
     files. The last one to finish publishes. Repeat the command of a process that died, anywhere.
 
-    Pictures have metadata of their own: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width, height,
-    orientation, folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata has
-    one line per item; its values replace these. A caption has the values of its picture, unless it has its own line.
-    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by a vertical
-    bar.
+    Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
+    folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata has one line per
+    item; its values replace these. A caption has the values of its picture, unless it has its own line. The header
+    gives types: keyword, integer, float, boolean, date, text. A bar separates values.
 
     \b
     Examples: boc index photos photos.h5

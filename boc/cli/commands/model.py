@@ -37,9 +37,8 @@ def command() -> None:
 def get(name: str, revision: str | None, yes: bool) -> None:
     """Download MODEL, after showing its size and licence.
 
-    Every file is compared with the digest that the server announces, weights of short names with a pinned one. After a
-    failure, repeat the command: complete files are not downloaded again. Another server: set HF_ENDPOINT to its
-    address.
+    Files are compared with the digests of the server, weights of short names with a pinned digest. After a failure,
+    repeat the command: complete files are not downloaded again. Another server: set HF_ENDPOINT to its address.
 
     \b
     Examples: boc model get clip

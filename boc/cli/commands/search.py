@@ -122,9 +122,8 @@ def command(
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words" says what should not be
     seen; \\-word is a word that begins with a minus.
 
-    With --request, nothing is searched: any program that sends the request to the server gets the hits of this search.
-    Their _score is the dot product plus 1.01. Passwords and keys are not printed, only the variables that hold them:
-    BOC_PASSWORD and BOC_API_KEY.
+    With --request, nothing is searched: the server answers the request with the hits of this search. Their _score is
+    the dot product plus 1.01. Secrets are not printed, only their variables: BOC_PASSWORD and BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
@@ -147,9 +146,7 @@ def command(
         raise click.UsageError("--run writes the hits of --queries by score; add --queries FILE, leave out --sort")
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
-        raise click.UsageError(
-            "--hybrid words searches by the words of TEXT or --queries; leave pictures and items out"
-        )
+        raise click.UsageError("--hybrid words searches by the words of TEXT or --queries; leave pictures, items out")
     if form is not None and (queries is not None or html is not None or as_json or hybrid is not None):
         raise click.UsageError("--request prints one request; leave out --queries, --hybrid, --html and --json")
     from boc.inputs.metadata import parse_filter
@@ -209,7 +206,6 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 
 
 def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
-    """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file, read_queries
     from boc.inputs.text_lines import json_lines
     from boc.inputs.vector_files import id_of, text_of
@@ -260,7 +256,7 @@ def _by_lines(
 
 def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
     if as_json:
-        record = {**({"id": id} if id else {}), "query": query, "hits": [_record(hit) for hit in hits]}
+        record = {**({"id": id} if id else {}), "query": query, "hits": [hit.to_dict() for hit in hits]}
         click.echo(json.dumps(record, ensure_ascii=False))
         return
     if titled:
@@ -281,13 +277,3 @@ def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, 
                 f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
             )
         click.echo(reason, err=True)
-
-
-def _record(hit: Hit) -> dict[str, Any]:
-    item = hit.item
-    record = {"id": item.id, "modality": item.modality, "score": hit.score, "content": item.content}
-    if hit.confidence is not None:
-        record["confidence"] = round(hit.confidence, 4)
-    if hit.duplicates:
-        record["duplicates"] = hit.duplicates
-    return {**record, "fields": dict(item.fields)} if item.fields else record

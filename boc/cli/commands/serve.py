@@ -142,8 +142,7 @@ def _answer(
 
 
 def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
-    """Load the encoder of each index, once where several have the same, and encode and search once: what is loaded on
-    the way is not waited for by the first query."""
+    """Load the encoder of each index, once where several have the same, and search once by it."""
     loaded: dict[str, Encoder] = {}
     for searcher in searchers:
         identity = searcher.index.manifest.identity
@@ -153,7 +152,7 @@ def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
             if announce:
                 click.echo(f"loading the encoder {identity.spec}", err=True)
             loaded[identity.digest] = searcher.encoder
-        searcher.search("a picture", k=1, min_confidence=0)
+        searcher.warm()
 
 
 def _has_screen() -> bool:

@@ -48,8 +48,7 @@ def command(
     Only new and changed pictures are encoded, with the encoder and the code of the index. A picture that was renamed or
     moved keeps its vector, and one that is gone is removed. Files are compared by size and time, and by their contents
     where these differ. A picture that cannot be read is not tried again until its file changes. After a kill, the same
-    command continues. --ocr reads the words inside new and changed pictures, and inside those of which the index does
-    not hold them yet.
+    command continues. --ocr reads the words inside new and changed pictures, and those not read yet.
 
     Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more than half of the
     index would be removed. --missing keep keeps items whose files are gone, such as those of a detached disk.

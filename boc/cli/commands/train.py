@@ -135,7 +135,6 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
 
 
 def _show(steps: Iterator[Progress]) -> None:
-    """Draw a progress bar over the steps; each validation is a line above it."""
     bar = None
     for now in steps:
         if bar is None:

@@ -57,8 +57,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for a request that may pass; the redirect that sets the cookie for one with the token in its
-        address."""
+        """Return None for a request that may pass; a redirect with the cookie for one with the token in its address."""
         if path_of(scope) in PROBES:
             return None
         if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may go by the other one
@@ -83,12 +82,9 @@ class Guard:
         name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
             shown = ", ".join(names)[:100]
-            raise ProblemError(
-                400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
-            )
+            raise ProblemError(400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME")
 
     def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
-        """Set the cookie for a token in the address, and redirect to the address without it."""
         token = dict(query).get("token")
         if token is None:
             return None
@@ -127,7 +123,6 @@ class Guard:
         return self._ended / hashlib.sha256(self._secret + session.encode()).hexdigest()
 
     def _end_session(self, scope: Scope, headers: Headers) -> Response:
-        """End the session of the cookie, and let the browser forget it."""
         session = _cookie(headers.get("cookie", ""), _cookie_name(scope)).rpartition(".")[0]
         try:
             self._ended.mkdir(parents=True, exist_ok=True)
@@ -147,9 +142,7 @@ def _check_origin(headers: Headers) -> None:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     ours = headers.get("host", "").lower()
     if site not in (None, "same-origin", "none") or (origin is not None and urlsplit(origin).netloc.lower() != ours):
-        raise ProblemError(
-            403, f"this is not for pages of {(origin or site or '')[:100]}; open the page of this server itself"
-        )
+        raise ProblemError(403, f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself")
 
 
 def _token_error() -> ProblemError:

@@ -93,8 +93,7 @@ class BodyLimit:
 class LoadLimit:
     """Limit the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
 
-    Thumbnails, uploads, files of pictures and searches have separate queues, so that neither a page full of pictures
-    nor a large upload delays the next search.
+    Thumbnails, uploads, files of pictures and searches have separate queues, so that none delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

@@ -54,7 +54,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
-        return refusal(400, str(error))
+        return refusal(error.http_status, str(error))
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:

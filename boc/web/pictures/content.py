@@ -26,8 +26,7 @@ _log = logging.getLogger(FAULTS)
 
 @dataclass(frozen=True)
 class Content:
-    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file, wherever its name
-    leads meanwhile."""
+    """An open picture; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file."""
 
     file: BinaryIO
     name: str

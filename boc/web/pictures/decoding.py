@@ -18,8 +18,7 @@ class Budget:
 
     @contextmanager
     def of(self, path: Path) -> Iterator[None]:
-        """Wait until the picture ``path`` may be decoded, which it is to be within the block. ImageError if its size
-        cannot be read."""
+        """Wait until the picture may be decoded, within the block. ImageError if its size cannot be read."""
         width, height = image_size(path)
         share = min(width * height, self._pixels)
         with self._changed:

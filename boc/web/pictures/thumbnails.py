@@ -79,7 +79,6 @@ class Thumbnails:
         self._total = left
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Return time, size and path of every cached thumbnail."""
         files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.inputs.images import formats, open_image
+from boc.inputs.images import formats, open_image, picture_file
 from boc.web.http.responses import ProblemError
 
 
@@ -33,11 +32,8 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
     """
     if len(data) > most:
         raise ProblemError(413, f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it")
-    suffix = _suffix(data, pixels)
-    with tempfile.NamedTemporaryFile(prefix="boc-", suffix=suffix) as handle:
-        handle.write(data)
-        handle.flush()
-        path = Path(handle.name)
+    _check(data, pixels)
+    with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"
         try:
             yield Upload(path, shown, hashlib.sha256(data).hexdigest())
@@ -45,21 +41,19 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
             raise ProblemError(400, str(error)) from error
 
 
-def _suffix(data: bytes, pixels: int) -> str:
+def _check(data: bytes, pixels: int) -> None:
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
     try:
         with open_image(io.BytesIO(data), "the picture") as image:
-            (width, height), kind = image.size, str(image.format).lower()
+            width, height = image.size
     except ImageError as error:
         raise _refusal(error, pixels) from None
     if width * height > pixels:
         raise ProblemError(413, f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture")
-    return f".{kind}"
 
 
 def _refusal(error: ImageError, pixels: int) -> ProblemError:
-    """Return the answer to a picture whose header cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):

@@ -202,7 +202,7 @@ def test_check_files(tmp_path: Path, library: Path) -> None:
     other = write(tmp_path / "other.h5", [numbered("image", 1)], [], replace(IDENTITY, spec="tern:b", digest="cd" * 32))
     with pytest.raises(FeatureFileError, match="holds regions"), FeatureFile(library / "regions.h5") as file:
         check_files([file])
-    with pytest.raises(FeatureFileError, match="no concept vectors of regions or words"), FeatureFile(bare) as file:
+    with pytest.raises(FeatureFileError, match="no vectors of regions or words"), FeatureFile(bare) as file:
         check_files([file])
     with FeatureFile(mine) as one, FeatureFile(other) as another:
         assert check_files([one]) == IDENTITY
@@ -350,7 +350,7 @@ def test_load_other_formats(tmp_path: Path) -> None:
     older = Codebook.load(archive(tmp_path / "book.npz", about=about(format=1, spread=0.5)))
     assert np.array_equal(older.centroids, made().centroids)
     path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
-    with pytest.raises(BocError, match="codebook format 3, this boc reads up to 2; upgrade boc"):
+    with pytest.raises(BocError, match="codebook format 3, this boc reads to 2; upgrade boc"):
         Codebook.load(path)
 
 

@@ -180,4 +180,4 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(3, z=0).fit(gaussian(4, 0))
     result = boc("search", "photos", "box", "--hybrid", "words", "--image", "a.jpg", "--at", at)
-    assert "leave pictures and items out" in result.output
+    assert "leave pictures, items out" in result.output

@@ -425,7 +425,7 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
 
 
 def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) -> None:
-    with pytest.raises(FeatureFileError, match="only regions can be extracted from"):
+    with pytest.raises(FeatureFileError, match="only regions can be encoded"):
         Extraction(open_source(library / "photos.h5"), tmp_path / "f.h5", regions=region_source("grid"))
 
 

@@ -265,7 +265,7 @@ def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest
     assert not hub.asked
     config = models.place("me/clip") / "config.json"
     config.write_bytes(config.read_bytes() + b" ")
-    with pytest.raises(EncoderError, match=r"not as it was downloaded \(config.json\); get it again: boc model get"):
+    with pytest.raises(EncoderError, match=r"not as downloaded \(config.json\); get it again: boc model get"):
         plugins.encoder("clip:me/clip", "cpu")
     (models.place("me/clip") / "model.safetensors").unlink()
     lacking = boc("model", "verify", "me/clip")

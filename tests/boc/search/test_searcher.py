@@ -135,10 +135,6 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.search(["a", "b"]), "search takes one sentence, got list; search_texts takes a list of them"),
-        (lambda s: s.search(), "give either a sentence or a picture"),
-        (lambda s: s.search("a", image="b.jpg"), "give either a sentence or a picture"),
-        (lambda s: s.search(image=b"bytes"), "image must be the path of a picture, got bytes"),
         (lambda s: s.search("a", filters={"width": 1}), "filters must be texts such as 'width>10'"),
         (lambda s: s.search("a", filters="depth>1"), "depth"),
         (lambda s: s.search("a", k=2.5), "k must be a whole number"),
@@ -148,7 +144,7 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
         (lambda s: s.search_texts("a dog"), r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]"),
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
         (lambda s: s.search_words("a dog"), "search_words takes a list"),
-        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be boc.Embeddings, got ndarray; write Embeddings"),
+        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be Embeddings, got ndarray; write Embeddings"),
         (lambda s: s.search("a", find="video"), "find must be image or text"),
         (lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"), "1 texts for 2 queries"),
         (lambda s: s.search_query(Query.of("a"), encoded=[]), "encoded must be Embeddings of one row for each of 1"),

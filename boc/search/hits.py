@@ -1,0 +1,55 @@
+"""The hits of a query as a list, a table, and pictures in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import chain
+from typing import Any
+
+from boc.errors import BocError, ImageError
+from boc.inputs.file_facts import visible_fields
+from boc.inputs.images import thumbnail_uri
+from boc.types import Hit
+
+MOST = 60  # hits that a notebook shows
+SIDE = 180  # pixels of a thumbnail there
+GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180px,1fr))"
+
+
+class Hits(list[Hit]):
+    """The hits of a query, best first. A notebook shows them as thumbnails."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata field.
+
+        BocError without pandas. Where a field has the name of another column, that stays.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise BocError("to_pandas needs pandas; install it: pip install pandas") from None
+        rows = [{**visible_fields(hit.fields), **hit.to_dict()} for hit in self]
+        columns = dict.fromkeys(chain(["id", "modality", "score", "content"], *rows))
+        return pd.DataFrame(rows, columns=[name for name in columns if name != "fields"])
+
+    def _repr_html_(self) -> str:
+        more = f"<p>and {len(self) - MOST} more</p>" if len(self) > MOST else ""
+        return f'<div style="{GRID}">{figures(self[:MOST], SIDE, "div")}</div>{more}'
+
+
+def figures(hits: Sequence[Hit], side: int = 320, tag: str = "li") -> str:
+    """Return hits as HTML: each a sentence, or a thumbnail of at most ``side`` pixels, with its id and score."""
+    return "\n".join(f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1))
+
+
+def _figure(rank: int, hit: Hit, side: int) -> str:
+    name = escape(hit.item.id)
+    caption = f"<figcaption><span>{name}</span> <span>{hit.score:.3f}</span></figcaption>"
+    if hit.item.modality == "text":
+        return f"<figure><blockquote>{escape(hit.item.content)}</blockquote>{caption}</figure>"
+    try:
+        picture = f'<img src="{thumbnail_uri(hit.item.path, side)}" alt="hit {rank}: {name}">'
+    except ImageError as error:
+        picture = f"<blockquote>{escape(str(error))}</blockquote>"
+    return f"<figure>{picture}{caption}</figure>"
