@@ -53,8 +53,8 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
-    ``clip``; ``runtime`` replaces ``device``."""
+    """Load the encoder ``KIND:ARGUMENT``, for example ``tern:models/photos``, that of the folder ``models/photos``, or
+    that with a short name, such as ``clip``; ``runtime`` replaces ``device``."""
     kind, argument = _parse_spec(models.spec(spec))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
@@ -87,10 +87,16 @@ def exporter() -> ModuleType:
 
 
 def _parse_spec(spec: str) -> tuple[str, str]:
+    """Return the kind and the argument of an encoder: the folder of a model says its kind by itself."""
     kind, colon, argument = spec.partition(":")
-    if not colon or not argument:
+    held = models.kind(Path((argument or spec).partition("?")[0]))
+    if held and not colon:
+        return held, spec
+    if held not in (None, kind):
+        raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
+    if not argument:
         names = ", ".join(models.CATALOGUE)
-        raise EncoderError(f"{spec!r} is no encoder; write KIND:ARGUMENT, for example tern:FOLDER, or one of {names}")
+        raise EncoderError(f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of {names}")
     return kind, argument
 
 
