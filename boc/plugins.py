@@ -53,7 +53,9 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, or a model with a short name: ``clip``. ``runtime`` replaces ``device``."""
+    """Load the encoder ``KIND:ARGUMENT``, that of a model folder ``models/photos``, or one with a short name: ``clip``.
+
+    ``runtime`` replaces ``device``."""
     kind, argument = _parse_spec(models.spec(spec))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
@@ -86,10 +88,16 @@ def exporter() -> ModuleType:
 
 
 def _parse_spec(spec: str) -> tuple[str, str]:
+    """Return the kind and the argument of an encoder: the folder of a model says its kind by itself."""
     kind, colon, argument = spec.partition(":")
-    if not colon or not argument:
+    held = models.kind(Path((argument or spec).partition("?")[0]))
+    if held and not colon:
+        return held, spec
+    if held not in (None, kind):
+        raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
+    if not argument:
         names = ", ".join(models.CATALOGUE)
-        raise EncoderError(f"{spec!r} is no encoder; write KIND:ARGUMENT, for example tern:FOLDER, or one of {names}")
+        raise EncoderError(f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of {names}")
     return kind, argument
 
 

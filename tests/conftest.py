@@ -2,8 +2,10 @@
 
 import gc
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,22 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip the files of tests that need torch, where only the extra search is installed."""
+    report = yield
+    if report.failed and find_spec("torch") is None and (missing := NEEDED.search(str(report.longrepr))):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, f"Skipped: needs the extra encoders ({missing[1]})")
+    return report
+
+
+# What is missing, or a file of tests that was left half imported for it.
+NEEDED = re.compile(
+    r"(?:No module named|cannot import name .* from) '(torch|safetensors|onnx|transformers|tests\.encoders)\b"
+)
 SERVER_SECONDS = 1800  # of a test that asks or starts servers
 
 
@@ -107,6 +125,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     All workers read the same one: tests write elsewhere.
     """
+    pytest.importorskip("torch", reason="the library needs a model, whose training needs the extra encoders")
     return once(tmp_path_factory, "library", make_library)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -118,7 +118,7 @@ at = click.option(
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of pictures and sentences, for example clip (see boc model), or tern:models/photos.",
+    help="Encoder of pictures and sentences, for example clip (see boc model), or its folder, models/photos.",
 )
 moved_encoder = click.option(
     "--encoder", metavar="KIND:PATH", help="Encoder of the index, if it has moved [default: where the index names it]."
@@ -240,13 +240,11 @@ def bar(label: str, total: int) -> ProgressBar[int]:
     return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)
 
 
-def show(label: str, total: int, done: Iterator[int]) -> None:
-    """Show a progress bar on stderr over an iterator of counts of finished items."""
-    with bar(label, total) as progress_bar:
-        position = 0
-        for count in done:
-            progress_bar.update(count - position)
-            position = count
+def show(steps: Iterable[tuple[str, int, int]]) -> None:
+    """Show progress bars on stderr over an iterator of labels with the numbers of items done, and of all."""
+    with bars() as progress:
+        for step in steps:
+            progress(*step)
 
 
 def write_onnx(folder: Path, *, needed: bool = True) -> None:

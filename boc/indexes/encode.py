@@ -36,8 +36,8 @@ def encoded(
     with _beside(name, at, contents) as path:
         extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
         if not path.exists():
-            for done in extraction.run():
-                progress("encoding", done, extraction.total)
+            for step in extraction.steps("encoding"):
+                progress(*step)
         yield path
 
 

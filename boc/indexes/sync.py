@@ -268,7 +268,9 @@ class _Sync:
         concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
 
         def show(label: str, done: int, total: int) -> None:
-            progress(label, before + done, len(self._new))
+            kind = "text" if label.endswith("sentences") else "image"
+            earlier, new = (sum(item.modality == kind for item in items) for items in (self._new[:before], self._new))
+            progress(label, earlier + done, new)
 
         network = self._searcher.encoder
         source = Source(list(chunk), types=self._source_types)

@@ -115,6 +115,18 @@ class Extraction:
                     yield writer.done
             writer.finish()
 
+    def steps(self, verb: str) -> Iterator[tuple[str, int, int]]:
+        """``run``, with the progress: a label, how many are done and of how many. Sentences take another time than
+        pictures, which come before them, so that each kind has a label of its own."""
+        pictures = sum(item.modality == "image" for item in self.source.items)
+        before = 0
+        for done in self.run():
+            if before < pictures:
+                yield verb, min(done, pictures), pictures
+            before = done
+            if done > pictures:
+                yield f"{verb} sentences", done - pictures, self.total - pictures
+
     def _region_file(self, path: Path) -> _StoredRegions:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:

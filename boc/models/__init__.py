@@ -72,6 +72,7 @@ WEIGHTS = (
     "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
 )  # fmt: skip
 """Files with weights, or lists of such files; the first that is there is read."""
+KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # that boc train makes, and names in config.json
 RECORD = "boc-model.json"
 FORMAT = 1
 
@@ -111,6 +112,18 @@ def entry(repository: str) -> Entry | None:
 def spec(encoder: str) -> str:
     """Return the full name of an encoder: a short name becomes ``clip:ORG/NAME``, any other text stays."""
     return f"clip:{CATALOGUE[encoder].repository}" if encoder in CATALOGUE else encoder
+
+
+def kind(folder: Path) -> str | None:
+    """Return the kind of encoder that a folder holds, by its configuration alone; None if it holds no model."""
+    from boc.foreign import parse_json
+
+    try:
+        config = parse_json((folder / "config.json").read_bytes())
+        named = config.get("kind")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(named) if named in KINDS else "clip" if "vision_config" in config else None
 
 
 def weights(folder: Path) -> list[str]:

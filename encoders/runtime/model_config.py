@@ -9,12 +9,12 @@ from typing import Any
 from boc.atomic_files import sha256
 from boc.errors import EncoderError, check_system
 from boc.foreign import parse_json
+from boc.models import KINDS
 
 from ..networks.foreign import reading_model
 from .onnx_record import Parts
 
 FORMAT = 2
-KINDS = ("tern", "teran", "vsrn", "vsrnpp")
 PARTS = {"network", "text", "regions"}
 SETTINGS, WEIGHTS = ("config.json", "tokenizer.json"), "model.safetensors"
 REGIONS = "regions.onnx"  # the network of the region source, if it has one in ONNX

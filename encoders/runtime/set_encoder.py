@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class SetEncoder:
     """A trained network as an Encoder. The concept sets are the regions and words without special rows.
 
-    ``images`` and ``texts`` encode batches, as of ``Towers``; ``source`` opens the region source with the first
-    picture.
+    ``images`` encodes a batch: vectors (n, d), and the row of each region; ``texts`` too, by ids, with the places of
+    words. ``source`` opens the region source with the first picture.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
     """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which has the same global
     vectors, and another digest.
 
-    Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
+    Raises EncoderError if the folder holds no network, or the variant is unknown.
     """
     folder, mark, variant = argument.partition("?")
     if mark and variant != "alone":
@@ -127,8 +127,6 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
 def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
     """Sentences go through ONNX Runtime wherever a folder has its networks, pictures only where there is no GPU."""
     config = read_config(folder)
-    if config["kind"] != kind:
-        raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
     with reading_damaged(folder):
         tokens = read_tokens(folder / "tokenizer.json", config["text"])
     record = read_record(folder, parts(folder)) if runs_onnx(runtime) else None

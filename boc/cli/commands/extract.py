@@ -100,7 +100,7 @@ def command(
         workers=settings.get("workers"),
         ocr=settings.get("ocr", False),
     )
-    options.show("extracting", extraction.total, extraction.run())
+    options.show(extraction.steps("extracting"))
     if extraction.speed.images:
         click.echo(_speed(extraction), err=True)
     with FeatureFile(output) as file:

@@ -107,7 +107,7 @@ def command(
             training = trainer.Training(
                 output, file, region_source, recipe, run, ids=picture_ids, device=device, validate=validated
             )
-            options.show("reading captions", training.captions, training.prepare())
+            options.show(("reading captions", done, training.captions) for done in training.prepare())
             _show(training.run())
         options.write_onnx(output)
     best = trainer.best(output)
@@ -127,7 +127,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     path = output / "training" / "regions.h5"
     if not path.exists():
         extraction = Extraction(data, path, regions=source, workers=None)
-        options.show("cutting regions", extraction.total, extraction.run())
+        options.show(extraction.steps("cutting regions"))
     with FeatureFile(path) as file:
         for _, reason in file.failures:
             click.echo(f"left out: {reason}", err=True)

@@ -87,6 +87,8 @@ CASES = [
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
     (f"search photos hello {AT} --encoder magic:{{home}}/model", ["magic", "tern"]),
     (f"search photos hello {AT} --encoder tern", ["KIND:ARGUMENT"]),
+    (f"search photos hello {AT} --encoder teran:{{home}}/model", ["holds a tern, not a teran; write tern:"]),
+    (f"search photos hello {AT} --encoder clip:{{home}}/model", ["holds a tern, not a clip; write tern:"]),
     (f"index photos {{home}}/none {AT} {ENCODER}", ["no such file or folder", "folder of pictures"]),
     (f"index photos {{home}}/empty {AT} {ENCODER}", ["no pictures"]),
     (f"index photos {{home}}/elsewhere.csv {AT} {ENCODER}", ["nowhere.png", "--images"]),

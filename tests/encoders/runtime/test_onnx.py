@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,29 +149,3 @@ def test_dual_encoders_give_one_result(
     assert seen[0].boxes is not None
     assert seen[1].boxes is not None
     assert np.array_equal(seen[0].boxes.values, seen[1].boxes.values)
-
-
-@pytest.mark.slow
-def test_no_command_of_a_cpu_imports_torch(library: Path, tmp_path: Path) -> None:
-    """index, search, sync and add of a library with a model that has its networks."""
-    spec = model(tmp_path / "model", *NETWORKS["teran"])
-    list(export(tmp_path / "model"))
-    code = (
-        "import sys\nfrom boc.cli import main\ntry:\n    main(sys.argv[1:], standalone_mode=False)\nfinally:\n"
-        "    print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
-    )
-    place = ("--at", f"file:{tmp_path / 'index'}")
-    pictures = library / "images"  # noqa: F811
-    for words in (
-        ("index", "t", pictures, "--encoder", spec, *place),
-        ("search", "t", "a dog", *place),
-        ("sync", "t", pictures, *place),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, words)],
-            capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        modules = set(done.stderr.splitlines()[-1].split())
-        assert "onnxruntime" in modules or words[0] == "sync"
-        assert {"torch", "transformers", "huggingface_hub", "nltk", "torchvision"}.isdisjoint(modules)
