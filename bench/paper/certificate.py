@@ -76,18 +76,16 @@ def read_until_certain(bounds: Floats, exact: Floats, k: int) -> tuple[NDArray[n
     return np.array([row for _, row in best]), len(order)
 
 
-def measure(code: LateInteraction, words: Ragged, regions: Ragged, lists: int) -> list[str]:
-    """Return the figures of a fitted code."""
-    cosines = largest_cosines(code, code.encode_documents(regions, "image"))
+def measure(code: LateInteraction, words: Ragged, cosines: Floats, exact: Floats, lists: int) -> list[str]:
+    """Return the figures of a fitted code, whose bounds of largest cosines are (n, p), by exact scores (q, n)."""
     unseen = (code.thresholds_ + 0.5 / TOP + ROUNDING)[None]
-    exact = alignments(words, regions, "mrsw")
     read, angles, at_zero, per_word = [], [], [], []
     for number in range(len(words)):
         sentence, scores = words[number], exact[number]
         bounds = upper_bounds(code, sentence, cosines, lists)
         hits, count = read_until_certain(bounds, scores, K)
-        read.append(count / len(regions))
-        at_zero.append(read_until_certain(upper_bounds(code, sentence, cosines, lists, 0), scores, K)[1] / len(regions))
+        read.append(count / len(cosines))
+        at_zero.append(read_until_certain(upper_bounds(code, sentence, cosines, lists, 0), scores, K)[1] / len(cosines))
         angles += np.degrees(np.arccos(np.clip((unit_rows(sentence) @ code.centroids_.T).max(axis=1), -1, 1))).tolist()
         none = float(upper_bounds(code, sentence, unseen, lists)[0])
         figures = (scores[hits[-1]], none, (bounds[hits] - scores[hits]).mean())
@@ -139,9 +137,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("features", type=FILE, required=False)
 @click.option("--fit", type=FILE, help="Feature file to learn from; needed with FEATURES.")
-@click.option("--queries", default=500, show_default=True, help="Queries, at most about so many.")
-@click.option("--pages", default=1000, show_default=True, help="Sets drawn without FEATURES.")
-@click.option("--patches", default=500, show_default=True, help="Vectors of each.")
+@click.option("--queries", default=200, show_default=True, help="Queries, at most about so many.")
+@click.option("--pages", default=500, show_default=True, help="Sets drawn without FEATURES.")
+@click.option("--patches", default=300, show_default=True, help="Vectors of each.")
 @click.option("--terms", multiple=True, default=(256, 1024, 4096), show_default=True, help="Centroids.")
 @click.option("--density", multiple=True, default=(20, 100), show_default=True, help="Percent of pictures with a term.")
 def main(
@@ -158,10 +156,12 @@ def main(
             kinds = ["text"] * len(learned) + ["image"] * len(pictures)
             sample = Ragged.concatenate([learned, pictures])
             size = f"{len(regions.values) / len(regions):.0f}"
+            exact = alignments(asked, regions, "mrsw")
             for count, percent in product(terms, density):
                 code = LateInteraction(count, percent).fit(sample, kinds)
+                cosines = largest_cosines(code, code.encode_documents(regions, "image"))
                 for lists in (1, 4):
-                    figures = measure(code, asked, regions, lists)
+                    figures = measure(code, asked, cosines, exact, lists)
                     out.write(name, len(regions), size, len(asked), len(code.centroids_), percent, lists, *figures)
 
 

@@ -44,6 +44,7 @@ MEASURED_ON = {
     "race-embedded": "100,000 captions of Multi30k, MiniLM",
     "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
     "growth": "synthetic vectors of 256 components", "server-memory": "1,000,000 synthetic vectors of 384 components",
+    "rivals": "500 painted scenes",
     "training-curves": "3,000 pictures of Flickr8k, 500 of them held out",
 }  # fmt: skip
 
@@ -433,6 +434,37 @@ def all_codes(rows: Rows) -> Plot:
     return Plot("Codes by the postings that they read", panels, numbered=True, size=(12.5, 5))
 
 
+OURS = ("scalar", "dictionary", "late", "learned", "words")
+
+
+def rivals(rows: Rows) -> Plot:
+    """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those that are behind at
+    every limit."""
+    panels = []
+    for kind, unit in (("postings", "postings read per query and picture (log)"), ("bytes", "bytes per picture (log)")):
+        runs: dict[str, dict[float, list[float]]] = {}
+        for row in rows.table:
+            if row["kind"] == kind:
+                runs.setdefault(row["code"], {}).setdefault(float(row["limit"]), []).append(float(row["near"]))
+        limits = sorted({limit for run in runs.values() for limit in run})
+        middle = {code: {limit: float(np.median(run[limit])) for limit in run} for code, run in runs.items()}
+
+        def places(code: str, middle: dict[str, dict[float, float]] = middle) -> float:
+            return float(np.mean([sum(other.get(limit, 0) > value for other in middle.values())
+                                  for limit, value in middle[code].items()]))  # fmt: skip
+
+        lines = []
+        for style, code in enumerate(sorted(middle, key=places)):
+            x = sorted(middle[code])
+            line = Line(code, x, [middle[code][limit] for limit in x], style, dashed=code not in OURS)
+            line.low, line.high = ([end(runs[code][limit]) for limit in x] for end in (min, max))
+            if style >= LABELLED:
+                line.name, line.grey = "others" if style == LABELLED else "_others", "line"
+            lines.append(line)
+        panels.append(Panel(f"at equal {kind}", unit, "share of the exact top ten", lines, log_x(limits)))
+    return Plot("Exact top ten among the first tenth; solid: ours, dashed: others", panels, size=(12.5, 5.2))
+
+
 def near_top(ticks: Sequence[float], values: Sequence[float]) -> tuple[Callable[[Axes], None], Callable[[Any], Any]]:
     """Return a logarithmic horizontal axis beside a vertical one that spreads what is near to the largest value, the
     more the nearer half of the values are to it; and the scale of the latter."""
@@ -479,7 +511,7 @@ PLOTS: dict[str, Callable[[Rows], Plot]] = {
     "fig3a": lambda rows: by_sparsity(rows, "codes of the global vector (the paper's Fig. 3a)", list(CURVES)[:4], 0.5),
     "fig3b": lambda rows: by_sparsity(rows, "soft Bag of Concepts (the paper's Fig. 3b)", list(CURVES)[4:8]),
     "fig3c": by_candidates, "clusters": codebook_size, "pareto": pareto, "growth": growth, "memory": memory,
-    "training": training, "codes": all_codes,
+    "training": training, "codes": all_codes, "rivals": rivals,
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ centroids of each piece are terms, of the weights z ... 1. A query looks into it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,33 +24,29 @@ from boc.vectors import unit_rows
 SCALE = 1000  # of the components, as theirs
 
 
-class Centred:
-    """What both do first: vectors of unit length, as theirs, or less the mean of each modality (``centred``)."""
+class Cells:
+    """What both do first: vectors of unit length, as theirs, or less the mean of each modality (``centred``), and the
+    cells that are learned from a ``sample``."""
 
-    centred: bool
-
-    def learn_means(self, sample: tuple[Embeddings, ...]) -> Floats:
-        """Learn the means, and return the rows of all of a sample."""
-        self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in sample}
-        return np.concatenate([self.rows(each) for each in sample])
+    def __init__(self, sample: Sequence[Embeddings], cells: int, centred: bool, seed: int) -> None:
+        self.means = {each.modality: centred * unit_rows(each.vectors).mean(axis=0) for each in sample}
+        self.sample = np.concatenate([self.rows(each) for each in sample])
+        self.centres = kmeans(self.sample, cells, seed=seed)
 
     def rows(self, embeddings: Embeddings) -> Floats:
         """Return the rows, float32 (n, d)."""
-        rows = unit_rows(embeddings.vectors)
-        return unit_rows(rows - self.means[embeddings.modality]) if self.centred else rows
+        return unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality])
 
 
-class CellScalar(Centred):
+class CellScalar(Cells):
     """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` in each of ``probes``."""
 
-    def __init__(self, cells: int, z: int, query_z: int, probes: int, seed: int = 0, centred: bool = False) -> None:
-        self.centred = centred
-        self.cells, self.z, self.query_z, self.probes, self.seed = cells, z, query_z, probes, seed
-
-    def fit(self, *sample: Embeddings) -> CellScalar:
-        """Learn the cells from the vectors of a sample."""
-        self.centres = kmeans(self.learn_means(sample), self.cells, seed=self.seed)
-        return self
+    def __init__(
+        self, sample: Sequence[Embeddings], cells: int, probes: int, z: int = 32, query_z: int = 32,
+        centred: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(sample, cells, centred, seed)
+        self.probes, self.z, self.query_z = probes, z, query_z
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Encode items -> int32 csr (n, cells * 2 d)."""
@@ -70,22 +67,17 @@ class CellScalar(Centred):
         return _matrix(spread, weights, width * len(self.centres))
 
 
-class CellRanks(Centred):
+class CellRanks(Cells):
     """The ``z`` nearest of ``fine`` centroids of each of ``pieces`` of the residual, in ``cells``; of queries
     ``query_z``."""
 
     def __init__(
-        self, cells: int, pieces: int, fine: int, z: int, query_z: int, seed: int = 0, centred: bool = False
-    ) -> None:
-        self.centred = centred
-        self.cells, self.pieces, self.fine, self.z, self.query_z, self.seed = cells, pieces, fine, z, query_z, seed
-
-    def fit(self, *sample: Embeddings) -> CellRanks:
-        """Learn cells, and the centroids of each piece of the residuals, from the vectors of a sample."""
-        rows = self.learn_means(sample)
-        self.centres = kmeans(rows, self.cells, seed=self.seed)
-        self.centroids = [kmeans(piece, self.fine, seed=self.seed) for piece in self._residuals(rows)[1]]
-        return self
+        self, sample: Sequence[Embeddings], cells: int, pieces: int, z: int = 1, query_z: int = 1, fine: int = 16,
+        centred: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(sample, cells, centred, seed)
+        self.pieces, self.fine, self.z, self.query_z = pieces, fine, z, query_z
+        self.centroids = [kmeans(piece, fine, seed=seed) for piece in self._residuals(self.sample)[1]]
 
     def _residuals(self, rows: Floats) -> tuple[NDArray[np.int64], list[Floats]]:
         cells = nearest(rows, self.centres, 1)[0][:, 0]

@@ -65,13 +65,13 @@ class Family:
 
     code: str
     setting: str
-    make: Callable[[int], Any]
+    make: Callable[..., Any]
     budgets: Sequence[tuple[Any, Any]]
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
         """Yield the settings that are wanted, and their codes; nothing is learned for none."""
         names = [f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip() for z, query_z in self.budgets]
-        base = self.make(seed) if any(wanted(self.code, name) for name in names) else None
+        base = self.make(seed=seed) if any(wanted(self.code, name) for name in names) else None
         for name, (z, query_z) in zip(names, self.budgets, strict=True):
             if wanted(self.code, name):
                 yield name, at(base, z, query_z)
@@ -116,9 +116,8 @@ class Scenes:
         hits = first(index, queries, max(K, index.n // TENTH))
         near = (self.top[:, :, None] == hits[:, None, : max(K, index.n // TENTH)]).any(axis=2).mean()
         postings = postings_read(document_frequencies(documents), queries) / index.n
-        return Figures(
-            postings, (index.rows.nbytes + index.frequencies.nbytes) / index.n, float(near), self.right(hits)
-        )
+        size = (index.rows.nbytes + index.frequencies.nbytes) / index.n
+        return Figures(postings, size, float(near), self.right(hits))
 
     def right(self, hits: NDArray[np.int64]) -> float:
         """Return R@10 of the own picture, in percent."""
@@ -136,6 +135,7 @@ def ours(spec: str, sample: Sequence[Any], seed: int) -> Code:
 
 def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool) -> Iterator[Family]:
     """Yield the settings that are tried."""
+    budgets: Sequence[tuple[Any, Any]]
     sample, dim = [pairs.image, pairs.text], pairs.image.vectors.shape[1]
     few, epochs, width = (FEW[:2], 2, 32) if small else (FEW, 20, 512)
     equal, doubled = [(z, z) for z in few], [(z, q) for z in few for q in (z, 2 * z)]
@@ -152,53 +152,27 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
         book = Codebook.load(words)
         yield Family("words", "", partial(ours, f"words(codebook={words})", sample), doubled)
         for penalty in (0.02, 0.05, 0.1, 0.2):
-            make = partial(_pursuit, book, penalty, sample)
+            make: Callable[..., Any] = partial(WordSum, book, penalty, sample)
             yield Family("SpLiCE pursuit", f"penalty {penalty},", make, equal)
     for centred in (False, True):
         how = ", centred" * centred
         for cells, probes in ((1, 1), *product((4, 16), (1, 2, 4))):
-            make = partial(_cell_scalar, cells, probes, centred, sample)
+            make = partial(CellScalar, sample, cells, probes, centred=centred)
             yield Family(f"IVF x SQ{how}", f"{probes} of {cells} cells,", make, doubled)
         for cells, pieces in product((1, 4, 16), (8, 32)):
-            make, budgets = (
-                partial(_cell_ranks, cells, pieces, centred, sample),
-                [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4)],
-            )
-            yield Family(f"SPQR{how}", f"{cells} cells, {pieces} pieces,", make, budgets)
+            make, budgets = partial(CellRanks, sample, cells, pieces, centred=centred), [(1, 1), (1, 2), (2, 2), (4, 4)]
+            yield Family(f"SPQR{how}", f"{cells} cells, {pieces} pieces,", make, [*budgets, (2, 4)])
     for name, weight in (("top-k autoencoder", 0.0), ("CSR, contrastive", 1.0)):
         for trained_z in (8, 32):
-            make = partial(_autoencoder, pairs, width, trained_z, weight, epochs)
+            make = partial(Autoencoder, pairs, width, trained_z, weight, epochs=epochs)
             yield Family(name, f"trained with {trained_z},", make, doubled)
     for flops in (0.0, 0.1, 1.0):
-        yield Family("word-pieces, D2S", f"penalty {flops},", partial(_pieces, pairs, flops, epochs), doubled)
+        make = partial(WordPieces, pairs, None, None, flops, epochs=epochs)
+        yield Family("word-pieces, D2S", f"penalty {flops},", make, doubled)
     for bits, repetitions, projected in ((2, 4, 8),) if small else ((3, 10, 16), (4, 10, 16)):
-        make = partial(_fixed, dim, bits, repetitions, min(projected, dim))
+        make = partial(FixedEncoding, dim, bits, repetitions, min(projected, dim))
         budgets = [(16, 64), (64, 64), (64, 256), (256, 256), (None, None)]
         yield Family("MUVERA", f"{bits} bits x {repetitions},", make, budgets)
-
-
-def _pursuit(book: Codebook, penalty: float, sample: Any, seed: int) -> Code:
-    return WordSum(book, penalty, 32, 32, sample)
-
-
-def _cell_scalar(cells: int, probes: int, centred: bool, sample: Any, seed: int) -> Code:
-    return CellScalar(cells, 32, 32, probes, seed, centred).fit(*sample)
-
-
-def _cell_ranks(cells: int, pieces: int, centred: bool, sample: Any, seed: int) -> Code:
-    return CellRanks(cells, pieces, 16, 1, 1, seed, centred).fit(*sample)
-
-
-def _autoencoder(pairs: Pairs, width: int, trained_z: int, weight: float, epochs: int, seed: int) -> Code:
-    return Autoencoder(pairs, width, trained_z, weight, seed, epochs)
-
-
-def _pieces(pairs: Pairs, flops: float, epochs: int, seed: int) -> Code:
-    return WordPieces(pairs, None, None, flops, seed, epochs)
-
-
-def _fixed(dim: int, bits: int, repetitions: int, width: int, seed: int) -> Code:
-    return FixedEncoding(dim, bits, repetitions, width, seed=seed)
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:

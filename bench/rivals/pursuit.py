@@ -7,6 +7,8 @@ coordinate descent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bench.rivals.base import Largest
@@ -20,9 +22,18 @@ ROUNDS = 1000
 
 
 class WordSum(Largest):
-    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``."""
+    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``. Nothing is
+    drawn by the seed."""
 
-    def __init__(self, words: Codebook, penalty: float, z: int, query_z: int, sample: list[Embeddings]) -> None:
+    def __init__(
+        self,
+        words: Codebook,
+        penalty: float,
+        sample: Sequence[Embeddings],
+        z: int = 32,
+        query_z: int = 32,
+        seed: int = 0,
+    ) -> None:
         super().__init__(len(words), z, query_z, SCALE)
         self.dictionary, self.penalty = unit_rows(words.centroids), penalty
         self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in sample}

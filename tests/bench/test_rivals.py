@@ -40,7 +40,7 @@ def nearest(row: NDArray[np.float32], centres: NDArray[np.float32]) -> list[int]
 @pytest.mark.parametrize("probes", [1, 2, 3])
 def test_cell_scalar_products(probes: int) -> None:
     items, queries = embeddings(0), embeddings(1, modality="text")
-    code = CellScalar(3, z=4, query_z=5, probes=probes).fit(items, queries)
+    code = CellScalar([items, queries], 3, probes, z=4, query_z=5)
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
     def kept(row: NDArray[np.float32], z: int) -> dict[tuple[int, bool], int]:
@@ -57,7 +57,7 @@ def test_cell_scalar_products(probes: int) -> None:
 
 def test_cell_ranks_products() -> None:
     items, queries = embeddings(2, 40), embeddings(3, modality="text")
-    code = CellRanks(2, pieces=2, fine=4, z=2, query_z=3, centred=True).fit(items, queries)
+    code = CellRanks([items, queries], 2, pieces=2, fine=4, z=2, query_z=3, centred=True)
     scores = (code.encode_queries(queries) @ code.encode_documents(items).T).toarray()
 
     def ranks(row: NDArray[np.float32], z: int) -> dict[tuple[int, int, int], int]:
@@ -105,7 +105,7 @@ def test_fixed_encoding_halves_keep_products() -> None:
 def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
     book = Codebook(np.eye(DIM, dtype=np.float32), Identity("", "", DIM), (), {}, DIM)
     items = embeddings(7)
-    code = WordSum(book, penalty, 4, 4, [items])
+    code = WordSum(book, penalty, [items])
     rows = unit_rows(items.vectors - items.vectors.mean(axis=0))
     assert code.weights(items) == pytest.approx(np.maximum(rows - penalty, 0), abs=1e-5)
 
@@ -133,12 +133,13 @@ def test_heads_learn_few_latents() -> None:
 
     first, trained = (Autoencoder(pairs, 40, 4, 0.0, epochs=epochs) for epochs in (1, 200))
     assert lost(trained) < lost(first) / 2
-    for code in (trained, Autoencoder(pairs, 40, 4, 1.0, epochs=200), WordPieces(pairs, 4, 4, 0.0, epochs=200)):
+    pieces = WordPieces(pairs, 4, 4, 0.0, epochs=200)
+    assert len(pieces.pieces) == 11
+    for code in (trained, Autoencoder(pairs, 40, 4, 1.0, epochs=200), pieces):
         documents, queries = code.encode_documents(images), code.encode_queries(texts)
         assert np.diff(documents.indptr).max() <= 4
         best = (queries @ documents.T).toarray().argmax(axis=1)
         assert (best == owners).mean() > 0.5  # by chance a thirtieth
-    assert len(code.pieces) == 11
 
 
 figures = st.builds(Figures, *(st.floats(0, 300) for _ in range(2)), st.floats(0, 1), st.floats(0, 100))
