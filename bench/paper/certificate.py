@@ -20,7 +20,6 @@ were 0, which is what the words of the vocabulary themselves would take.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -113,22 +112,13 @@ def drawn(pages: int, patches: int, seed: int, topics: Floats) -> tuple[Ragged, 
     return Ragged.from_sets(queries, DIM), Ragged.from_sets(sets, DIM)
 
 
-def galleries(
-    features: Path | None, fit: Path | None, pages: int, patches: int
-) -> Iterator[tuple[str, tuple[Ragged, Ragged], tuple[Ragged, Ragged]]]:
-    """Yield the gallery that is there, or the drawn one: its name, words and regions, and those to learn from."""
-    if features is None or fit is None:
-        topics = unit_rows(np.random.default_rng(0).standard_normal((TOPICS, DIM)).astype(np.float32))
-        yield "pages", drawn(pages, patches, 1, topics), drawn(pages, patches, 2, topics)
-        return
-    sides = []
-    for path in (features, fit):
-        with FeatureFile(path) as file:
-            sets = [file.batch(m, 0, file.count(m)).embeddings.concepts for m in ("text", "image")]
-        assert sets[0] is not None
-        assert sets[1] is not None
-        sides.append((sets[0], sets[1]))
-    yield features.stem, sides[0], sides[1]
+def concepts(path: Path) -> tuple[Ragged, Ragged]:
+    """Return the words and the regions of a feature file."""
+    with FeatureFile(path) as file:
+        words, regions = (file.batch(m, 0, file.count(m)).embeddings.concepts for m in ("text", "image"))
+    assert words is not None
+    assert regions is not None
+    return words, regions
 
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -140,7 +130,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--queries", default=200, show_default=True, help="Queries, at most about so many.")
 @click.option("--pages", default=500, show_default=True, help="Sets drawn without FEATURES.")
 @click.option("--patches", default=300, show_default=True, help="Vectors of each.")
-@click.option("--terms", multiple=True, default=(256, 1024, 4096), show_default=True, help="Centroids.")
+@click.option("--terms", multiple=True, default=(256, 1024), show_default=True, help="Centroids.")
 @click.option("--density", multiple=True, default=(20, 100), show_default=True, help="Percent of pictures with a term.")
 def main(
     features: Path | None, fit: Path | None, queries: int, pages: int, patches: int, terms: tuple[int, ...],
@@ -151,18 +141,22 @@ def main(
         raise click.UsageError("FEATURES and --fit go together; without both, pages are drawn")
     settings = {"features": features, "fit": fit, "queries": queries, "pages": pages, "patches": patches}
     with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
-        for name, (words, regions), (learned, pictures) in galleries(features, fit, pages, patches):
-            asked = words.take(list(range(0, len(words), max(1, len(words) // queries))))
-            kinds = ["text"] * len(learned) + ["image"] * len(pictures)
-            sample = Ragged.concatenate([learned, pictures])
-            size = f"{len(regions.values) / len(regions):.0f}"
-            exact = alignments(asked, regions, "mrsw")
-            for count, percent in product(terms, density):
-                code = LateInteraction(count, percent).fit(sample, kinds)
-                cosines = largest_cosines(code, code.encode_documents(regions, "image"))
-                for lists in (1, 4):
-                    figures = measure(code, asked, cosines, exact, lists)
-                    out.write(name, len(regions), size, len(asked), len(code.centroids_), percent, lists, *figures)
+        if features is not None and fit is not None:
+            (words, regions), (learned, pictures) = concepts(features), concepts(fit)
+        else:
+            topics = unit_rows(np.random.default_rng(0).standard_normal((TOPICS, DIM)).astype(np.float32))
+            (words, regions), (learned, pictures) = (drawn(pages, patches, seed, topics) for seed in (1, 2))
+        asked = words.take(list(range(0, len(words), max(1, len(words) // queries))))
+        kinds = ["text"] * len(learned) + ["image"] * len(pictures)
+        sample = Ragged.concatenate([learned, pictures])
+        head = [features.stem if features else "pages", len(regions), f"{len(regions.values) / len(regions):.0f}"]
+        exact = alignments(asked, regions, "mrsw")
+        for count, percent in product(terms, density):
+            code = LateInteraction(count, percent).fit(sample, kinds)
+            cosines = largest_cosines(code, code.encode_documents(regions, "image"))
+            for lists in (1, 4):
+                figures = measure(code, asked, cosines, exact, lists)
+                out.write(*head, len(asked), len(code.centroids_), percent, lists, *figures)
 
 
 if __name__ == "__main__":

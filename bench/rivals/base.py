@@ -24,7 +24,11 @@ class Largest:
     have unit length times ``scale``. Subclasses give the weights."""
 
     def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
-        self.chain: list[Any] = [TopZ(z, query_z), UnitNorm(), ScalarQuantizer(scale)]
+        self.chain: list[Any] = [
+            TopZ(z and min(z, width), query_z and min(query_z, width)),
+            UnitNorm(),
+            ScalarQuantizer(scale),
+        ]
         for step in self.chain:
             step.fit(np.zeros((1, width), np.float32))
         self.known: dict[int, tuple[Embeddings, Floats]] = {}

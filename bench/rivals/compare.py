@@ -82,7 +82,8 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
     code = copy(base)
     if isinstance(base, Largest):
         code.chain = [copy(step) for step in base.chain]
-        code.chain[0].set_params(z=z, query_z=query_z)
+        width = base.chain[0].n_features_in_
+        code.chain[0].set_params(z=z and min(z, width), query_z=query_z and min(query_z, width))
     elif hasattr(base, "steps"):
         code.steps = [copy(step) for step in base.steps]
         for step in code.steps:
@@ -139,7 +140,7 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
     sample, dim = [pairs.image, pairs.text], pairs.image.vectors.shape[1]
     few, epochs, width = (FEW[:2], 2, 32) if small else (FEW, 20, 512)
     equal, doubled = [(z, z) for z in few], [(z, q) for z in few for q in (z, 2 * z)]
-    yield Family("scalar", "", partial(ours, "scalar:64/128", sample), doubled)
+    yield Family("scalar", "", partial(ours, "scalar:8/8", sample), doubled)
     for terms in few[:2] if small else (256, 1024):
         spec = f"dictionary:2/64(terms={terms})"
         yield Family("dictionary", f"of {terms},", partial(ours, spec, sample), list(product((1, 2, 4, 8), few)))
@@ -159,7 +160,7 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
         for cells, probes in ((1, 1), *product((4, 16), (1, 2, 4))):
             make = partial(CellScalar, sample, cells, probes, centred=centred)
             yield Family(f"IVF x SQ{how}", f"{probes} of {cells} cells,", make, doubled)
-        for cells, pieces in product((1, 4, 16), (8, 32)):
+        for cells, pieces in product((1, 4, 16), (8, min(32, dim))):
             make, budgets = partial(CellRanks, sample, cells, pieces, centred=centred), [(1, 1), (1, 2), (2, 2), (4, 4)]
             yield Family(f"SPQR{how}", f"{cells} cells, {pieces} pieces,", make, [*budgets, (2, 4)])
     for name, weight in (("top-k autoencoder", 0.0), ("CSR, contrastive", 1.0)):
