@@ -438,9 +438,9 @@ OURS = ("scalar", "dictionary", "late", "learned", "words")
 
 
 def rivals(rows: Rows) -> Plot:
-    """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those that are behind at
-    every limit."""
-    panels = []
+    """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those that most others
+    beat."""
+    panels, styles = [], dict[str, int]()
     for kind, unit in (("postings", "postings read per query and picture (log)"), ("bytes", "bytes per picture (log)")):
         runs: dict[str, dict[float, list[float]]] = {}
         for row in rows.table:
@@ -456,7 +456,8 @@ def rivals(rows: Rows) -> Plot:
         lines = []
         for style, code in enumerate(sorted(middle, key=places)):
             x = sorted(middle[code])
-            line = Line(code, x, [middle[code][limit] for limit in x], style, dashed=code not in OURS)
+            colour = styles.setdefault(code, len(styles)) if style < LABELLED else 0
+            line = Line(code, x, [middle[code][limit] for limit in x], colour, dashed=code not in OURS)
             line.low, line.high = ([end(runs[code][limit]) for limit in x] for end in (min, max))
             if style >= LABELLED:
                 line.name, line.grey = "others" if style == LABELLED else "_others", "line"
