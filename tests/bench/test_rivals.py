@@ -193,7 +193,7 @@ def test_rivals_and_certificate_rows(library: Path, tmp_path: Path) -> None:
     *rows, exact = rows
     assert exact["code"] == "exact MrSw"
     assert {row["seed"] for row in rows} == {"0", "1"}
-    assert len({row["code"] for row in rows}) == 13
+    assert len({row["code"] for row in rows}) == 14
     for row in rows:
         if row["seed"] == "0":  # settings were chosen on the same file
             assert float(row[row["kind"]]) <= float(row["limit"]) + 0.05
