@@ -15,12 +15,15 @@ S := $(OUT)/scenes
 M := $(OUT)/multi30k
 RECIPES := photos photos-teran photos-align photos-vsrn photos-vsrnpp
 SCENES := 500
+SCENES_LEARNED := 1500
+SCENES_HELD := 300
 # Training pictures that are encoded without context, where each region is a picture of its own.
 ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
 ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes alignment cutoff scene-truth \
-	recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
+	rivals certificate certificate-pages recall-postings-captions race-embedded race-ratios growth race-composed \
+	race-filtered defaults
 ROWS ?= $(ALL)
 RATIOS := race-embedded
 COUNTS := 10000 30000 100000 300000
@@ -37,6 +40,8 @@ DATA := $(OUT)/data
 RECIPES := photos photos-teran
 EYES := grid
 SCENES := 20
+SCENES_LEARNED := 20
+SCENES_HELD := 20
 SHARD :=
 CLUSTERS := 9
 COUNTS := 300 600
@@ -59,6 +64,8 @@ FEW_COMPOSED := --count 400 --dim 16
 FEW_FILTERED := --queries 5 --share .05 --share .5 --rounds 1
 FEW_DIMENSIONS := --dim 16 --queries 20
 FEW_TERMS := --terms 32
+FEW_RIVALS := --small --seeds 1
+FEW_CERTAIN := --terms 16 --pages 20 --patches 20
 ONE_CODE := --only dictionary --terms 32
 else
 FEW_TERMS := --terms 2048 --terms 4096
@@ -152,6 +159,23 @@ $(OUT)/scene-truth.csv: $(S)/photos.h5
 	$(call rows,paper.scene_truth $(S)/photos $< --rerank mrsw --rerank dot $(FEW_QUERIES))
 $(OUT)/cutoff.csv: $(S)/photos.h5
 	$(call rows,paper.cutoff $< --gallery $(S)/photos $(FEW_KINDS))
+# Two more galleries, to learn from and to choose settings on.
+$(S)/learned/captions.csv:
+	$(PAINT) $(@D) --count $(SCENES_LEARNED) --seed 3
+$(S)/held/captions.csv:
+	$(PAINT) $(@D) --count $(SCENES_HELD) --seed 4
+$(S)/learned.h5 $(S)/held.h5: $(S)/%.h5: $(S)/%/captions.csv demo/model/config.json
+	$(BOC) extract $< -o $@ --encoder teran:demo/model
+$(S)/words.npz $(S)/terms.npz: $(S)/learned.h5
+	$(BOC) build-codebook $< -o $@ $(if $(findstring words,$@),$(words),$(learned))
+$(OUT)/rivals.csv: $(S)/photos.h5 $(S)/learned.h5 $(S)/held.h5 $(S)/words.npz $(S)/terms.npz
+	$(call rows,rivals.compare $< --fit $(S)/learned.h5 --validation $(S)/held.h5 --words $(S)/words.npz \
+		--learned $(S)/terms.npz $(FEW_RIVALS))
+$(OUT)/certificate.csv: $(S)/photos.h5 $(S)/learned.h5
+	$(call rows,paper.certificate $< --fit $(S)/learned.h5 $(FEW_CERTAIN))
+$(OUT)/certificate-pages.csv:
+	mkdir -p $(OUT)
+	$(call rows,paper.certificate $(FEW_CERTAIN))
 
 # Rows about engines: over real captions, and as they grow over drawn vectors.
 ASKED := $(M)/captions.h5 $(M)/captions-queries.h5 --validation $(M)/captions-validation.h5

@@ -8,6 +8,9 @@ README.md and every page below docs/ may have markers, and everything between th
     <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as docs/figures/NAME-PLOT.svg
     <!-- end -->
 
+With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF. A plot is of all runs of the
+same rows, NAME.csv and such as NAME.1.csv.
+
 A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib. Below a table
 or plot stands the commit of a script that is not in the tree.
 """
@@ -24,6 +27,7 @@ from typing import NamedTuple
 
 import click
 
+from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
 from bench.report.views import ViewError, table
 
@@ -66,22 +70,33 @@ def marker(what: str) -> Marker:
     return Marker(name, view, words)
 
 
-def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
-    """Generate everything between the markers of a page, and draw plots if ``write``. ViewError for a bad marker."""
+def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path | None = None) -> str:
+    """Generate everything between the markers of a page, and draw plots if ``write``; write all for a ``paper`` into
+    that folder, too. ViewError for a bad marker."""
 
     def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
-        path = root / "docs" / "rows" / f"{what.name}.csv"
-        rows = read_finished(path)
-        body = figure(rows, what, page, root, digest(path), write) if what.view == "plot" else (
-            table(rows, what.view, what.words).markdown())  # fmt: skip
-        return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
+        paths = runs_of(root / "docs" / "rows" / f"{what.name}.csv")
+        runs = [read_finished(path) for path in paths]
+        if what.view == "plot":
+            body = figure(runs, what, page, root, digest(*paths), write, paper)
+        else:
+            shown = table(runs[0], what.view, what.words)
+            body = shown.markdown()
+            if paper is not None:
+                save_table(paper, *what, shown)
+        return f"{match[1]}\n\n{body}{origin(runs[0])}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def runs_of(path: Path) -> list[Path]:
+    """Return the files of the runs of the rows NAME.csv: it, and those such as NAME.1.csv."""
+    return [path, *sorted(path.parent.glob(f"{path.stem}.*.csv"))]
+
+
+def digest(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def read_finished(path: Path) -> Rows:
@@ -104,17 +119,22 @@ def origin(rows: Rows) -> str:
     return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
 
-def figure(rows: Rows, what: Marker, page: Path, root: Path, of: str, write: bool) -> str:
+def figure(
+    runs: list[Rows], what: Marker, page: Path, root: Path, of: str, write: bool, paper: Path | None = None
+) -> str:
     """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
-    from bench.report.figures import PLOTS, plot, svg  # matplotlib, for those pages that have plots
+    from bench.report.figures import PLOTS, pdf, plot, svg  # matplotlib, for those pages that have plots
 
+    rows = runs[0]
     try:
-        drawing = plot(rows, what.words[0])
+        drawing = plot(runs, what.words[0])
     except KeyError as error:
         raise ViewError(f"{rows.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}") from error
     name = f"{rows.name}-{what.words[0]}"
     path = root / "docs" / "figures" / f"{name}.svg"
     mark = f"<!-- drawn of rows {of} -->"
+    if paper is not None:
+        save_figure(paper, rows.name, what.words, drawing.title, pdf(drawing))
     if write:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{svg(drawing, name).rstrip()}\n{mark}\n", encoding="utf-8")
@@ -125,14 +145,15 @@ def figure(rows: Rows, what: Marker, page: Path, root: Path, of: str, write: boo
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
+@click.option("--paper", type=click.Path(path_type=Path), help="Folder for tables as LaTeX and figures as PDF.")
 @click.option("--root", default=ROOT, type=click.Path(exists=True, file_okay=False, path_type=Path), hidden=True)
-def main(check: bool, root: Path) -> None:
+def main(check: bool, paper: Path | None, root: Path) -> None:
     """Generate the tables and figures of the pages of the documentation."""
     differ = []
     for page in pages(root):
         old = page.read_text(encoding="utf-8")
         try:
-            new = generate(old, page, root, write=not check)
+            new = generate(old, page, root, write=not check, paper=paper)
         except ViewError as error:
             raise click.ClickException(f"{page}: {error}") from error
         if new != old:

@@ -1,11 +1,14 @@
-"""Figures of rows as SVG, by matplotlib. Each can be read without its caption: titles, units, names of lines.
+"""Figures of rows as SVG and PDF, by matplotlib. Each can be read without its caption: titles, units, names of lines.
 
-A figure is panels side by side, a panel is named lines. Colours are those of Okabe and Ito; each has a marker.
+A figure is panels side by side, a panel is named lines, eight at most; what else there is is grey. Colours are those of
+Okabe and Ito; each has a marker. Several runs of the same rows make one figure, with their medians, and bands from the
+least to the most.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +28,15 @@ MARKERS = "os^DvPX*"
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": ["DejaVu Sans"], "font.size": 10, "axes.titlesize": 10.5,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
-    "lines.markersize": 4.5, "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 9,
+    "lines.markersize": 4.5, "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 9, "pdf.fonttype": 42,
 }  # fmt: skip
 SPARSITIES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 RMS = (1, 2, 5, 10, 20, 50)
-NAMED = 7  # codes that have a name in a panel, beside the others
+LABELLED = 8  # lines that have a name in a panel; with the dense vectors, one more
+GREY = "#aaaaaa"
+EQUAL = 0.95  # recall at which engines are put in order
 RECALLS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
+RECALL_TICKS = (0, 20, 40, 50, 60, 65, 68, 70, 71, 80, 90, 95, 98, 99, 99.5)
 NEAREST = 1.003  # recall 1 has a place on an axis that spreads what is near to it
 PARETO_LEAST = 0.7  # recall that is drawn at least
 MEASURED_ON = {
@@ -38,13 +44,18 @@ MEASURED_ON = {
     "race-embedded": "100,000 captions of Multi30k, MiniLM",
     "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
     "growth": "synthetic vectors of 256 components", "server-memory": "1,000,000 synthetic vectors of 384 components",
+    "rivals": "500 painted scenes",
     "training-curves": "3,000 pictures of Flickr8k, 500 of them held out",
 }  # fmt: skip
 
 
 @dataclass
 class Line:
-    """A named line; ``style`` is its place among the colours and markers. A ``scattered`` one is grey points."""
+    """A named line; ``style`` is its place among the colours and markers.
+
+    ``error`` are half lengths of bars, ``low`` and ``high`` the band of several runs. A ``grey`` one is in the
+    background: "points", a "line", or "steps".
+    """
 
     name: str
     x: list[float]
@@ -52,7 +63,9 @@ class Line:
     style: int
     dashed: bool = False
     error: list[float] = field(default_factory=list)
-    scattered: bool = False
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    grey: str = ""
 
 
 @dataclass
@@ -120,37 +133,63 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def draw(plot: Plot) -> Figure:
+def draw(plot: Plot, titled: bool = True) -> Figure:
     """Draw a plot. One legend stands for all panels if they have the same lines."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=plot.size, layout="constrained")
-        figure.suptitle(plot.title, fontsize=12, x=0.01, ha="left")
+        if titled:
+            figure.suptitle(plot.title, fontsize=12, x=0.01, ha="left")
         axes: list[Axes] = list(np.ravel(figure.subplots(1, len(plot.panels))))
         for ax, panel in zip(axes, plot.panels, strict=True):
             panel.scale(ax)
             for number, line in enumerate(panel.lines, 1):
-                colour = COLOURS[line.style % len(COLOURS)]
-                mark = MARKERS[(line.style + line.style // len(COLOURS)) % len(MARKERS)]  # another where colours repeat
-                style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
-                label = f"{number}  {line.name}" if plot.numbered else line.name
-                if line.scattered:
-                    ax.plot(line.x, line.y, ".", color="#aaaaaa", label=line.name, zorder=1)
-                    continue
-                ax.errorbar(line.x, line.y, line.error or None, label=label, elinewidth=0.8, **style)
-                if plot.numbered:
-                    ax.annotate(str(number), (line.x[0], line.y[0]), (5, 3), textcoords="offset points", fontsize=8)
+                draw_line(ax, line, number if plot.numbered else 0)
             if panel.level is not None:
                 ax.axhline(panel.level, color="#666666", linestyle=":", linewidth=1.4, label="dense vectors")
             ax.set_title(panel.title, loc="left", fontweight="bold")
             ax.set_xlabel(panel.x)
             ax.set_ylabel(panel.y)
         names = [ax.get_legend_handles_labels()[1] for ax in axes]
-        if all(each == names[0] for each in names):
+        if len(names) > 1 and all(each == names[0] for each in names):
             figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
         else:
             for ax in axes:
                 ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
         return figure
+
+
+GREYS: dict[str, dict[str, Any]] = {
+    "points": {"marker": ".", "linestyle": ""}, "line": {"marker": ".", "linewidth": 0.9},
+    "steps": {"drawstyle": "steps-post", "linewidth": 1.2},
+}  # fmt: skip
+
+
+def draw_line(ax: Axes, line: Line, number: int) -> None:
+    """Draw one line, with its number beside its first point unless that is 0."""
+    if line.grey:
+        ax.plot(line.x, line.y, color=GREY, label=line.name, zorder=1, **GREYS[line.grey])
+        return
+    colour = COLOURS[line.style % len(COLOURS)]
+    mark = MARKERS[(line.style + line.style // len(COLOURS)) % len(MARKERS)]  # another where colours repeat
+    bars: Any = line.error or None
+    if line.low and len(line.x) > 1:
+        ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+    elif line.low:
+        bars = [[line.y[0] - line.low[0]], [line.high[0] - line.y[0]]]
+    label = f"{number}  {line.name}" if number else line.name
+    style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
+    ax.errorbar(line.x, line.y, bars, label=label, elinewidth=0.8, **style)
+    if number:
+        ax.annotate(str(number), (line.x[0], line.y[0]), (5, 3), textcoords="offset points", fontsize=8)
+
+
+def pdf(plot: Plot) -> bytes:
+    """Return the figure as a page of a PDF, without a title, which is the caption's in a paper."""
+    file = io.BytesIO()
+    figure = draw(plot, titled=False)
+    with mpl.rc_context(STYLE):
+        figure.savefig(file, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return file.getvalue()
 
 
 def svg(plot: Plot, name: str) -> str:
@@ -249,7 +288,9 @@ def codebook_size(rows: Rows) -> Plot:
 def pareto(rows: Rows) -> Plot:
     """Plot latency and throughput against recall, of settings that no other of the same index beats."""
     ours = {(row["engine"], row["index"]): row["ours"] == "1" for row in rows.table}
-    order = sorted(ours, key=lambda name: not ours[name])
+    times = {name: [float(r["p50_ms"]) for r in rows.table if (r["engine"], r["index"]) == name and r["p50_ms"]
+                    and float(r["recall"]) >= EQUAL] for name in ours}  # fmt: skip
+    order = sorted(ours, key=lambda name: (not ours[name], min(times[name], default=np.inf)))
     panels = []
     for column, title, unit in (
         ("p50_ms", "down and right is better", "milliseconds per query, median (log)"),
@@ -262,9 +303,12 @@ def pareto(rows: Rows) -> Plot:
             if best:
                 label = " ".join(filter(None, name))
                 lines.append(Line(label, numbers(best, "recall"), numbers(best, column), style, not ours[name]))
+                if style >= LABELLED:  # the first of them has the name of all
+                    lines[-1].name, lines[-1].grey = "others" if style == LABELLED else "_others", "line"
         if lines:
             panels.append(Panel(title, "recall of the exact top ten (share)", unit, lines, near_one))
-    return Plot("Speed at equal recall; solid: ours, dashed: others", panels, size=(14, 5.6))
+    title = f"Speed at equal recall; solid: ours, dashed: others, named where fast at {EQUAL}"
+    return Plot(title, panels, size=(14, 5.6))
 
 
 def near_one(ax: Axes) -> None:
@@ -358,24 +402,104 @@ def training(rows: Rows) -> Plot:
 
 
 def all_codes(rows: Rows) -> Plot:
-    """Plot recall of each code against the postings that it reads; those that no other beats are a line of names."""
-    costs = numbers(rows.table, "postings")
-    ticks = [t for t in (10.0**p for p in range(8)) if min(costs) / 10 < t < max(costs) * 10]
+    """Plot recall of each code against the postings that it reads, with the front that no code is beyond; some of it
+    have names. Several rows of a code, by other seeds, are one point with a bar from the least to the most."""
+    codes: dict[str, list[Row]] = {}
+    for row in rows.table:
+        if float(row["postings"]) >= 1:  # the axis is logarithmic
+            codes.setdefault(row["code"], []).append(row)
+    costs = {code: float(np.median(numbers(mine, "postings"))) for code, mine in codes.items()}
+    ticks = [t for t in (10.0**p for p in range(8)) if min(costs.values()) / 10 < t < max(costs.values()) * 10]
     panels = []
-    for column, how, unit in (
-        ("R@10 code", "by the code alone", "R@10, %"), ("R@10", "10 candidates re-ranked per hit", "R@10, %"),
-    ):  # fmt: skip
-        points = sorted(zip(costs, numbers(rows.table, column), rows.table, strict=True), key=lambda p: (p[0], -p[1]))
-        front: list[tuple[float, float, Row]] = []
-        for point in points:
-            if not front or point[1] > front[-1][1]:
-                front.append(point)
-        named = [front[place] for place in sorted({round(i) for i in np.linspace(0, len(front) - 1, NAMED)})]
-        lines = [Line(brief(row["code"]), [cost], [value], i) for i, (cost, value, row) in enumerate(named)]
-        rest = [point for point in points if point not in named]
-        others = Line("others", [cost for cost, *_ in rest], [value for _, value, _ in rest], 0, scattered=True)
-        panels.append(Panel(how, "postings read per query (log)", unit, [*lines, others], log_x(ticks)))
-    return Plot("Codes by the postings that they read; named: what no other beats", panels, numbered=True)
+    for column, how in (("R@10 code", "by the code alone"), ("R@10", "10 candidates re-ranked per hit")):
+        values = {code: numbers(mine, column) for code, mine in codes.items()}
+        middle = {code: float(np.median(each)) for code, each in values.items()}
+        front: list[str] = []
+        for code in sorted(codes, key=lambda code: (costs[code], -middle[code])):
+            if not front or middle[code] > middle[front[-1]]:
+                front.append(code)
+        scale, place = near_top(ticks, list(middle.values()))
+        spread = [place(middle[code]) for code in front]
+        named = [front[i] for i in far_apart([math.log10(costs[code]) for code in front], spread, LABELLED - 1)]
+        lines = [Line(brief(code), [costs[code]], [middle[code]], i) for i, code in enumerate(named)]
+        for line, code in zip(lines, named, strict=True):
+            if len(values[code]) > 1:
+                line.low, line.high = [min(values[code])], [max(values[code])]
+        rest = [code for code in codes if code not in named]
+        lines.append(Line("others", [costs[c] for c in rest], [middle[c] for c in rest], 0, grey="points"))
+        steps = [*front, max(costs, key=lambda code: costs[code])]
+        heights = [middle[code] for code in (*front, front[-1])]
+        lines.append(Line("Pareto front", [costs[code] for code in steps], heights, 0, grey="steps"))
+        panels.append(Panel(how, "postings read per query (log)", "R@10, %", lines, scale))
+    return Plot("Codes by the postings that they read", panels, numbered=True, size=(12.5, 5))
+
+
+OURS = ("scalar", "dictionary", "late", "learned", "words")
+
+
+def rivals(rows: Rows) -> Plot:
+    """Plot what codes find at equal postings and bytes, medians and bands of seeds; in grey those that most others
+    beat."""
+    panels, styles = [], dict[str, int]()
+    for kind, unit in (("postings", "postings read per query and picture (log)"), ("bytes", "bytes per picture (log)")):
+        runs: dict[str, dict[float, list[float]]] = {}
+        for row in rows.table:
+            if row["kind"] == kind:
+                runs.setdefault(row["code"], {}).setdefault(float(row["limit"]), []).append(float(row["near"]))
+        limits = sorted({limit for run in runs.values() for limit in run})
+        middle = {code: {limit: float(np.median(run[limit])) for limit in run} for code, run in runs.items()}
+
+        def places(code: str, middle: dict[str, dict[float, float]] = middle) -> float:
+            return float(np.mean([sum(other.get(limit, 0) > value for other in middle.values())
+                                  for limit, value in middle[code].items()]))  # fmt: skip
+
+        lines = []
+        for style, code in enumerate(sorted(middle, key=places)):
+            x = sorted(middle[code])
+            colour = styles.setdefault(code, len(styles)) if style < LABELLED else 0
+            line = Line(code, x, [middle[code][limit] for limit in x], colour, dashed=code not in OURS)
+            line.low, line.high = ([end(runs[code][limit]) for limit in x] for end in (min, max))
+            if style >= LABELLED:
+                line.name, line.grey = "others" if style == LABELLED else "_others", "line"
+            lines.append(line)
+        panels.append(Panel(f"at equal {kind}", unit, "share of the exact top ten", lines, log_x(limits)))
+    return Plot("Exact top ten among the first tenth; solid: ours, dashed: others", panels, size=(12.5, 5.2))
+
+
+def near_top(ticks: Sequence[float], values: Sequence[float]) -> tuple[Callable[[Axes], None], Callable[[Any], Any]]:
+    """Return a logarithmic horizontal axis beside a vertical one that spreads what is near to the largest value, the
+    more the nearer half of the values are to it; and the scale of the latter."""
+    least, top = min(values), max(values)
+    edge = top + max(0.1, (top - float(np.median(values))) / 4)
+
+    def place(y: Any) -> Any:
+        return -np.log10(np.maximum(edge - y, 1e-9))
+
+    apart = (place(top) - place(least)) / 18
+    shown = [top]
+    for tick in sorted(RECALL_TICKS, reverse=True):
+        if least - 5 < tick < top and place(shown[-1]) - place(tick) > apart:
+            shown.append(tick)
+
+    def scale(ax: Axes) -> None:
+        log_x(ticks)(ax)
+        ax.set_yscale("function", functions=(place, lambda t: edge - 10.0**-t))
+        ax.set_ylim(edge - 10.0 ** -(place(least) - apart), edge - 10.0 ** -(place(top) + apart))
+        marks(ax.yaxis, shown, lambda value: f"{value:.4g}")
+
+    return scale, place
+
+
+def far_apart(x: Sequence[float], y: Sequence[float], count: int) -> list[int]:
+    """Return the places of ``count`` points at most, in their order: the first, and each time the farthest from those
+    chosen, both axes scaled to one. Points nearer than a fortieth to others are left out."""
+    points = np.stack([np.asarray(each) / max(np.ptp(each), 1e-9) for each in (x, y)], axis=1)
+    chosen = [0]
+    apart = np.linalg.norm(points - points[0], axis=1)
+    while len(chosen) < count and apart.max() > 1 / 40:
+        chosen.append(int(apart.argmax()))
+        apart = np.minimum(apart, np.linalg.norm(points - points[chosen[-1]], axis=1))
+    return sorted(chosen)
 
 
 def brief(code: str) -> str:
@@ -388,12 +512,30 @@ PLOTS: dict[str, Callable[[Rows], Plot]] = {
     "fig3a": lambda rows: by_sparsity(rows, "codes of the global vector (the paper's Fig. 3a)", list(CURVES)[:4], 0.5),
     "fig3b": lambda rows: by_sparsity(rows, "soft Bag of Concepts (the paper's Fig. 3b)", list(CURVES)[4:8]),
     "fig3c": by_candidates, "clusters": codebook_size, "pareto": pareto, "growth": growth, "memory": memory,
-    "training": training, "codes": all_codes,
+    "training": training, "codes": all_codes, "rivals": rivals,
 }  # fmt: skip
 
 
-def plot(rows: Rows, name: str) -> Plot:
-    """Return a plot of rows by its name; KeyError if there is none, or the rows lack a column of it."""
-    drawing = PLOTS[name](rows)
-    drawing.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
+def plot(runs: Rows | Sequence[Rows], name: str) -> Plot:
+    """Return a plot by its name, of rows or of several runs of them; KeyError if there is none, or the rows lack a
+    column of it."""
+    runs = [runs] if isinstance(runs, Rows) else runs
+    drawing = merge([PLOTS[name](rows) for rows in runs])
+    drawing.title += f". {MEASURED_ON.get(runs[0].name, runs[0].name)}"
+    if len(runs) > 1:
+        drawing.title += f"; medians of {len(runs)} runs, bands from the least to the most"
     return drawing
+
+
+def merge(plots: Sequence[Plot]) -> Plot:
+    """Merge plots of several runs into the first of them: a line has the medians of those lines of its name that have
+    as many points, and a band from the least to the most in the place of errors."""
+    first, *others = plots
+    for number, panel in enumerate(first.panels if others else []):
+        for line in panel.lines:
+            same = [each for plot in plots for each in plot.panels[number].lines
+                    if each.name == line.name and len(each.x) == len(line.x)]  # fmt: skip
+            x, y = (np.array([getattr(each, axis) for each in same]) for axis in "xy")
+            line.x, line.y = (np.median(values, axis=0).tolist() for values in (x, y))
+            line.low, line.high, line.error = y.min(axis=0).tolist(), y.max(axis=0).tolist(), []
+    return first

@@ -1,8 +1,9 @@
 """One HTML page of all rows in a folder: ``python -m bench.report.page bench-out -o bench-out/report.html``.
 
 The tables and figures are those that the documentation shows of rows of the same name; rows that it does not show are
-there as they are. Each section ends with the head of its rows. Unfinished rows are named, and not shown. The page is
-self-contained.
+there as they are. Runs of the same rows, such as NAME.csv and NAME.1.csv, are bands of one figure. Each section ends
+with the head of its rows. Unfinished rows are named, and not shown. The page is self-contained. With ``--paper FOLDER``
+tables are written there as LaTeX, too, and figures as PDF.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from bench.report.docs import ROOT, Marker, markers, pages
-from bench.report.figures import plot, svg
+from bench.report.figures import pdf, plot, svg
+from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
-from bench.report.views import table
+from bench.report.views import Table, table
 
 SHEET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>boc: rows</title><style>
@@ -45,32 +47,49 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 """  # noqa: E501
 
 
-def page(out: Path) -> str:
-    """Return the page of a folder of rows."""
+def page(out: Path, paper: Path | None = None) -> str:
+    """Return the page of a folder of rows; what it shows is written for a ``paper`` into that folder, too."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
+    runs: dict[str, list[Rows]] = {}
+    for rows in files:
+        if rows.is_complete:
+            runs.setdefault(rows.name, []).append(rows)
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
     sheet = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     sheet.filters["inline"] = inline
     return sheet.from_string(SHEET).render(
         trial=(out / "data").is_dir(),
         unfinished=[f"{rows.name}.csv" for rows in files if not rows.is_complete],
-        sections=[(rows, parts(rows, shown)) for rows in files if rows.is_complete],
+        sections=[(same[0], parts(same, shown, paper)) for same in runs.values()],
     )
 
 
-def parts(rows: Rows, shown: list[Marker]) -> list[object]:
+def parts(runs: list[Rows], shown: list[Marker], paper: Path | None) -> list[object]:
     """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows
     none, and where these have not what it needs."""
-    mine = [each for each in shown if each.name == rows.name] or [Marker(rows.name, "all", [])]
+    name = runs[0].name
     try:
-        return [
-            svg(plot(rows, each.words[0]), f"{rows.name}-{each.words[0]}")
-            if each.view == "plot"
-            else table(rows, each.view, each.words)
-            for each in mine
-        ]
+        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, whole(name), paper)]
     except (ValueError, LookupError):  # a trial has fewer settings
-        return [table(rows, "all")]
+        return [part(runs, whole(name), paper)]
+
+
+def whole(name: str) -> Marker:
+    """Return the marker of all rows as they are."""
+    return Marker(name, "all", [])
+
+
+def part(runs: list[Rows], what: Marker, paper: Path | None) -> str | Table:
+    """Return a table, or a figure as SVG, and write it for a paper."""
+    if what.view != "plot":
+        shown = table(runs[0], what.view, what.words)
+        if paper is not None:
+            save_table(paper, *what, shown)
+        return shown
+    drawing = plot(runs, what.words[0])
+    if paper is not None:
+        save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
+    return svg(drawing, f"{what.name}-{what.words[0]}")
 
 
 def inline(cell: str) -> Markup:
@@ -82,10 +101,11 @@ def inline(cell: str) -> Markup:
 @click.command()
 @click.argument("out", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="[default: OUT/report.html]")
-def main(out: Path, output: Path | None) -> None:
+@click.option("--paper", type=click.Path(path_type=Path), help="Folder for tables as LaTeX and figures as PDF.")
+def main(out: Path, output: Path | None, paper: Path | None) -> None:
     """Make the page of the rows in OUT."""
     path = output or out / "report.html"
-    path.write_text(page(out), encoding="utf-8")
+    path.write_text(page(out, paper), encoding="utf-8")
     click.echo(path)
 
 

@@ -273,6 +273,23 @@ def learning(rows: Rows) -> Table:
     })  # fmt: skip
 
 
+def rivals(rows: Rows, kind: str, measure: str = "near") -> Table:
+    """Show a line per code, and a column per limit of a kind: the median of all seeds, and the least and the most."""
+    limits = [limit for name, limit in unique(rows.table, "kind", "limit") if name == kind]
+    lines = []
+    for (code,) in unique(rows.table, "code"):
+        cells = []
+        for limit in sorted(limits, key=float):
+            key = (code, kind, limit)
+            values = sorted(float(r[measure]) for r in rows.table if (r["code"], r["kind"], r["limit"]) == key)
+            form = ".3s" if measure == "near" else ".1f"
+            low, middle, high = (f"{Cell(values[i]):{form}}" for i in (0, len(values) // 2, -1)) if values else [""] * 3
+            cells.append(middle if low == high else f"{middle} ({low}-{high})")
+        if any(cells):
+            lines.append([code, *cells])
+    return Table(["code", *(f"{kind} <= {limit}" for limit in sorted(limits, key=float))], lines)
+
+
 def truth(rows: Rows) -> Table:
     """Show a family of sentences and a metric per line, the value of a random order in parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
@@ -393,7 +410,7 @@ VIEWS: dict[str, View] = {
     "all": everything, "models": models, "index": index, "table1": table1, "verdicts": verdicts, "postings": postings,
     "at": race, "ratios": ratios, "growth": growth, "alignment": alignment, "metrics": metrics, "learning": learning,
     "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
-    "growing": growing, "planned": plan_indexes, "extrapolated": extrapolate,
+    "rivals": rivals, "growing": growing, "planned": plan_indexes, "extrapolated": extrapolate,
     "times": lambda rows: ablations(rows, "4", digits=2),
     **{name: lambda rows, columns=columns: rows_table(rows.table, columns) for name, columns in LISTED.items()},
 }  # fmt: skip

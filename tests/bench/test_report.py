@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.report import docs, views
+from bench.report import docs, paper, views
 from bench.report.rows import Row, Rows, read
 from tests.bench.scripts import ROOT
 
@@ -123,8 +123,57 @@ def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
         assert all(line.name and len(line.x) == len(line.y) > 0 for line in panel.lines)
     first, second = (figures.svg(plot, "plot") for _ in range(2))
     assert first == second
+    pages = [figures.pdf(plot) for _ in range(2)]
+    assert pages[0] == pages[1]
+    assert pages[0].startswith(b"%PDF")
+    for panel in plot.panels:
+        assert sum(not line.grey for line in panel.lines) <= 8
     ElementTree.fromstring(first)
-    assert all(f">{line.name}<" in first or plot.numbered for panel in plot.panels for line in panel.lines)
+    shown = (line.name for panel in plot.panels for line in panel.lines if line.name[0] != "_")
+    assert all(f">{name}<" in first or plot.numbered for name in shown)
+
+
+def test_bands_of_runs() -> None:
+    figures = pytest.importorskip("bench.report.figures")
+    rows = read(ROWS / "sparsity-tern.csv")
+    moved = [replace(rows, table=[{**row, "Rm=1": str(float(row["Rm=1"]) + by)} for row in rows.table])
+             for by in (-3, 1, 2)]  # fmt: skip
+    alone, merged = figures.plot(rows, "fig3a"), figures.plot(moved, "fig3a")
+    for before, after in zip(alone.panels[0].lines, merged.panels[0].lines, strict=True):
+        assert after.x == before.x
+        for place, value in enumerate(before.y):
+            band = (after.low[place], after.y[place], after.high[place])
+            assert band == pytest.approx((value - 3, value + 1, value + 2))
+    assert "medians of 3 runs" in figures.svg(merged, "bands")
+
+
+def test_front_has_what_nothing_beats() -> None:
+    figures = pytest.importorskip("bench.report.figures")
+    table = read(ROWS / "all-codes.csv").table
+    for panel, column in zip(figures.plot(read(ROWS / "all-codes.csv"), "codes").panels, ("R@10 code", "R@10"),
+                             strict=True):  # fmt: skip
+        points = {(float(row["postings"]), float(row[column])) for row in table}
+        front = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)}
+        steps, named = panel.lines[-1], [line for line in panel.lines if not line.grey]
+        assert set(zip(steps.x[:-1], steps.y[:-1], strict=True)) == front
+        assert {(line.x[0], line.y[0]) for line in named} <= front
+
+
+@given(st.lists(st.lists(st.text("ab1 .%&_#$~^\\{}<>*`±-"), min_size=2, max_size=2), max_size=4))
+def test_latex_plain(lines: list[list[str]]) -> None:
+    text = paper.latex(views.Table(["a", "b"], lines))
+    body = text.split("\\midrule\n")[1].split("\\bottomrule")[0]
+    plain = re.sub(r"\\[%&_#${}\\]|\$\\pm\$", "", body)
+    assert plain.count(" & ") == len(lines)  # one per line, since those of cells are escaped
+    assert plain.count("{") == plain.count("}")
+    assert not re.search(r"[%#$~^<>]", plain)
+
+
+def test_latex_numbers_and_marks() -> None:
+    text = paper.latex(views.Table(["name", "R@10"], [["**boc** `z=8`", "71.2 +- .5"], ["x_1", ""]]))
+    assert "{lr}" in text
+    assert r"\textbf{boc} \texttt{z=8} & 71.2 $\pm$ .5 \\" in text
+    assert r"x\_1 &  \\" in text
 
 
 PAGE = """# Title
@@ -153,7 +202,9 @@ def test_generate_and_check(root: Path) -> None:
     page, rows = root / "docs" / "how-to" / "page.md", root / "docs" / "rows" / "growth.csv"
     assert run_docs("--root", str(root), "--check").exit_code == 1
     assert page.read_text(encoding="utf-8") == PAGE
-    assert run_docs("--root", str(root)).exit_code == 0
+    assert run_docs("--root", str(root), "--paper", str(root / "paper")).exit_code == 0
+    names = {path.name for path in (root / "paper").iterdir()}
+    assert names == {"growth-growth.pdf", "growth-growth-figure.tex", "growth-growth.tex"}
     text = page.read_text(encoding="utf-8")
     assert "| 10,000 |" in text
     assert "](../figures/growth-growth.svg)" in text

@@ -19,10 +19,6 @@ def indexed(library: Path, folder: Path) -> Words:
     return ["photos", "--at", f"file:{folder}"]
 
 
-def cold_search(library: Path, folder: Path) -> Words:
-    return [*indexed(library, folder), "--text", "a red circle", "--like", "003.png", "--starts", 1]
-
-
 def serve_speed(library: Path, folder: Path) -> Words:
     pytest.importorskip("fastapi")
     return [*indexed(library, folder), "--sentences", 1, "--clients", 1, "--encoder", f"tern:{library / 'model'}"]
@@ -37,9 +33,7 @@ def extraction_speed(library: Path, folder: Path) -> Words:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "count"), [(cold_search, 3), (serve_speed, 16), (growth, 2), (extraction_speed, 10)]
-)
+@pytest.mark.parametrize(("arguments", "count"), [(serve_speed, 16), (growth, 2), (extraction_speed, 10)])
 def test_script_rows(arguments: Callable[[Path, Path], Words], count: int, library: Path, tmp_path: Path) -> None:
     rows = run_rows(f"{arguments.__name__}.py", *arguments(library, tmp_path))
     assert len(rows) == count

@@ -1,0 +1,1 @@
+"""Codes of others, in the place of ours in the same table: bench/rivals/compare.py."""

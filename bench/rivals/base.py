@@ -1,0 +1,58 @@
+"""What codes of others have in common: rows of weights, the largest of which become frequencies."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from boc.clustering.kmeans import Floats
+from boc.codecs.frequencies import ScalarQuantizer, TopZ, UnitNorm
+from boc.types import Embeddings, TermMatrix
+
+
+class Code(Protocol):
+    """A fitted code, of ours or of others."""
+
+    def encode_documents(self, embeddings: Embeddings) -> TermMatrix: ...
+
+    def encode_queries(self, embeddings: Embeddings) -> TermMatrix: ...
+
+
+class Largest:
+    """A code of the ``z`` largest of the weights of an item, and the ``query_z`` largest of a query (None: all); rows
+    have unit length times ``scale``. Subclasses give the weights."""
+
+    def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
+        self.chain: list[Any] = [
+            TopZ(z and min(z, width), query_z and min(query_z, width)),
+            UnitNorm(),
+            ScalarQuantizer(scale),
+        ]
+        for step in self.chain:
+            step.fit(np.zeros((1, width), np.float32))
+        self.known: dict[int, tuple[Embeddings, Floats]] = {}
+
+    def once(self, embeddings: Embeddings) -> Floats:
+        """Return the weights, which are computed once for all budgets."""
+        if id(embeddings) not in self.known:
+            self.known[id(embeddings)] = embeddings, self.weights(embeddings)
+        return self.known[id(embeddings)][1]
+
+    def weights(self, embeddings: Embeddings) -> Floats:
+        """Return weights of at least 0, float32 (n, width)."""
+        raise NotImplementedError
+
+    def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
+        """Encode items -> int32 csr (n, width)."""
+        rows: Any = self.once(embeddings)
+        for step in self.chain:
+            rows = step.encode_documents(rows, embeddings.modality)
+        return rows
+
+    def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
+        """Encode queries -> int32 csr (n, width)."""
+        rows: Any = self.once(embeddings)
+        for step in self.chain:
+            rows = step.encode_queries(rows, embeddings.modality)
+        return rows

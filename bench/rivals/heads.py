@@ -1,0 +1,151 @@
+"""Sparse heads over frozen vectors, trained on pictures and their captions.
+
+``Autoencoder`` has the ``z`` largest latents of a vector, from which a decoder makes the vector again (top-k sparse
+autoencoder; Gao et al., ICLR 2025). With a weight of contrast it is also trained so that a caption is nearer to its own
+picture than to others (CSR; Wen et al., ICML 2025). ``WordPieces`` has the pieces of the captions as terms, as D2S does
+(Nguyen et al., ECIR 2024): log(1 + ReLU) of a linear head, trained by contrast and the penalty FLOPS. At first a
+caption has its own pieces alone, then more and more others, their expansion control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize, relu
+
+from bench.rivals.base import Largest
+from boc.clustering.kmeans import Floats
+from boc.types import Embeddings, Modality
+from boc.vectors import unit_rows
+from encoders.training.losses import contrast
+
+BATCH = 128  # pictures, with one caption each
+TEMPERATURE = 0.05
+SCALE = 255
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pictures and captions, and the number of the picture of each caption."""
+
+    image: Embeddings
+    text: Embeddings
+    owners: NDArray[np.int64]
+
+    def batches(self, epochs: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield numbers of pictures, and of a caption of each drawn at random, epoch after epoch."""
+        rng, order = np.random.default_rng(seed), np.argsort(self.owners, kind="stable")
+        pictures, starts, counts = np.unique(self.owners[order], return_index=True, return_counts=True)
+        for _ in range(epochs):
+            places = rng.permutation(len(pictures))
+            for first in range(0, len(places), BATCH):
+                chosen = places[first : first + BATCH]
+                yield pictures[chosen], order[starts[chosen] + rng.integers(counts[chosen])]
+
+
+class Head(nn.Module, Largest):
+    """A linear map of centred vectors of unit length to latents, with a bias for each modality."""
+
+    def __init__(self, pairs: Pairs, width: int, z: int | None, query_z: int | None, seed: int) -> None:
+        nn.Module.__init__(self)
+        Largest.__init__(self, width, z, query_z, SCALE)
+        torch.manual_seed(seed)
+        self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in (pairs.image, pairs.text)}
+        self.encode = nn.Linear(pairs.image.vectors.shape[1], width, bias=False)
+        self.biases = nn.ParameterDict({name: nn.Parameter(torch.zeros(width)) for name in self.means})
+
+    def rows(self, embeddings: Embeddings) -> Tensor:
+        """Return centred vectors of unit length, float32 (n, d)."""
+        return torch.from_numpy(unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]))
+
+    def latents(self, rows: Tensor, modality: Modality) -> Tensor:
+        """Return the latents of at least 0, float32 (n, width)."""
+        return relu(self.encode(rows) + self.biases[modality])
+
+    def learn(self, pairs: Pairs, loss: Callable[..., Tensor], epochs: int, seed: int, rate: float) -> None:
+        """Train by ``loss``, which takes the rows of pictures, those of captions, the numbers of these, and the share
+        of the training that is over."""
+        sides = [self.rows(each) for each in (pairs.image, pairs.text)]
+        batches = list(pairs.batches(epochs, seed))
+        adam = torch.optim.Adam(self.parameters(), lr=rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(adam, rate, total_steps=len(batches))
+        for number, (images, texts) in enumerate(batches):
+            adam.zero_grad()
+            loss(sides[0][images], sides[1][texts], texts, number / len(batches)).backward()
+            adam.step()
+            schedule.step()
+
+
+def kept(latents: Tensor, z: int) -> Tensor:
+    """Return the ``z`` largest of each row, the others as 0."""
+    values, places = latents.topk(min(z, latents.shape[1]), dim=1)
+    return torch.zeros_like(latents).scatter(1, places, values)
+
+
+def matching(images: Tensor, texts: Tensor) -> Tensor:
+    """Return the contrast of the pictures and captions of a batch, by the cosine, per pair."""
+    cosines = normalize(images, eps=1e-6) @ normalize(texts, eps=1e-6).T
+    return contrast(cosines, torch.eye(len(cosines), dtype=torch.bool), TEMPERATURE) / len(cosines)
+
+
+class Autoencoder(Head):
+    """A top-k sparse autoencoder of ``width`` latents that is trained with ``trained_z`` of them, and with four times
+    as many at an eighth of the weight, so that few latents die; ``weight`` is that of the contrast."""
+
+    def __init__(
+        self, pairs: Pairs, width: int, trained_z: int, weight: float, seed: int = 0, epochs: int = 40
+    ) -> None:
+        super().__init__(pairs, width, trained_z, trained_z, seed)
+        self.decode = nn.Linear(width, self.encode.in_features, bias=False)
+        self.decode.weight.data = normalize(self.encode.weight.data.T, dim=0)
+        self.encode.weight.data = self.decode.weight.data.T.clone()
+
+        def loss(images: Tensor, texts: Tensor, numbers: NDArray[np.int64], over: float) -> Tensor:
+            latents = [self.latents(images, "image"), self.latents(texts, "text")]
+            total = weight * matching(*(kept(each, trained_z) for each in latents)) if weight else images.new_zeros(())
+            for rows, each in zip((images, texts), latents, strict=True):
+                for z, share in ((trained_z, 1.0), (4 * trained_z, 0.125)):
+                    total = total + share * (rows - self.decode(kept(each, z))).square().sum(dim=1).mean()
+            return total
+
+        self.learn(pairs, loss, epochs, seed, 1e-3)
+
+    def weights(self, embeddings: Embeddings) -> Floats:
+        """Return the latents, float32 (n, width)."""
+        with torch.no_grad():
+            latents: Floats = self.latents(self.rows(embeddings), embeddings.modality).numpy()
+        return latents
+
+
+class WordPieces(Head):
+    """Word-pieces as terms, those that captions of the training have; ``flops`` is the weight of the penalty."""
+
+    def __init__(
+        self, pairs: Pairs, z: int | None, query_z: int | None, flops: float, seed: int = 0, epochs: int = 40
+    ) -> None:
+        assert pairs.text.words is not None
+        self.pieces = sorted({piece for words in pairs.text.words for piece in words})
+        super().__init__(pairs, len(self.pieces), z, query_z, seed)
+        number = {piece: place for place, piece in enumerate(self.pieces)}
+        own = torch.zeros(len(pairs.text.words), len(self.pieces), dtype=torch.bool)
+        for row, words in zip(own, pairs.text.words, strict=True):
+            row[[number[piece] for piece in words]] = True
+
+        def loss(images: Tensor, texts: Tensor, numbers: NDArray[np.int64], over: float) -> Tensor:
+            terms = [torch.log1p(self.latents(images, "image")), torch.log1p(self.latents(texts, "text"))]
+            free = torch.rand(len(numbers), 1) < over
+            terms[1] = terms[1] * (own[numbers] | free)
+            return matching(*terms) + flops * sum(normalize(each).mean(dim=0).square().sum() for each in terms)
+
+        self.learn(pairs, loss, epochs, seed, 3e-3)
+
+    def weights(self, embeddings: Embeddings) -> Floats:
+        """Return the weights of the pieces, float32 (n, p)."""
+        with torch.no_grad():
+            terms: Floats = torch.log1p(self.latents(self.rows(embeddings), embeddings.modality)).numpy()
+        return terms

@@ -1,0 +1,49 @@
+"""An item as a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024): a non-negative lasso over directions of words.
+
+The dictionary is that of ``boc build-codebook --kind words``, what each frequent word adds to the vector of a caption.
+Rows are centred by modality, as theirs. ``penalty`` is the weight of the sum of coefficients. scikit-learn solves it by
+coordinate descent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bench.rivals.base import Largest
+from boc.clustering.codebook import Codebook
+from boc.clustering.kmeans import Floats
+from boc.types import Embeddings
+from boc.vectors import unit_rows
+
+SCALE = 255
+ROUNDS = 1000
+
+
+class WordSum(Largest):
+    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``. Nothing is
+    drawn by the seed."""
+
+    def __init__(
+        self,
+        words: Codebook,
+        penalty: float,
+        sample: Sequence[Embeddings],
+        z: int = 32,
+        query_z: int = 32,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(len(words), z, query_z, SCALE)
+        self.dictionary, self.penalty = unit_rows(words.centroids), penalty
+        self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in sample}
+
+    def weights(self, embeddings: Embeddings) -> Floats:
+        """Return the coefficients of the words, float32 (n, p)."""
+        from sklearn.decomposition import SparseCoder
+
+        rows = unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]).astype(np.float64)
+        words = self.dictionary.astype(np.float64)
+        coder = SparseCoder(words, transform_algorithm="lasso_cd", transform_alpha=self.penalty, positive_code=True,
+                            transform_max_iter=ROUNDS)  # fmt: skip
+        return np.asarray(coder.transform(rows), np.float32)
