@@ -83,7 +83,7 @@ def test_rm_1_reorders_the_hits_of_the_engine(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({}, "either"), ({"text": "a", "image": "a.png"}, "either"), ({"text": "\n"}, "empty")]
+    ("options", "words"), [({}, "one of"), ({"text": "a", "image": "a.png"}, "one of"), ({"text": "\n"}, "empty")]
 )
 def test_invalid_search_is_refused(searcher: Searcher, options: dict[str, object], words: str) -> None:
     with pytest.raises(BocError, match=words):

@@ -134,7 +134,7 @@ def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
 def test_items_without_an_answer_are_refused() -> None:
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
-    with pytest.raises(BocError, match=r"2 pictures have no caption \(such as 'b'\)"):
+    with pytest.raises(BocError, match=r"2 pictures have no caption \(as 'b'\)"):
         owners_of(["a", "b", "c"], ["a"])
 
 
