@@ -107,7 +107,6 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
     "reference/servers.md": ["up to 63 times"],
     "results/encoders.md": ["10 to 25 minutes"],
-    "results/memory.md": ["reads 128 KB ahead"],
     "results/server-size.md": ["4 GB of heap", "each 30 GB or 10 million", "64 GB of memory"],
     "results/servers.md": ["a heap of 2 GB"],
     "tutorial/first-search.md": ["0.6 GB for a CLIP"],
