@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert getattr(boc, name).__name__ == name
     with pytest.raises(AttributeError, match="module 'boc' has no attribute 'serach'"):
         boc.serach  # type: ignore[attr-defined]  # noqa: B018
+
+
+def run_apart(coroutine: Any) -> Any:
+    """Run a coroutine in a thread of its own: this one may have the event loop of a browser."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 @pytest.fixture
@@ -115,7 +122,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
     (lambda index: index.search(image=b"hello"), "the picture: not a picture in a known format"),
     (lambda index: index.search("a dog", top_k=3), "no search option 'top_k'; known: k, rm"),
-    (lambda index: asyncio.run(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
+    (lambda index: run_apart(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
     (lambda index: index.search(""), "write what the picture shows"),
     (lambda index: index.search("a dog", k="3"), "k must be a whole number"),
     (lambda index: index.search("a dog", k=0), "k must be at least 1"),
@@ -167,7 +174,7 @@ def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
     hits = pets.search("a red box", 5, filters=None, sort="width")
     for same in (vector, vector.astype(np.float64), vector.tolist()):
         assert pets.search(vector=same, k=5, sort="width") == hits
-    assert asyncio.run(pets.asearch("a red box", k=5, sort="width")) == hits
+    assert run_apart(pets.asearch("a red box", k=5, sort="width")) == hits
 
 
 def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str) -> None:
@@ -226,13 +233,13 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
             answers = await asyncio.gather(*good, *odd)
             return answers[:32], answers[32:]
 
-    answers, odd = asyncio.run(ask(own["app"]))
+    answers, odd = run_apart(ask(own["app"]))
     assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]
     assert [answer.status_code for answer in odd] == [400, 400, 400, 200]
     assert "write what the picture shows" in odd[0].json()["error"]
     assert "'x' is no filter" in odd[1].json()["error"]
     assert odd[3].json()[0] == "007.png"
-    answers, odd = asyncio.run(ask(own["service"]))
+    answers, odd = run_apart(ask(own["service"]))
     assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]
     assert odd[0].status_code == 400
 
