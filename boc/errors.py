@@ -78,14 +78,13 @@ class ManifestError(BocError):
 class BackendError(BocError):
     """An engine refused a request, or lacks what it needs."""
 
-    http_status = 503
-
 
 class UnreachableError(BackendError):
     """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The server may have
     executed the request. A load that stops here can be continued later. ``late`` marks a timeout."""
 
     late = False
+    http_status = 503
 
 
 class EncoderError(BocError):

@@ -93,7 +93,7 @@ def _parse_spec(spec: str) -> tuple[str, str]:
     held = models.kind(Path((argument or spec).partition("?")[0]))
     if held and not colon:
         return held, spec
-    if held not in (None, kind):
+    if held and held != kind and kind in models.ENCODERS:
         raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
     if not argument:
         names = ", ".join(models.CATALOGUE)

@@ -22,7 +22,7 @@ def kmeans(
 ) -> Floats:
     """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p <= n.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length. At most ``crowd`` points per centroid are used.
+    ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points per centroid.
     """
     points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):

@@ -167,7 +167,7 @@ def sample_concepts(
 def vocabulary(
     files: Sequence[FeatureFile], words: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent words in the captions of ``files`` and their directions.
+    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, and their directions.
 
     The vectors of captions, less their mean, are predicted from the words that they have, by ridge regression: a word
     has the direction that it adds to a caption. Its length is its frequency to the power .3, with 1 for the most

@@ -267,10 +267,11 @@ class _Sync:
             return
         concepts = self._searcher.codec.reads_concepts or self._index.manifest.concept_dtype is not None
 
+        earlier, new = (Counter[str](item.modality for item in items) for items in (self._new[:before], self._new))
+
         def show(label: str, done: int, total: int) -> None:
             kind = "text" if label.endswith("sentences") else "image"
-            earlier, new = (sum(item.modality == kind for item in items) for items in (self._new[:before], self._new))
-            progress(label, earlier + done, new)
+            progress(label, earlier[kind] + done, new[kind])
 
         network = self._searcher.encoder
         source = Source(list(chunk), types=self._source_types)

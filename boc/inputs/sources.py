@@ -100,9 +100,9 @@ def shard_of(shard: str) -> tuple[int, int]:
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
     """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an array of SCAN.
 
-    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in its
-    order. ``images`` is the folder of the pictures of a table (default: its own, or ``images`` in it). ``exclude`` are
-    patterns of names to leave out besides ``UNWANTED``. SourceError if nothing is found.
+    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
+    order of the source. ``images`` is the folder of the pictures of a table (default: its own, or ``images`` in it).
+    ``exclude`` are patterns of names to leave out besides ``UNWANTED``. SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")

@@ -73,6 +73,7 @@ WEIGHTS = (
 )  # fmt: skip
 """Files with weights, or lists of such files; the first that is there is read."""
 KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # that boc train makes, and names in config.json
+ENCODERS = (*KINDS, "clip")
 RECORD = "boc-model.json"
 FORMAT = 1
 

@@ -66,6 +66,10 @@ class Searcher:
     """Search one index by sentences, pictures or vectors.
 
     The encoder is loaded when the first query needs it; vectors never load torch.
+
+    >>> searcher = boc.Searcher.open("photos")
+    >>> len(searcher.search_texts(["a red box", "a yellow box"], k=5)[1])
+    5
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Searcher:
         if self.codec.given is not None:
             return TermReader(self.codec.given, identity)
         if identity.spec.startswith("vectors:"):
-            raise EncoderError("the index was made of vectors, which no encoder makes; search by --like ID of an item")
+            raise BocError("the index was made of vectors, which no encoder makes; search by --like ID of an item")
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(

@@ -1,7 +1,8 @@
 """The losses of image-sentence matching.
 
 Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences
-describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all others are.
+describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all others are
+negative.
 """
 
 import torch

@@ -56,7 +56,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
     tf-idf. Pretrained vectors are kept if the columns after them are zero; then only these are filled.
 
-    ``bags`` (n, V) has the relative frequency of each word in each caption. Words of all captions become zero.
+    ``bags`` (n, V) has the relative frequency of each word in each caption. Words that all have become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
     free = (weight == 0).all(axis=0)

@@ -75,10 +75,7 @@ class Merger:
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
-        while (
-            ripe := _ripe(self.parts)
-            or [each for each in self.parts if len(each) < (1 - WASTE) * len(each.segment)][:1]
-        ):
+        while ripe := _ripe(self.parts) or [part for part in self.parts if _is_wasteful(part)][:1]:
             self._merge(ripe)
 
     def compact(self) -> None:
@@ -138,3 +135,7 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
         if len(part):  # skips parts without live rows
             sizes[int(math.log(len(part), MERGE))].append(part)
     return next((ripe for _, ripe in sorted(sizes.items()) if len(ripe) >= MERGE), [])
+
+
+def _is_wasteful(part: Part) -> bool:
+    return len(part) < (1 - WASTE) * len(part.segment)

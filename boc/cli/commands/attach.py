@@ -70,7 +70,9 @@ def command(
     if as_json:
         click.echo(json.dumps(asdict(report), ensure_ascii=False))
     else:
-        click.echo(f"{name}: {report.documents} documents coded ({report.written} new, {report.unchanged} unchanged)")
+        click.echo(
+            f"{name}: {report.documents} documents have codes ({report.written} new, {report.unchanged} unchanged)"
+        )
     for message, ids in (
         (f"{report.without} items have no document, such as", report.missing),
         ("removed by another program meanwhile:", report.removed),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
     """List exact and near duplicates among the pictures of the index NAME, or its captions if it has none, as groups.
 
-    The first item of a group is the one to keep: it has the most near items. boc delete removes items.
+    The first item of a group is the one to keep: it has the most near items. Nothing is deleted; boc
+    delete removes items.
 
     \b
     Examples: boc duplicates photos

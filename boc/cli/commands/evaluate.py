@@ -76,7 +76,8 @@ def command(
 ) -> None:
     """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
 
-    Prints Recall@1, 5, 10 and the median rank over all items. Without --name also their mean over folds.
+    Prints Recall@1, 5, 10 and the median rank over all items, and without --name also the mean over folds of --fold
+    pictures, if there are more.
 
     Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
     mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.

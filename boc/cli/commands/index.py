@@ -100,7 +100,7 @@ def command(
     Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
     folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata has one line per
     item; its values replace these. A caption has the values of its picture, unless it has its own line. The header
-    gives types: keyword, integer, float, boolean, date, text. A bar separates values.
+    gives types: keyword, integer, float, boolean, date, text. A vertical bar separates several values.
 
     \b
     Examples: boc index photos photos.h5

@@ -89,6 +89,7 @@ CASES = [
     (f"search photos hello {AT} --encoder tern", ["KIND:ARGUMENT"]),
     (f"search photos hello {AT} --encoder teran:{{home}}/model", ["holds a tern, not a teran; write tern:"]),
     (f"search photos hello {AT} --encoder clip:{{home}}/model", ["holds a tern, not a clip; write tern:"]),
+    (f"search photos hello {AT} --encoder mine:{{home}}/model", ["no 'mine' in encoders"]),  # may hold what it likes
     (f"index photos {{home}}/none {AT} {ENCODER}", ["no such file or folder", "folder of pictures"]),
     (f"index photos {{home}}/empty {AT} {ENCODER}", ["no pictures"]),
     (f"index photos {{home}}/elsewhere.csv {AT} {ENCODER}", ["nowhere.png", "--images"]),
