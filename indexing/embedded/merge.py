@@ -23,6 +23,7 @@ from .segment import Segment, load, write
 from .segment import merge as merge_segments
 
 MERGE = 8  # segments of similar size that are merged into one
+FEW = 1 << 14  # rows; segments of fewer are merged with each other at once: each costs a query as much as a large one
 WASTE = 0.5  # share of deleted rows at which a segment is rewritten
 
 
@@ -129,12 +130,12 @@ class Merger:
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
+    """Return the parts to merge: two or more of ``FEW`` rows, or ``MERGE`` in the smallest such size class, or none."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
-            sizes[int(math.log(len(part), MERGE))].append(part)
-    return next((ripe for _, ripe in sorted(sizes.items()) if len(ripe) >= MERGE), [])
+            sizes[-1 if len(part) < FEW else int(math.log(len(part), MERGE))].append(part)
+    return next((ripe for size, ripe in sorted(sizes.items()) if len(ripe) >= (2 if size < 0 else MERGE)), [])
 
 
 def _is_wasteful(part: Part) -> bool:

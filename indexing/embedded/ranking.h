@@ -57,6 +57,41 @@ static Ranked ranked_at(const Candidates *c, int64_t place)
     return found;
 }
 
+/* Mark all but ``kept`` of the candidates of a rank to be dropped: those of larger ids. The ids of the part that has most
+   of them are in order, so that few are read. */
+static void drop_ties(Candidates *c, uint32_t rank, int64_t kept)
+{
+    int64_t n = 0, most = 0, others = 0;
+    int32_t part = 0;
+    for (int64_t i = 0, run = 0, last = -1; i < c->n; i++)
+        if (c->ranks[i] == rank) {
+            run = c->parts[i] == last ? run + 1 : 1;
+            last = c->parts[i];
+            part = run > most ? c->parts[i] : part;
+            most = run > most ? run : most;
+            n++;
+        }
+    Ranked *const mine = c->ranked + (n - most);
+    for (int64_t i = 0, j = 0; i < c->n; i++)
+        if (c->ranks[i] == rank && c->parts[i] == part)
+            mine[j++].place = i;
+        else if (c->ranks[i] == rank)
+            c->ranked[others++] = ranked_at(c, i);
+    qsort(c->ranked, (size_t)others, sizeof *c->ranked, best_first);
+    int64_t low = kept > others ? kept - others : 0, high = kept < most ? kept : most; /* of ``mine`` are kept */
+    while (low < high) {
+        const Ranked middle = ranked_at(c, mine[(low + high) / 2].place);
+        if (best_first(&middle, c->ranked + kept - (low + high) / 2 - 1) < 0)
+            low = (low + high) / 2 + 1;
+        else
+            high = (low + high) / 2;
+    }
+    for (int64_t i = kept - low; i < others; i++)
+        c->dropped[c->ranked[i].place] = 1;
+    for (int64_t i = low; i < most; i++)
+        c->dropped[mine[i].place] = 1;
+}
+
 /* Keep the k of largest ranks in their order, of equal ranks those of the smaller id. */
 static void keep_largest(Candidates *c, int64_t k)
 {
@@ -68,16 +103,8 @@ static void keep_largest(Candidates *c, int64_t k)
         above += c->ranks[i] > least;
         equal += c->ranks[i] == least;
     }
-    if (above + equal > k) {
-        int64_t tied = 0;
-        for (int64_t i = 0; i < c->n; i++)
-            if (c->ranks[i] == least)
-                c->ranked[tied++] = ranked_at(c, i);
-        if (c->ids != NULL)
-            qsort(c->ranked, (size_t)tied, sizeof *c->ranked, best_first);
-        for (int64_t i = k - above; i < tied; i++)
-            c->dropped[c->ranked[i].place] = 1;
-    }
+    if (above + equal > k)
+        drop_ties(c, least, k - above);
     for (int64_t i = 0; i < c->n; i++) {
         const int keep = c->ranks[i] >= least && !c->dropped[i];
         c->dropped[i] = 0;

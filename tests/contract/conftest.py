@@ -8,6 +8,7 @@ import pytest
 
 from boc import plugins
 from boc.plugins import Backend
+from indexing.embedded import merge
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
 """Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
@@ -32,3 +33,9 @@ def backend(address: str) -> Backend:
 def name() -> str:
     """A name no other test uses: servers are shared."""
     return f"boc-test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(autouse=True)
+def _many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave every edit of a folder in a segment of its own, until there are eight."""
+    monkeypatch.setattr(merge, "FEW", 1)

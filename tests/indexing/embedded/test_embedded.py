@@ -254,6 +254,18 @@ def test_empty_segments_are_dropped(tmp_path: Path) -> None:
     assert backend.open("dogs").find(["same"])[0].content.startswith("/59")
 
 
+def test_small_segments_are_merged_by_the_next_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "FEW", 40)
+    load(tmp_path, 40)
+    backend, terms = connect(f"file:{tmp_path}"), random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    for i in range(20):
+        with backend.edit("dogs") as editor:
+            editor.put(Rows([picture(f"new{i}")], terms, np.ones((1, 3), np.float32)))
+            editor.commit("ef" * 32)
+    assert len(backend.open("dogs")) == 60
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 2
+
+
 def test_removal_of_damaged_index(home: Path) -> None:
     backend = connect(f"file:{home}")
     (folder_of(home, "segment") / "rows.npy").unlink()
@@ -353,6 +365,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second batch of ten becomes a segment, and three segments of about a size one."""
     monkeypatch.setattr(writer_module, "WAITING", 2000)
     monkeypatch.setattr(merge, "MERGE", 3)
+    monkeypatch.setattr(merge, "FEW", 1)
 
 
 @pytest.mark.slow

@@ -71,6 +71,7 @@ VOCABULARY = ["zebra", "grass", "red", "car"]
 SMALL = [
     (writer_module, "WAITING", 300),
     (merge, "MERGE", 3),
+    (merge, "FEW", 1),
     (segment, "BLOCK", 3),
     (segment, "POSTINGS", 7),
     (text_index_writer, "OCCURRENCES", 3),

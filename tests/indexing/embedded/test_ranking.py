@@ -18,7 +18,7 @@ from boc.rerank.compact import CompactCode
 from boc.search.options import parse_filters
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Identity, Item, Modality, Rows, Stages
-from indexing.embedded import kernel, shortlist
+from indexing.embedded import kernel, merge, shortlist
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.live_segments import masks_of
@@ -73,21 +73,22 @@ def build(folder: Path, dtype: str, segments: int, code: str, least: int = short
         fields=fields,
     )
     backend, first = EmbeddedBackend(folder), 0
-    for size in sizes:
-        span = slice(first, first + size)
-        if first == 0:
-            with backend.create("some", manifest, codec.arrays()) as writer:
-                writer.add(Rows(items[span], codec.encode_documents(Embeddings("image", rows[span])), rows[span]))
-                writer.commit()
-        else:
-            again = rows[first - 1 : span.stop]
-            with backend.edit("some") as editor:
-                terms = codec.encode_documents(Embeddings("image", again))
-                editor.put(Rows([*items[span], items[0]], terms, again))
-                editor.delete([item.id for item in items[max(0, first - 9) : first]])
-                editor.commit("ef" * 32)
-        first += size
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "FEW", 1)  # or the segments would be one
+        for size in sizes:
+            span = slice(first, first + size)
+            if first == 0:
+                with backend.create("some", manifest, codec.arrays()) as writer:
+                    writer.add(Rows(items[span], codec.encode_documents(Embeddings("image", rows[span])), rows[span]))
+                    writer.commit()
+            else:
+                again = rows[first - 1 : span.stop]
+                with backend.edit("some") as editor:
+                    terms = codec.encode_documents(Embeddings("image", again))
+                    editor.put(Rows([*items[span], items[0]], terms, again))
+                    editor.delete([item.id for item in items[max(0, first - 9) : first]])
+                    editor.commit("ef" * 32)
+            first += size
         patch.setattr(shortlist, "LEAST", least)
         return Searcher.open("some", f"file:{folder}")
 
