@@ -38,7 +38,7 @@ QUERIES, FAR_QUERIES = 250, 80  # in a folder, and on a server, which answers mo
 FEWEST = 20  # captions to choose by
 MIXED = 4  # pictures whose sum stands for a sentence: both lie between the pictures
 DEEPEST = 3000  # candidates of a query at most
-BUDGETS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
@@ -46,6 +46,7 @@ LEARNED = ("learned", "near", "far")
 DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
+TERM = 50  # cost of a term in compact codes, which are read before vectors: its centroid is found among dozens
 DRIFT = (
     "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
     "again, which needs no encoder"
@@ -231,9 +232,12 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
 ) -> tuple[int, float, NDArray[np.float64]]:
-    """Return terms, candidates per hit, and recalls of queries: the cheapest that reach ``target``, or the largest."""
+    """Return terms, candidates per hit, and recalls of queries: the cheapest whose interval lies above ``target``, or the
+    largest: queries of users may be harder than those that choose."""
     index, codec = searcher.index, searcher.codec
-    z, list_length = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms
+    z, list_length, fetch = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms, FETCH
+    if getattr(index, "shortlist", None) is not None:
+        list_length, fetch = list_length + TERM, 1
     budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]
     depth = min(DEEPEST, index.manifest.items[find])
     ranks: dict[int, NDArray[np.int64]] = {}
@@ -241,14 +245,14 @@ def _cheapest(
     def setting(aim: float) -> tuple[int, int]:
         best, least = (budgets[-1], depth), math.inf
         for query_z in budgets:
-            if query_z * list_length + FETCH * HITS >= least:
+            if query_z * list_length + fetch * HITS >= least:
                 break
             if query_z not in ranks:
                 terms = codec.set_budgets(z, query_z).encode_queries(queries)
                 order, _ = index.rank(SearchRequest(terms, depth, find))
                 ranks[query_z] = _ranks(order, truth, own)
             candidates = max(HITS, fewest(ranks[query_z], aim))
-            cost = query_z * list_length + FETCH * candidates
+            cost = query_z * list_length + fetch * candidates
             if candidates <= depth and cost < least:
                 best, least = (query_z, candidates), cost
         return best
@@ -261,9 +265,10 @@ def _cheapest(
         k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
         hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
         shares = (_ranks(hits, truth, own) < HITS).mean(axis=1)
-        if shares.mean() >= target or (query_z, candidates) == (budgets[-1], depth):
+        reached = Interval.of(shares).low
+        if reached >= target or (query_z, candidates) == (budgets[-1], depth):
             break
-        aim += max(target - float(shares.mean()), 0.001)
+        aim += max(target - reached, 0.001)
     return query_z, float(rm), shares
 
 
