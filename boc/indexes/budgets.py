@@ -232,8 +232,7 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
 ) -> tuple[int, float, NDArray[np.float64]]:
-    """Return terms, candidates per hit, and recalls of queries: the cheapest whose interval lies above ``target``, or the
-    largest: queries of users may be harder than those that choose."""
+    """Return terms, candidates per hit, and recalls: the cheapest whose interval is above ``target``, or the most."""
     index, codec = searcher.index, searcher.codec
     z, list_length, fetch = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms, FETCH
     if getattr(index, "shortlist", None) is not None:

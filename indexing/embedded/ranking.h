@@ -57,39 +57,29 @@ static Ranked ranked_at(const Candidates *c, int64_t place)
     return found;
 }
 
-/* Mark all but ``kept`` of the candidates of a rank to be dropped: those of larger ids. The ids of the part that has most
-   of them are in order, so that few are read. */
-static void drop_ties(Candidates *c, uint32_t rank, int64_t kept)
+/* Mark all but ``kept`` of the ``tied`` candidates of a rank to be dropped, those of larger ids. In the first part, as a
+   rule the largest, they are ordered by id: few of its ids are read. */
+static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
 {
-    int64_t n = 0, most = 0, others = 0;
-    int32_t part = 0;
-    for (int64_t i = 0, run = 0, last = -1; i < c->n; i++)
-        if (c->ranks[i] == rank) {
-            run = c->parts[i] == last ? run + 1 : 1;
-            last = c->parts[i];
-            part = run > most ? c->parts[i] : part;
-            most = run > most ? run : most;
-            n++;
-        }
-    Ranked *const mine = c->ranked + (n - most);
-    for (int64_t i = 0, j = 0; i < c->n; i++)
-        if (c->ranks[i] == rank && c->parts[i] == part)
-            mine[j++].place = i;
-        else if (c->ranks[i] == rank)
-            c->ranked[others++] = ranked_at(c, i);
-    qsort(c->ranked, (size_t)others, sizeof *c->ranked, best_first);
-    int64_t low = kept > others ? kept - others : 0, high = kept < most ? kept : most; /* of ``mine`` are kept */
+    int64_t mine = 0, others = 0, part = -1;
+    for (int64_t i = 0; i < c->n; i++)
+        if (c->ranks[i] == rank && (part < 0 || c->parts[i] == part)) {
+            part = c->parts[i];
+            c->ranked[mine++].place = i;
+        } else if (c->ranks[i] == rank)
+            c->ranked[tied - ++others] = ranked_at(c, i);
+    const Ranked *rest = c->ranked + mine;
+    qsort(c->ranked + mine, (size_t)others, sizeof *rest, best_first);
+    int64_t low = kept > others ? kept - others : 0, high = kept < mine ? kept : mine; /* of the part are kept */
     while (low < high) {
-        const Ranked middle = ranked_at(c, mine[(low + high) / 2].place);
-        if (best_first(&middle, c->ranked + kept - (low + high) / 2 - 1) < 0)
-            low = (low + high) / 2 + 1;
-        else
-            high = (low + high) / 2;
+        const int64_t middle = (low + high) / 2;
+        const Ranked one = ranked_at(c, c->ranked[middle].place);
+        const int before = best_first(&one, rest + kept - middle - 1) < 0;
+        low = before ? middle + 1 : low;
+        high = before ? high : middle;
     }
-    for (int64_t i = kept - low; i < others; i++)
-        c->dropped[c->ranked[i].place] = 1;
-    for (int64_t i = low; i < most; i++)
-        c->dropped[mine[i].place] = 1;
+    for (int64_t i = low; i < tied; i++)
+        c->dropped[c->ranked[i].place] = i < mine || i - mine >= kept - low;
 }
 
 /* Keep the k of largest ranks in their order, of equal ranks those of the smaller id. */
@@ -104,7 +94,7 @@ static void keep_largest(Candidates *c, int64_t k)
         equal += c->ranks[i] == least;
     }
     if (above + equal > k)
-        drop_ties(c, least, k - above);
+        drop_ties(c, least, equal, k - above);
     for (int64_t i = 0; i < c->n; i++) {
         const int keep = c->ranks[i] >= least && !c->dropped[i];
         c->dropped[i] = 0;
