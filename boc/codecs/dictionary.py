@@ -32,13 +32,12 @@ class Dictionary(Step):
     """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to unit length.
 
     A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, with least-squares weights:
-    the nearest first, then a near one whose own error is nearly orthogonal to what is left, as in SOAR (Sun et al.,
-    NeurIPS 2023): so queries for which the first centroid is far off find the document by the second. The score
-    sum_c w_c (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
-    exp((s - s_max) / temperature), where s are the cosines.
+    the nearest first, then a near one whose error is about orthogonal to what is left, so that it finds the document
+    where the first is far off (SOAR: Sun et al., NeurIPS 2023). The score sum_c w_c (q.c) estimates q.d. The terms of a
+    query are its ``query_z`` nearest centroids with the weights exp((s - s_max) / temperature), s the cosines.
 
-    Compared with signed components (``CReLU``) a query reads about a hundredth of the postings at the same recall. The
-    vocabulary must be learned from vectors like those to be indexed and searched, of both modalities if both are used.
+    The vocabulary must be learned from vectors like those to be indexed and searched, of both modalities if both are
+    used; a query then reads about a hundredth of the postings of signed components (``CReLU``) at the same recall.
 
     Parameters
     ----------
@@ -171,7 +170,7 @@ class Dictionary(Step):
         order = chosen.argsort(axis=1)
         numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
         frequencies = quantized(np.take_along_axis(weights, order, axis=1), 2**self.bits - 1)
-        return _without_zeros(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+        return _without_zeros(rows, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
     @property
     def _centroids(self) -> Centroids:
@@ -197,7 +196,7 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
-    return _without_zeros(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+    return _without_zeros(rows, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
 
 def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -208,13 +207,10 @@ def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float
     return cosines
 
 
-def _without_zeros(
-    rows: NDArray[np.float32], cosines: NDArray[np.float32], terms: sparse.csr_array
-) -> sparse.csr_array:
+def _without_zeros(rows: NDArray[np.float32], terms: sparse.csr_array) -> sparse.csr_array:
     """``terms`` (n, V) without those of the zero rows of ``rows`` (n, d). Each row has equally many terms."""
-    if not cosines.all():  # a cheap test: those of a zero row are all 0
-        terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // len(rows))
-        terms.eliminate_zeros()
+    terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // max(1, len(rows)))
+    terms.eliminate_zeros()
     return terms
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -54,24 +53,11 @@ DRIFT = (
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over queries with its 95 % confidence interval (normal approximation)."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Interval:
-        mean = float(values.mean())
-        half = SPAN * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 1.0
-        return cls(mean, max(0.0, mean - half), min(1.0, mean + half))
-
-
-def fewest(ranks: NDArray[np.int64], target: float) -> int:
-    """Return the fewest candidates that hold a share ``target`` of the true neighbours with these ranks."""
-    return int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1
+def _interval(values: NDArray[np.float64]) -> dict[str, float]:
+    """Return a mean over queries with its 95 % confidence interval (normal approximation)."""
+    mean, n = float(values.mean()), len(values)
+    half = SPAN * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
+    return {"measured": round(mean, 4), "low": round(max(0.0, mean - half), 4), "high": round(min(1.0, mean + half), 4)}
 
 
 def promise(recall: float | None, code: object, rm: float | None, codec: SurrogateCodec) -> dict[str, Any]:
@@ -106,10 +92,8 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
         most = QUERIES if at.startswith("file:") else FAR_QUERIES
         queries, own, kind = _queries(index, source, find, encoder, most)
         truth = _nearest(source, find, queries.vectors, own)
-        query_z, rm, shares = _cheapest(searcher, queries, truth, own, find, target)
-        interval = Interval.of(shares)
+        query_z, rm, figures = _cheapest(searcher, queries, truth, own, find, target)
         budgets = {"rm": rm, "codec": _with_budget(index.manifest.codec, query_z)}
-        figures = {"measured": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}
         chosen |= {**figures, "queries": len(queries), "source": kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
@@ -231,8 +215,8 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
-) -> tuple[int, float, NDArray[np.float64]]:
-    """Return terms, candidates per hit, and recalls: the cheapest whose interval is above ``target``, or the most."""
+) -> tuple[int, float, dict[str, float]]:
+    """Return terms, candidates per hit, and recall: the cheapest whose interval is above ``target``, or the most."""
     index, codec = searcher.index, searcher.codec
     z, list_length, fetch = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms, FETCH
     if getattr(index, "shortlist", None) is not None:
@@ -250,7 +234,7 @@ def _cheapest(
                 terms = codec.set_budgets(z, query_z).encode_queries(queries)
                 order, _ = index.rank(SearchRequest(terms, depth, find))
                 ranks[query_z] = _ranks(order, truth, own)
-            candidates = max(HITS, fewest(ranks[query_z], aim))
+            candidates = max(HITS, 1 + int(np.quantile(ranks[query_z], aim, method="inverted_cdf")))
             cost = query_z * list_length + fetch * candidates
             if candidates <= depth and cost < least:
                 best, least = (query_z, candidates), cost
@@ -263,12 +247,11 @@ def _cheapest(
         rm = math.ceil(candidates / HITS)
         k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
         hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
-        shares = (_ranks(hits, truth, own) < HITS).mean(axis=1)
-        reached = Interval.of(shares).low
-        if reached >= target or (query_z, candidates) == (budgets[-1], depth):
+        figures = _interval((_ranks(hits, truth, own) < HITS).mean(axis=1))
+        if figures["low"] >= target or (query_z, candidates) == (budgets[-1], depth):
             break
-        aim += max(target - reached, 0.001)
-    return query_z, float(rm), shares
+        aim += max(target - figures["low"], 0.001)
+    return query_z, float(rm), figures
 
 
 def _ranks(order: NDArray[np.object_], truth: list[list[str]], own: Sequence[str]) -> NDArray[np.int64]:

@@ -76,7 +76,7 @@ class Merger:
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
-        while ripe := _ripe(self.parts) or [part for part in self.parts if _is_wasteful(part)][:1]:
+        while ripe := _ripe(self.parts) or [p for p in self.parts if len(p) < (1 - WASTE) * len(p.segment)][:1]:
             self._merge(ripe)
 
     def compact(self) -> None:
@@ -136,7 +136,3 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < FEW else int(math.log(len(part), MERGE))].append(part)
     return next((ripe for size, ripe in sorted(sizes.items()) if len(ripe) >= (2 if size < 0 else MERGE)), [])
-
-
-def _is_wasteful(part: Part) -> bool:
-    return len(part) < (1 - WASTE) * len(part.segment)
