@@ -71,6 +71,8 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
+        if kind == "cluster_block_exception":
+            message += " free disk space if it is short, have this block taken away, then repeat the command"
     return RefusedError(message, status, kind, reason)
 
 
