@@ -149,20 +149,19 @@ class Race:
             self.selectors[condition] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
 
     def measure(
-        self, ask: Ask, queries: Matrix, conditions: Sequence[str], top: Sequence[set[int]], rounds: int
-    ) -> tuple[float, float, NDArray[np.float64]]:
-        """Return recall, the share of short answers, and milliseconds (rounds, queries)."""
-        times, shares, few = np.empty((rounds, len(queries))), [], 0
-        for turn in range(rounds):
-            for i in range(-min(WARM, len(queries)), len(queries)):
-                begun = time.perf_counter()
-                answer = ask(queries[i : i + 1] if i >= 0 else queries[i:][:1], conditions[i])
-                times[turn, i] = 1000 * (time.perf_counter() - begun)
-                if turn == 0 and i >= 0:
-                    rows = self._rows(answer)
-                    shares.append(len(top[i] & rows) / max(1, len(top[i])))
-                    few += len(rows) < len(top[i])
-        return float(np.mean(shares)), few / len(queries), times
+        self, ask: Ask, queries: Matrix, conditions: Sequence[str], top: Sequence[set[int]]
+    ) -> tuple[float, float, float]:
+        """Return recall, the share of short answers, and the median of milliseconds."""
+        times, shares, few = np.empty(len(queries)), [], 0
+        for i in range(-min(WARM, len(queries)), len(queries)):
+            begun = time.perf_counter()
+            answer = ask(queries[i : i + 1] if i >= 0 else queries[i:][:1], conditions[i])
+            times[i] = 1000 * (time.perf_counter() - begun)
+            if i >= 0:
+                rows = self._rows(answer)
+                shares.append(len(top[i] & rows) / max(1, len(top[i])))
+                few += len(rows) < len(top[i])
+        return float(np.mean(shares)), few / len(queries), float(np.median(times))
 
     def _rows(self, answer: Any) -> set[int]:
         if isinstance(answer, np.ndarray):
@@ -180,17 +179,22 @@ class Race:
                 for queries, each in ((reported, conditions), (choosing, others))
             )
             passing = [len(self.filters.rows(each)) if each else self.data.shape[0] for each in conditions]
+            tried: dict[str, dict[str, tuple[float, float, float]]] = {index: {} for index in self.asks}
             for index, settings in self.asks.items():
-                tried = {}
                 for setting, ask in settings.items():
-                    reached, _, times = self.measure(ask, choosing, others, tuning, 1)
-                    tried[setting] = (min(reached, recall), -float(np.median(times)), reached)
-                chosen = max(tried, key=lambda setting: tried[setting])
-                found, few, times = self.measure(settings[chosen], reported, conditions, top, rounds)
+                    reached, _, middle = self.measure(ask, choosing, others, tuning)
+                    tried[index][setting] = (min(reached, recall), -middle, reached)
+            best = {index: max(each, key=lambda setting: each[setting]) for index, each in tried.items()}
+            turns = [
+                {index: self.measure(self.asks[index][best[index]], reported, conditions, top) for index in best}
+                for _ in range(rounds)
+            ]
+            for index, chosen in best.items():
+                found, few, _ = turns[0][index]
                 log(f"{name}, {index} {chosen}: {found:.3f}")
-                figures = [f"{value:.4f}" for value in (found, tried[chosen][2], few)]
+                figures = [f"{value:.4f}" for value in (found, tried[index][chosen][2], few)]
                 share = f"{np.mean(passing) / self.data.shape[0]:.5f}"
-                yield [name, share, index, chosen, *figures, *summarise(np.median(times, axis=1), 4)]
+                yield [name, share, index, chosen, *figures, *summarise(np.array([t[index][2] for t in turns]), 4)]
 
 
 def _build(data: Data, folder: Path, filters: Filters) -> None:

@@ -83,11 +83,6 @@ class Generation:
         return VECTOR_FIELDS[self.state.vectors].at(self.layout.own("vector"), self.manifest.vector_floats)
 
     @property
-    def is_borrowed(self) -> bool:
-        """True if ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
-        return not self.digest
-
-    @property
     def loading_alias(self) -> str:
         return f"{self.physical}.load"
 
@@ -151,7 +146,7 @@ def check_own(generation: Generation | None) -> None:
     if generation is None:
         return
     name = generation.name
-    if generation.is_borrowed:
+    if not generation.digest:  # an alias, a clone, an index that was restored or shrunk
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
             "under its own name, or load under a name of its own and move the alias"
@@ -248,7 +243,7 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 
 def names(transport: Transport) -> list[str]:
     """Return the names of all published indexes, sorted."""
-    answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="open,closed")
+    answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="all")
     result = set()
     for physical, entry in answer.items():
         match = PHYSICAL.fullmatch(physical)
@@ -297,7 +292,7 @@ def drop_index(transport: Transport, physical: str) -> None:
 
 def indices_of(transport: Transport, pattern: str) -> Json:
     try:
-        return transport.request("GET", f"/{quote(pattern, safe='*')}", expand_wildcards="open,closed")
+        return transport.request("GET", f"/{quote(pattern, safe='*')}", expand_wildcards="all")
     except RefusedError as error:
         if error.status == 404:
             return {}

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import accumulate, takewhile
 
 import orjson
 
@@ -211,7 +212,8 @@ class Bulk:
         left, count = list(rows), 0
         limit, pause, begun = self._max_bytes, self._shortest, self._clock()
         while left:
-            ids = list(_within(left, rows, limit))
+            fitting = takewhile(limit.__ge__, accumulate(len(rows[id]) for id in left))
+            ids = left[: max(1, sum(1 for _ in fitting))]
             body = b"".join(rows[id] for id in ids)
             try:
                 answer = self._transport.request("POST", f"/{self._target}/_bulk", body, **self._params)
@@ -292,16 +294,6 @@ class Bulk:
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
             raise BackendError(f"{self._transport.label}: loading was stopped")
-
-
-def _within(ids: Sequence[str], rows: dict[str, bytes], limit: int) -> Iterator[str]:
-    """Return the first ids whose rows take at most ``limit`` bytes, but at least one."""
-    size = 0
-    for i, id in enumerate(ids):
-        size += len(rows[id])
-        if i and size > limit:
-            return
-        yield id
 
 
 class Ledger:

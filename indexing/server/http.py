@@ -32,6 +32,7 @@ from .requests import dumps
 from .transport import Json, refusal, send_until_answered, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
+CONNECTIONS = 64  # to a host at once; a thread that finds none waits, however long another one's request takes
 HERE = {"localhost", "127.0.0.1", "::1"}
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that proxies, gateways and access control return too; they do not identify the product behind them."""
@@ -63,7 +64,7 @@ class HttpTransport(ABC):
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        options: dict[str, Any] = {"request_timeout": address.request_timeout}
+        options: dict[str, Any] = {"request_timeout": address.request_timeout, "connections_per_node": CONNECTIONS}
         if address.hosts[0].startswith("https"):
             names = ("ca_certs", "client_cert", "client_key", "ssl_assert_fingerprint", "verify_certs")
             given = {name: getattr(address, name) for name in names}

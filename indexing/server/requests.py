@@ -46,7 +46,6 @@ from .vector_fields import Binary, VectorField
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
 ALL = {"enabled": True, "includes": [], "excludes": []}
-"""An index that keeps a whole document in ``_source``."""
 LONGEST = 512  # bytes of an _id
 PACKED = 32_000  # bytes of an item in its own field; Lucene takes 32,766
 WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
@@ -62,8 +61,14 @@ TYPES: dict[FieldType, Json] = {
 }
 
 
-OWN_SETTINGS: Json = {"default_pipeline": "_none", "final_pipeline": "_none", "max_result_window": WINDOW}
-"""Settings that a template of the cluster may set otherwise: documents are stored as they were sent."""
+OWN_SETTINGS: Json = {
+    **dict.fromkeys(("default_pipeline", "final_pipeline"), "_none"),
+    **dict.fromkeys(("max_result_window", "max_rescore_window"), WINDOW),
+    **{"max_docvalue_fields_search": 100, "max_script_fields": 32, "max_terms_count": 1 << 16, "hidden": False},
+    "blocks": dict.fromkeys(("read_only", "read_only_allow_delete", "read", "write", "metadata"), False),
+}
+"""Settings that a template of the cluster may set otherwise: documents are stored as they were sent, and found."""
+SORTED = {"order": "asc", "missing": "_last", "mode": "min"}
 WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
 """The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
 
@@ -169,14 +174,15 @@ def index_body(
             "number_of_replicas": replicas,
             "refresh_interval": "-1",
             **OWN_SETTINGS,
-            "sort.field": ["first", "id"] if order == "term" else "id",
-            "sort.order": ["asc", "asc"] if order == "term" else "asc",
+            "sort.field": (by := ["first", "id"] if order == "term" else ["id"]),
+            **{f"sort.{how}": [value] * len(by) for how, value in SORTED.items()},
             **strategy.settings,
             **vectors.settings,
         },
         "mappings": {
             "dynamic": False,
             "_source": ALL if vectors.in_source else source_without(HIDDEN),
+            "_routing": {"required": False},
             "_meta": state,
             "properties": {
                 "id": {"type": "keyword", "index": False},
@@ -199,10 +205,11 @@ def index_body(
 def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
     """Return the body that creates an index for the arrays of a code alone, with ``own`` as its ``_meta``."""
     return {
-        "settings": {"number_of_shards": 1, "number_of_replicas": replicas},
+        "settings": {"number_of_shards": 1, "number_of_replicas": replicas, **OWN_SETTINGS, "sort.field": []},
         "mappings": {
             "dynamic": False,
             "_source": source_without(["block"]),
+            "_routing": {"required": False},
             "_meta": own,
             "properties": {"block": {"type": "binary", "doc_values": True}},
         },

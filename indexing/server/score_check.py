@@ -18,6 +18,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
+from .requests import OWN_SETTINGS
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, Binary
@@ -203,7 +204,7 @@ def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[s
     """Return the name of a small index, which is removed. RefusedError if the server does not make it."""
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {
-        "settings": {"number_of_shards": 1, "number_of_replicas": 0, **settings},
+        "settings": {"number_of_shards": 1, "number_of_replicas": 0, **OWN_SETTINGS, **settings},
         "mappings": {"dynamic": False, "properties": properties},
     }
     transport.request("PUT", f"/{index}", body)

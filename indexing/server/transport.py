@@ -65,12 +65,14 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
             f"{label} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
             "the password into BOC_PASSWORD, or put an API key into BOC_API_KEY"
         )
-    elif status == 403 and kind != "cluster_block_exception":
+    elif status == 403 and not kind.endswith("block_exception"):
         message = f"{label} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
     elif kind == "index_closed_exception":
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
+        if kind.endswith("block_exception"):
+            message += " free disk space if it is short, have this block taken away, then repeat the command"
     return RefusedError(message, status, kind, reason)
 
 

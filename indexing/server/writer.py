@@ -49,6 +49,8 @@ EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_s
 
 OF_VECTORS = ("[vector]", "dense_vector", "element_type", "knn")
 """Words in the error of a server that does not know the mapping of the field ``vector``."""
+NEEDS = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
+REFUSES = "change what a template (GET /_index_template) or a limit of the cluster sets, then repeat the command"
 FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
 """Errors after which a load can be continued later."""
 
@@ -158,7 +160,7 @@ class ServerWriter:
 
     def _create(self, largest: int) -> Generation:
         """Create an empty generation with the first supported field type. BackendError if it scores wrongly."""
-        lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
+        lacking, vectors = dict[str, str](), chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
@@ -182,7 +184,7 @@ class ServerWriter:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
                 self._check_layout(not any(word in error.reason for word in OF_VECTORS))
-                lacking.append(f"{field} ({error.reason or error.kind})")
+                lacking[field] = error.reason or error.kind
                 continue
             try:
                 lack = self_test(self._transport, physical, generation.strategy)
@@ -193,11 +195,11 @@ class ServerWriter:
             if lack is None:
                 return generation
             drop(self._transport, [generation])
-            lacking.append(f"{field} ({lack})")
-        raise BackendError(
-            f"{self._transport.label} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
-            "or text with a scripted similarity"
-        )
+            lacking[field] = lack
+        what, advice, reasons = "can hold no codes", NEEDS, [f"{field} ({lack})" for field, lack in lacking.items()]
+        if len(set(lacking.values())) < len(lacking):  # no matter of the field
+            what, advice, reasons = f"refused {physical}", REFUSES, list(dict.fromkeys(lacking.values()))
+        raise BackendError(f"{self._transport.label} {what}: {'; '.join(reasons)}; {advice}")
 
     def _refuse_shards(self, generation: Generation) -> NoReturn:
         """Remove an index whose shards no node takes. BackendError with the reason, if the server tells it."""

@@ -1,9 +1,11 @@
-"""Mixed traffic at `boc serve` while its index changes: no request fails.
+"""Mixed traffic at `boc serve` while its index changes: no request fails, no item is lost, doubled or wrong.
 
 ``BOC_SOAK_MINUTES=60 pytest -s tests/servers/test_soak.py`` prints a table: a row for each tenth of the time, and one
-for each kind of request. Clients search, look at hits and ask why; some send pictures, and some read slowly. Meanwhile,
-in turns, a tenth of the pictures leaves the table, comes back (``boc sync``), and the whole index is replaced. A search
-server that has the index is killed now and then, and started again; while it is away, 503 is right, as 429 always is.
+for each kind of request, with the memory of `boc serve` and of the server. Clients search, look at hits and ask why;
+some send pictures, and some read slowly. Meanwhile, in turns, a tenth of the pictures leaves the table, comes back
+(``boc sync``), and the whole index is replaced. A search server that has the index is killed every ten minutes, and
+started again; while it is away, 503 is right, as 429 always is. Beside it a second index takes items and loses some,
+and is compared with a ledger: an edit that the crash cut off is repeated.
 """
 
 import http.client
@@ -14,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +25,20 @@ from urllib.parse import quote, urlsplit
 import click
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bench.race.engine import status_of
 from bench.speed.serve_speed import start
+from boc import plugins
+from boc.codecs import SurrogateCodec
+from boc.errors import BackendError
+from boc.search.searcher import Searcher
+from boc.types import Embeddings, Item, Rows
 from tests.servers import Server
 from tests.servers.fixtures import address
 
 MINUTES = float(os.environ.get("BOC_SOAK_MINUTES", 0))
-SECONDS, CHANGE, CLIENTS, RATE = (60 * MINUTES, 180, 50, 5) if MINUTES else (10, 1, 10, 20)
+SECONDS, CHANGE, CLIENTS, RATE = (60 * MINUTES, 450, 20, 1) if MINUTES else (10, 1, 10, 20)
 WEIGHTS = {"search": 40, "thumb": 30, "similar": 8, "explain": 6, "item": 6, "facets": 5, "page": 3, "probe": 2}
 
 
@@ -128,51 +136,120 @@ def repeat(action: Callable[[], None], seconds: float, end: threading.Event, err
     return threading.Thread(target=run, daemon=True)
 
 
+class Ledger(threading.Thread):
+    """Puts items into the index ``ledger`` and deletes some, and compares it with what it put and deleted."""
+
+    def __init__(self, library: Path, at: str, end: threading.Event) -> None:
+        super().__init__(daemon=True)
+        boc("index", "ledger", library / "photos.h5", "--at", at)
+        self._at, self._end, self._random = at, end, np.random.default_rng(7)
+        self._backend = plugins.backend(at)
+        index = self._backend.open("ledger")
+        self._codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+        self._shape = (6, index.manifest.identity.dim)
+        self._others = {item.id for item in index.items()}
+        self._held: dict[str, NDArray[np.float32]] = {}
+        self.edits = self.repeats = self.checks = 0
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while not self._end.wait(SECONDS / 800):
+            new = self._random.standard_normal(self._shape, np.float32)
+            new /= np.linalg.norm(new, axis=1, keepdims=True)
+            names = [f"{self.edits}-{i}" for i in range(len(new))]
+            old = list(self._held)[: 6 if len(self._held) > 600 else 3]
+            while not self._edit(names, new, old):
+                self.repeats += 1
+            self._held = {id: v for id, v in self._held.items() if id not in old} | dict(zip(names, new, strict=True))
+            self.edits += 1
+            if self.edits % 10 == 0:
+                self.check()
+
+    def _edit(self, names: list[str], new: NDArray[np.float32], old: list[str]) -> bool:
+        try:
+            with self._backend.edit("ledger") as editor:
+                items = [Item(name, "image", f"{name}.png") for name in names]
+                editor.put(Rows(items, self._codec.encode_documents(Embeddings("image", new)), new))
+                editor.delete(old)
+                editor.commit("ledger")
+        except BackendError:
+            return self._end.wait(1)
+        return True
+
+    def check(self) -> None:
+        """Compare the index with the ledger: ids, and the nearest item of the vector of one of them."""
+        try:
+            searcher = Searcher.open("ledger", self._at)
+            ids = [item.id for item in searcher.index.items()]
+            chosen = self._random.choice(list(self._held))
+            query = Embeddings("image", self._held[chosen][None])
+            hits = searcher.search_vectors(query, k=10, find="image")[0]
+        except BackendError:
+            return
+        if len(ids) != len(set(ids)) or {*ids} != self._others | {*self._held}:
+            self.errors.append(f"{len(ids)} items, {len(set(ids))} ids, of {len(self._others) + len(self._held)}")
+        if hits[0].item.id != chosen or abs(hits[0].score - 1) > 1e-3:
+            self.errors.append(f"{chosen}: {hits[0]}")
+        self.checks += 1
+
+
 def crash(node: Server) -> None:
     node.kill()
     node.start()
 
 
-def row(name: str, answers: list[Answer], process: int) -> str:
+def row(name: str, answers: list[Answer], process: int, node: Server | None) -> str:
     times = [answer.ms for answer in answers if answer.status == 200] or [0]
     memory, files = status_of(process, "VmRSS") / 1e6, len(list(Path(f"/proc/{process}/fd").iterdir()))
+    theirs = 0.0
+    with suppress(OSError, StopIteration, AssertionError):  # it is being killed
+        theirs = status_of(node.pid, "VmRSS") / 1e6 if node else 0
     refused = [sum(answer.status == status for answer in answers) for status in (429, 503)]
     p50, p99 = np.percentile(times, [50, 99])
-    return f"{name:10}{len(answers):8}{refused[0]:6}{refused[1]:6}{p50:10.1f}{p99:10.1f}{memory:8.0f}{files:6}"
+    counts = f"{name:10}{len(answers):8}{refused[0]:6}{refused[1]:6}"
+    return f"{counts}{p50:10.1f}{p99:10.1f}{memory:8.0f}{files:6}{theirs:8.0f}"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 900)
 @pytest.mark.parametrize("kind", [None, *(["opensearch-3"] if MINUTES else [])])
 def test_soak_has_no_errors(
     kind: str | None, own: Callable[[Server], Server], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fastapi")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    node = own(Server(kind, tmp_path)) if kind else None
+    node = own(Server(kind, tmp_path, heap="512m")) if kind else None
     at = address(node, replicas=0) if node else f"file:{tmp_path / 'index'}"
     change, errors, end = changes(library, tmp_path, at), list[str](), threading.Event()
+    ledger = Ledger(library, at, end)
     with ExitStack() as stack:
         server, url = start("soak", at, [])
         stack.enter_context(server)
         stack.callback(server.terminate)
         threading.Thread(target=server.stderr.read, daemon=True).start()
         crowd = [Client(url, library, ["upload", "slow", *["mixed"] * 8][i % 10], end) for i in range(CLIENTS)]
-        threads = [*crowd, repeat(change, CHANGE, end, errors)]
+        threads = [*crowd, ledger, repeat(change, CHANGE, end, errors)]
         threads += [] if node is None else [repeat(lambda: crash(node), 4 * CHANGE / 3, end, errors)]
         for thread in threads:
             thread.start()
-        click.echo("\nuntil s / kind  requests  429   503    p50 ms    p99 ms      MB files")
+        click.echo("\nuntil s / kind  requests  429   503    p50 ms    p99 ms      MB files  server")
         for part in range(1, 11):
             before = [len(client.answers) for client in crowd]
             time.sleep(SECONDS / 10)
             new = [answer for client, i in zip(crowd, before, strict=True) for answer in client.answers[i:]]
-            click.echo(row(f"{SECONDS * part / 10:.0f}", new, server.pid))
+            click.echo(row(f"{SECONDS * part / 10:.0f}", new, server.pid, node))
         end.set()
         for thread in threads:
             thread.join()
         answers = [answer for client in crowd for answer in client.answers]
         for each in (*WEIGHTS, "upload", "slow"):
-            click.echo(row(each, [answer for answer in answers if answer.kind == each], server.pid))
+            click.echo(row(each, [answer for answer in answers if answer.kind == each], server.pid, node))
+        ledger.check()
+        click.echo(f"ledger: {ledger.edits} edits, {ledger.repeats} repeated, {ledger.checks} comparisons")
+        change()
+        boc("verify", "ledger", "--at", at)
+        boc("verify", "soak", "--at", at)
+    assert ledger.errors == []
     assert [error for client in crowd for error in client.errors] == []
     assert node or errors == []  # a change may find no server
     assert {answer.kind for answer in answers} >= {"search", "thumb", "upload", "slow"}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.indexes.attach import attach
-from boc.indexes.build import build_index
+from boc.indexes.build import add_items, build_index
 from boc.indexes.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
@@ -228,13 +228,40 @@ def test_a_template_changes_nothing(
         {"index.default_pipeline": "absent"},
         {"analysis": {"analyzer": english}},
         {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
-        {"index.sort.field": "modality", "index.sort.order": "desc"},
-        {"index.max_result_window": 10},
+        {"index.sort.field": ["modality", "size"], "index.sort.missing": ["_first"] * 2},
+        {"index.max_result_window": 10, "index.max_rescore_window": 5, "index.max_terms_count": 3},
+        {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
+        {"index.hidden": True},
+        {f"index.blocks.{block}": True for block in ("read_only", "read", "write")},
     )):  # fmt: skip
         template({"number_of_replicas": 0, **settings})
-        build_index(f"{place.name}-{number}", files[0], at=place.at)
+        for _ in range(2):  # the second time nothing is left to do
+            build_index(f"{place.name}-{number}", files[0], at=place.at)
+        assert f"{place.name}-{number}" in backend(place.at).names()
         assert results(f"{place.name}-{number}") == wanted, settings
         assert is_right(place, f"{place.name}-{number}")
+
+
+def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Path]) -> None:
+    path, pattern = f"_index_template/{place.name}", {"index_patterns": [f"{place.name}*"], "priority": 300}
+    place.ask("PUT", path, {**pattern, "data_stream": {}})
+    with pytest.raises(BackendError, match=r"refused admin-.*data streams only.*change what a template \(GET"):
+        build_index(place.name, files[0], at=place.at)
+    place.ask("DELETE", path)
+    build_index(place.name, files[0], at=place.at)
+    assert is_right(place, place.name)
+
+
+def test_a_block_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
+    build_index(place.name, files[0], at=place.at)
+    physical = place.physical(place.name)
+    place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": True})
+    with pytest.raises(BackendError, match=r"read-only.* have this block taken away, then repeat the command"):
+        add_items(place.name, files[1], at=place.at)
+    assert is_right(place, place.name)
+    place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": None})
+    add_items(place.name, files[1], at=place.at)
+    assert is_right(place, place.name)
 
 
 @pytest.mark.slow

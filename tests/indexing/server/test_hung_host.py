@@ -3,9 +3,10 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ class Host(ThreadingHTTPServer):
 
     def __init__(self, kind: str) -> None:
         self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
-        self.ready, self.late, self.paths = Event(), 1.0, list[str]()
+        self.ready: Any = Event()  # or a barrier
+        self.late, self.paths = 1.0, list[str]()
         self.ready.set()
         super().__init__(("127.0.0.1", 0), Answer)
 
@@ -88,6 +90,16 @@ def test_search_skips_a_hung_host(kind: str, hosts: list[Host], hung: int) -> No
     transport = connected(kind, hosts[0].server_port, hung, hosts[1].server_port, options=options)
     for number in range(6):
         assert transport.search("/a/_search", {"number": number}) == {"said": {"number": number}}
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> None:
+    transport, crowd = connected(kind, hosts[0].server_port, options="request_timeout=60"), 48
+    transport.search("/a/_search", {})
+    hosts[0].ready, hosts[0].late = Barrier(crowd), 30.0  # answers when all have asked
+    with ThreadPoolExecutor(crowd) as pool:
+        answers = list(pool.map(lambda number: transport.search("/a/_search", {"number": number}), range(crowd)))
+    assert answers == [{"said": {"number": number}} for number in range(crowd)]
 
 
 @pytest.mark.slow

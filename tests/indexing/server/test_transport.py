@@ -94,7 +94,7 @@ def test_refusal_message(name: str) -> None:
     status, body, kind, reason = BODIES[name]
     found = refusal(AT, status, {"error": body, "status": status})
     assert (found.status, found.kind, found.reason) == (status, kind, reason)
-    assert str(found) == f"{AT} refused ({status}): {kind}: {reason}"
+    assert str(found).startswith(f"{AT} refused ({status}): {kind}: {reason}")
     assert isinstance(found, BackendError)
 
 
@@ -116,9 +116,13 @@ def test_403_names_the_action(reason: str) -> None:
     assert str(found) == f"{AT} does not allow that to this user: {reason}; ask for rights on the index's names"
 
 
-def test_403_of_a_blocked_index() -> None:
-    body = {"error": error("cluster_block_exception", "index [photos] blocked by: [FORBIDDEN/8/index write (api)];")}
-    assert "rights" not in str(refusal(AT, 403, body))
+@pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
+def test_403_of_what_is_blocked(kind: str) -> None:
+    message = str(
+        refusal(AT, 403, {"error": error(kind, "index [photos] blocked by: [FORBIDDEN/8/index write (api)];")})
+    )
+    assert "rights" not in message
+    assert message.endswith("have this block taken away, then repeat the command")
 
 
 ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
