@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -9,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from boc.errors import BocError, advice
 
@@ -106,6 +108,15 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
+    """Open a file to be read. OSError for a pipe, which nobody may write to, and a device, which may never end."""
+    with open(path, "rb", opener=opener or (lambda name, flags: os.open(name, flags | os.O_NONBLOCK))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        yield file
+
+
 def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str:
     """Return the hex digest of the concatenated bytes of files."""
     digest = hashlib.sha256()
@@ -116,6 +127,6 @@ def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str
 
 def feed(digest: hashlib._Hash, path: Path, opener: Callable[[str, int], int] | None = None) -> None:
     """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
-    with open(path, "rb", opener=opener) as handle:
+    with open_whole(path, opener) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)

@@ -3,16 +3,21 @@
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.atomic_files import open_whole
+
 DEEPEST = 32  # lists and objects in each other
 LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+PACKED = 16  # times the bytes of its file that an array of others may have: numbers are hardly packed tighter
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -30,6 +35,12 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError(f"lists and objects are nested more than {DEEPEST} deep")
 
 
+def read_json(path: Path) -> Any:
+    """Return the value of a file of JSON. ValueError as ``parse_json``, OSError as ``open_whole``."""
+    with open_whole(path) as file:
+        return parse_json(file.read())
+
+
 def read_npy(data: bytes) -> NDArray[Any]:
     """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits them exactly."""
     file = io.BytesIO(data)
@@ -37,24 +48,34 @@ def read_npy(data: bytes) -> NDArray[Any]:
     version = np.lib.format.read_magic(file)
     if version not in header:
         raise ValueError(f"an array of format {version}")
-    shape, by_columns, dtype = header[version](file)
+    try:
+        shape, by_columns, dtype = header[version](file)
+    except TokenError as error:
+        raise ValueError(f"an array with a damaged header ({error})") from error
     if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
     flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
-def read_archive(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an archive that claims
-    more bytes than its file has: packed zeros would fill the memory. For damage also what ``zipfile`` raises."""
-    with zipfile.ZipFile(path) as archive:
+def read_archive(path: Path, names: Collection[str] | None = None, packed: int = 1) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an archive with more
+    than ``packed`` times the bytes of its file: packed zeros would fill the memory. For damage also what ``zipfile``
+    raises."""
+    with open_whole(path) as whole, zipfile.ZipFile(whole) as archive:
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
-        if len(known) < len(members) or not known.keys() <= set(names):
+        if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
             raise ValueError("arrays of other names")
-        if sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("larger than its file")
-        return {name: read_npy(archive.read(member)) for name, member in known.items()}
+        if sum(member.file_size for member in members) > packed * os.fstat(whole.fileno()).st_size:
+            raise ValueError(f"more than {packed} times the bytes of its file")
+        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+            raise ValueError("packed in another way than by numpy")
+        arrays = {}
+        for name, member in known.items():
+            with archive.open(member) as file:
+                arrays[name] = read_npy(file.read(member.file_size))  # what it has besides is not unpacked
+        return arrays
 
 
 def are_moderate(array: NDArray[Any]) -> bool:

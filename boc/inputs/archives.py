@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import tarfile
@@ -18,7 +19,18 @@ SUFFIX = ".tar"
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # the first bytes of packed files
 KEPT = 16  # archives whose members are kept in memory
 BLOCK = 512  # bytes of a header
+LONGEST = 1 << 20  # bytes of a name or another header
 LARGEST = 1_000_000_000  # bytes of a member
+DEEPEST = 4096  # characters of a name
+
+
+class _Headers(io.FileIO):
+    """Reads the headers of an archive: tarfile reads as much as one claims."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= LONGEST:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
 
 
 class Members(NamedTuple):
@@ -54,9 +66,10 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         raise SourceError(f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a .tar")
     found, end, size = Members({}, []), 0, status.st_size
     try:
-        file.seek(0)
-        tar = tarfile.open(fileobj=file, mode="r:", ignore_zeros=True)  # noqa: SIM115 - the caller closes the file
-    except tarfile.TarError as error:
+        headers = _Headers(file.fileno(), closefd=False)  # the caller closes the file
+        headers.seek(0)
+        tar = tarfile.open(fileobj=headers, mode="r:", ignore_zeros=True)  # noqa: SIM115
+    except (tarfile.TarError, ValueError) as error:
         raise SourceError(f"{file.name}: no tar archive ({error}); make it again") from error
     while tar.offset <= size:
         try:
@@ -77,7 +90,11 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
         elif (
-            not info.isreg() or info.issparse() or info.size > LARGEST or name.startswith("..") or name in found.places
+            not info.isreg()
+            or info.issparse()
+            or max(info.size - LARGEST, len(name) - DEEPEST) > 0
+            or name.startswith("..")
+            or name in found.places
         ):
             found.faults.append(f"{name!a}: a link, a second one of this name, or too large")
         else:

@@ -151,10 +151,15 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
             for row in chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(BATCH)):
                 number += 1
                 yield f"row {number}", row
-    except (ArrowException, ValueError) as error:
+    except (ArrowException, ValueError, OSError) as error:
+        check_system(path, error, SourceError)
         if not number:
-            raise SourceError(f"{path}: no Parquet file that can be read ({error}); fetch it again") from error
-        faults.append(f"the rows after {number} are damaged ({error})")
+            raise SourceError(f"{path}: no Parquet file that can be read ({_line(error)}); fetch it again") from error
+        faults.append(f"the rows after {number} are damaged ({_line(error)})")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _json(path: Path, _: list[str]) -> Objects:

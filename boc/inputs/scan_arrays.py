@@ -55,7 +55,7 @@ def rows_of(path: Path) -> int:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror or error}); fetch it again") from error
-    except (ValueError, EOFError) as error:
+    except Exception as error:
         raise SourceError(f"{path}: not an array of numpy; fetch it again") from error
     if len(shape) != 3 or 0 in shape:
         raise SourceError(f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of SCAN")

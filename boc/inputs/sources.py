@@ -202,8 +202,9 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
     """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its case: the name of a file
     or folder, or the end of its path. SourceError if it cannot be listed itself."""
     result, waiting = Listing(), [""]
-    patterns = "|".join(fnmatch.translate(pattern.strip("/")) for pattern in exclude)
-    is_unwanted = re.compile(f"(?:.*/)?(?:{patterns})", re.IGNORECASE | re.DOTALL).match
+    begins = (("" if pattern[0] == "*" else "(?:.*/)?", pattern.strip("/")) for pattern in exclude if pattern)
+    patterns = "|".join(f"{begin}{fnmatch.translate(pattern)}" for begin, pattern in begins)
+    is_unwanted = re.compile(patterns, re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
         try:

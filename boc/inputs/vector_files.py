@@ -8,23 +8,26 @@ sentences of vectors of sentences, each after the id of its picture and a tab, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import h5py
 import numpy as np
 from scipy import sparse
 
-from boc.errors import SourceError, check_system, leave_out
+from boc.errors import BocError, SourceError, check_system, leave_out
+from boc.foreign import PACKED, read_archive
+from boc.inputs.hdf5_check import check_heaps
 from boc.inputs.scan_arrays import is_scan_array
 from boc.inputs.text_lines import json_lines, read_ids, text_lines
 
 TEXT = ("text", "contents", "content")
 LARGEST = 2**31
+WIDEST = 1 << 22  # terms, each of which has a name
 
 
 @dataclass
@@ -56,9 +59,9 @@ def read_vectors(path: Path) -> Vectors:
     """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a damaged file."""
     try:
         part = READERS[".hdf5" if path.suffix == ".h5" else path.suffix](path)
-        if (beside := path.with_suffix(".ids.txt")).exists():
+        if (beside := path.with_suffix(".ids.txt")).is_file():
             part.ids = read_ids(beside)
-        if (beside := path.with_suffix(".txt")).exists():
+        if (beside := path.with_suffix(".txt")).is_file():
             lines = [line.split("\t", 1) for line in text_lines(beside.read_bytes(), str(beside)) if line]
             part.sentences = [line[-1] for line in lines]
             part.owners = [line[0] for line in lines] if all(len(line) == 2 for line in lines) else None
@@ -67,7 +70,9 @@ def read_vectors(path: Path) -> Vectors:
         for what, values in (("ids", part.ids), ("sentences", part.sentences)):
             if values is not None and len(values) != part.rows.shape[0]:
                 raise ValueError(f"{part.rows.shape[0]} vectors, but {len(values)} {what}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, BadZipFile) as error:
+    except BocError:
+        raise
+    except Exception as error:  # its libraries raise all kinds
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy") from error
     return part
@@ -89,18 +94,21 @@ def id_of(record: dict[str, Any], number: int) -> str:
 
 
 def _npz(path: Path) -> Vectors:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        (array,) = archive.values()
-        return Vectors(path, array)
+    (array,) = read_archive(path, packed=PACKED).values()
+    return Vectors(path, array)
 
 
 def _ann(path: Path) -> Vectors:
     with h5py.File(path, "r") as file:
+        check_heaps(path, file)
+        rows = file["train"] if isinstance(file.get("train", getlink=True), h5py.HardLink) else None
+        if rows is None or rows.is_virtual or rows.external or rows.nbytes > PACKED * path.stat().st_size:
+            raise ValueError("train stands in another file, or has far more bytes than its file")
         distance = file.attrs.get("distance", "angular")
         distance = distance.decode() if isinstance(distance, bytes) else str(distance)
         if distance not in ("angular", "cosine", "dot", "ip"):
             raise ValueError(f"its distance {distance!r} is no inner product")
-        return Vectors(path, file["train"][:], exact=distance in ("dot", "ip"))
+        return Vectors(path, rows[:], exact=distance in ("dot", "ip"))
 
 
 def _fvecs(path: Path) -> Vectors:
@@ -109,16 +117,22 @@ def _fvecs(path: Path) -> Vectors:
 
 
 def _bin(path: Path) -> Vectors:
-    shape = tuple(np.fromfile(path, "<u4", 2).tolist())
-    return Vectors(path, np.memmap(path, "<f4" if path.suffix == ".fbin" else "u1", "r", 8, shape))
+    shape, kind = tuple(np.fromfile(path, "<u4", 2).tolist()), np.dtype("<f4" if path.suffix == ".fbin" else "u1")
+    if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
+        raise ValueError(f"its bytes are fewer than {shape} numbers take")
+    return Vectors(path, np.memmap(path, kind, "r", 8, shape))
 
 
 def _csr(path: Path) -> Vectors:
     n, width, count = np.fromfile(path, "<i8", 3).tolist()
+    if min(n, count) < 0 or 32 + 8 * (n + count) > path.stat().st_size or width > WIDEST:
+        raise ValueError(f"{n} rows of {width} terms with {count} weights do not fit its bytes")
     ends = np.fromfile(path, "<i8", n + 1, offset=24)
     columns = np.fromfile(path, "<i4", count, offset=24 + ends.nbytes)
     weights = np.fromfile(path, "<f4", count, offset=24 + ends.nbytes + columns.nbytes)
-    return Vectors(path, sparse.csr_array((weights, columns, ends), (n, width)), [f"t{j}" for j in range(width)])
+    rows = sparse.csr_array((weights, columns, ends), (n, width))
+    rows.check_format()
+    return Vectors(path, rows, [f"t{j}" for j in range(width)])
 
 
 def _json_lines(path: Path) -> Vectors:

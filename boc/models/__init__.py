@@ -117,10 +117,10 @@ def spec(encoder: str) -> str:
 
 def kind(folder: Path) -> str | None:
     """Return the kind of encoder that a folder holds, by its configuration alone; None if it holds no model."""
-    from boc.foreign import parse_json
+    from boc.foreign import read_json
 
     try:
-        config = parse_json((folder / "config.json").read_bytes())
+        config = read_json(folder / "config.json")
         named = config.get("kind")
     except (OSError, ValueError, AttributeError):
         return None
@@ -132,9 +132,9 @@ def weights(folder: Path) -> list[str]:
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None or not first.endswith(".index.json"):
         return [] if first is None else [first]
-    from boc.foreign import parse_json
+    from boc.foreign import read_json
 
-    index = parse_json((folder / first).read_bytes())
+    index = read_json(folder / first)
     return [first, *sorted(set(index["weight_map"].values()))]
 
 
@@ -178,11 +178,11 @@ def models() -> Iterator[Model]:
 
 def read(folder: Path) -> Model | None:
     """Return the model in ``folder``, None without a record. BocError for a damaged record or one of another format."""
-    from boc.foreign import parse_json
+    from boc.foreign import read_json
 
     path = folder / RECORD
     try:
-        record = parse_json(path.read_bytes())
+        record = read_json(path)
         if record.pop("format") != FORMAT:
             raise ValueError("another format")
         return Model(**record, folder=folder)

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
-from boc.foreign import parse_json
+from boc.foreign import read_json
 
 CONFIG = "open_clip_config.json"
 KNOWN = {
@@ -49,7 +49,7 @@ UNUSED = {"attn_mask"}  # made again by either library
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
     """Return the network, the tokenizer and the image processor. ValueError for another architecture."""
-    config = parse_json((folder / CONFIG).read_bytes())
+    config = read_json(folder / CONFIG)
     network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use

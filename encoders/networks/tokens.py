@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from boc.atomic_files import open_whole
 from boc.errors import EncoderError
 from boc.foreign import parse_json
 
@@ -132,7 +133,8 @@ class WordPieces:
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """Restore the tokenizer from a file of ``dump``, for the tower ``text`` (see ``text_towers.build``)."""
-    dumped = path.read_text(encoding="utf-8")
+    with open_whole(path) as file:
+        dumped = file.read().decode()
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
         return Vocabulary.load(dumped)

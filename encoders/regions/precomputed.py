@@ -21,8 +21,6 @@ import base64
 import binascii
 import hashlib
 import re
-import zipfile
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -31,9 +29,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import replacing
+from boc.atomic_files import open_whole, replacing
 from boc.errors import BocError, EncoderError, ImageError, SourceError
-from boc.foreign import parse_json
+from boc.foreign import PACKED, read_archive, read_json, read_npy
 from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
@@ -58,7 +56,7 @@ def karpathy_places(path: Path) -> dict[str, str]:
     such file."""
     advice = "give Karpathy's dataset_flickr30k.json"
     with reading_model(lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}"):
-        images = parse_json(path.read_bytes())["images"]
+        images = read_json(path)["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
 
 
@@ -126,16 +124,16 @@ class FileRegions:
 
 def _read_array(path: Path) -> NDArray[Any]:
     try:
-        with path.open("rb") as handle:
-            content: Any = np.load(handle, allow_pickle=False)
-            array: NDArray[Any] = content["feat"] if path.suffix == ".npz" else content
+        if path.suffix == ".npz":
+            return read_archive(path, packed=PACKED)["feat"]
+        with open_whole(path) as file:
+            return read_npy(file.read())
     except FileNotFoundError:
         raise ImageError(
             f"{path}: no region features for this picture; extract them or leave it out with --ids"
         ) from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:
         raise ImageError(f"{path}: damaged region features ({error}); extract them again") from error
-    return array
 
 
 def _size(path: Path) -> tuple[int, int]:
@@ -176,7 +174,7 @@ class ScanRegions:
         path = self._folder / name
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)[int(row)].astype(np.float32)
-        except (OSError, ValueError, IndexError) as error:
+        except Exception as error:
             raise ImageError(f"{path}: no regions in row {row} ({error}); give the folder of this array") from error
         if features.ndim != 2 or features.shape[1] != self.identity.dim:
             raise ImageError(f"{path}: row {row} has the shape {features.shape}; regions are {self.identity.dim} wide")
@@ -298,12 +296,11 @@ def _index(path: Path) -> _Index:
 def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
     """Return the kept index, or None if it is missing, damaged, or outdated."""
     try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
-            if not np.array_equal(arrays["stamp"], stamp):
-                return None
-            ids, offsets = arrays["ids"].tolist(), arrays["offsets"]
-            return _Index(ids, offsets, str(arrays["digest"]), int(arrays["dim"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        arrays = read_archive(path)
+        if not np.array_equal(arrays["stamp"], stamp):
+            return None
+        return _Index(arrays["ids"].tolist(), arrays["offsets"], str(arrays["digest"]), int(arrays["dim"]))
+    except Exception:
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from boc.atomic_files import sha256
 from boc.errors import EncoderError, check_system
-from boc.foreign import parse_json
+from boc.foreign import read_json
 from boc.models import KINDS
 
 from ..networks.foreign import reading_model
@@ -43,7 +43,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "or say where it is now: --encoder KIND:FOLDER"
         )
     try:
-        config: dict[str, Any] = parse_json(path.read_bytes())
+        config: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from boc.atomic_files import sha256, write_text
 from boc.errors import EncoderError
-from boc.foreign import parse_json
+from boc.foreign import read_json
 from boc.types import Identity
 
 from .sessions import open_session
@@ -70,7 +70,7 @@ class OnnxRecord:
     def check(self, folder: Path, name: str) -> Path:
         """Return the path of a file. EncoderError if it was touched since and is not the one that was written."""
         path, record = folder / name, folder / RECORD
-        untouched = record.exists() and path.exists() and path.stat().st_ctime_ns <= record.stat().st_ctime_ns
+        untouched = record.exists() and path.is_file() and path.stat().st_ctime_ns <= record.stat().st_ctime_ns
         if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
             raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
         return path
@@ -95,7 +95,7 @@ def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:
     """Return the record in ``folder``, None without one or if the model was changed since."""
     path = folder / RECORD
     try:
-        record = OnnxRecord(**parse_json(path.read_bytes()))
+        record = OnnxRecord(**read_json(path))
         if record.settings != parts.hash(folder) or record.weights != parts.size(folder):
             return None
         newest = max((folder / name).stat().st_mtime_ns for name in parts.weights)

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import sha256
+from boc.atomic_files import open_whole, sha256
 from boc.errors import BackendError, ManifestError, check_system
-from boc.foreign import parse_json
+from boc.foreign import read_json
 from boc.manifest import Manifest
 from boc.types import MODALITIES
 
@@ -71,7 +71,7 @@ class Commit:
 def read(path: Path) -> Commit:
     """Read a commit. ManifestError if it is damaged, or of a newer format."""
     try:
-        raw = parse_json(path.read_bytes())
+        raw = read_json(path)
         manifest = Manifest.from_dict(raw["manifest"], where=str(path))
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
         if set(manifest.items) != set(MODALITIES):
@@ -103,7 +103,8 @@ def read_current(home: Path) -> tuple[str, Commit]:
         _refuse_older(home, name)
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with open_whole(path) as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
     except OSError as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}") from error
@@ -258,7 +259,7 @@ def stamp(path: Path) -> list[int]:
 
 def _read_checks(home: Path) -> dict[str, list[int]]:
     try:
-        known = parse_json((home / CHECKED).read_bytes())
+        known = read_json(home / CHECKED)
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import resource
 import socket
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,6 +15,7 @@ from boc.errors import BocError
 from boc.web.http.logs import Form, configuration
 
 CONNECTIONS = 1024  # at a time; a request on a further one is answered with 503
+LEAST = 32  # connections, and pictures that they ask for
 FILES = 256  # that the process needs beside connections: the index, pictures
 MMAP_THRESHOLD = -3  # the option of mallopt: blocks from this size on are mapped for themselves
 GRACE = 3  # seconds that open requests have to finish when the server stops
@@ -69,10 +71,18 @@ def _return_memory() -> None:
 
 
 def _connections() -> int:
-    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted."""
+    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted. BocError if that is
+    too low to open the index again, as after a change, while clients are connected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = CONNECTIONS + FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, soft - min(FILES, soft // 2)))
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    again = 2 * sum(1 for _ in Path("/dev/fd").iterdir())
+    if soft < again + LEAST:
+        raise BocError(
+            f"this server needs {again + LEAST} open files, and may have {soft}; ulimit -n {again + 2 * LEAST}"
+        )
+    return min(CONNECTIONS, soft - max(again, min(FILES, soft // 2)))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ from boc.types import Item
 from boc.web.http.logs import FAULTS
 
 LARGEST = 1_000_000_000  # bytes of a file
+FOLDERS = 1 << 14  # that were indexed, whose places are kept
 CHUNK = 1 << 18  # bytes read at a time
 FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
@@ -68,17 +70,29 @@ def open_content(item: Item) -> Iterator[Content]:
         yield Content(file, name, status, kind)
 
 
+def indexed_folder(item: Item) -> Path:
+    """Return the folder that was indexed: the path before the id, or the folder of the file if it does not end with the
+    id. Where it is a link, it leads to where it led when a picture in it was first looked at."""
+    root = item.content.removesuffix(f"/{item.id}")
+    return _first_seen(item.path.parent if root == item.content else path_of(root or "/"))
+
+
+@lru_cache(FOLDERS)
+def _first_seen(folder: Path) -> Path:
+    return Path(os.path.realpath(folder))
+
+
 def _open(item: Item) -> int:
     """Return a descriptor of the file of a picture, which is in the folder that was indexed.
 
-    That is the path before the id, or the folder of the file if it does not end with the id. Each folder on the way is
-    opened in the one before, so that none can become a link meanwhile.
+    Each folder on the way is opened in the one before, so that none can become a link meanwhile.
     """
-    path, root = item.path, item.content.removesuffix(f"/{item.id}")
-    folder = path.parent if root == item.content else path_of(root or "/")
+    path = item.path
     real = Path(os.path.realpath(path))
-    if ".." in path.parts or Path(os.path.realpath(folder)) not in real.parents:
-        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again")
+    if ".." in path.parts or indexed_folder(item) not in real.parents:
+        raise ImageError(
+            f"{path.name}: its path leads out of the folder that was indexed; index it again, or restart the server"
+        )
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):
         is_last = step == len(real.parts) or is_archive(Path(*real.parts[:step]))

@@ -75,6 +75,12 @@ def test_connection_limit() -> None:
             pass
 
 
+def test_a_server_says_how_many_files_it_needs() -> None:
+    with serving(files=32) as (process, _):
+        assert process.wait(LONG)
+        assert "ulimit -n" in process.stderr.read()
+
+
 def test_graceful_shutdown() -> None:
     statuses: list[int] = []
     with serving() as (process, port):
