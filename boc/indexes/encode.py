@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boc.atomic_files import check_writable, locked
+from boc.atomic_files import check_writable, file_lock
 from boc.errors import BocError
 from boc.indexes.foreign_vectors import write_features
 from boc.indexes.learn import Progress
@@ -24,7 +24,7 @@ LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"  # feature files beside an ind
 
 
 @contextmanager
-def encoded(
+def encoded_source(
     name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
 ) -> Iterator[Path]:
     """Encode a source on its way to the index ``name``; yield the feature file, which goes when the block succeeds.
@@ -42,8 +42,8 @@ def encoded(
 
 
 @contextmanager
-def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
-    """Yield the vectors in files of others as a feature file, on their way to the index ``name``, as ``encoded``."""
+def converted_source(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
+    """Yield the vectors in files of others as a feature file beside the index ``name``, as ``encoded_source`` does."""
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     with _beside(name, at, facts) as path:
         if not path.exists():
@@ -58,7 +58,7 @@ def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     path = place / f".{name}.{digest}.features.h5"
     check_writable(path)
-    with locked(place / f".{name}.lock", f"{name} is"):
+    with file_lock(place / f".{name}.lock", f"{name} is"):
         for left in place.glob(LEFT.format(name)):
             if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
                 shutil.rmtree(left)
