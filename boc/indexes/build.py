@@ -18,7 +18,7 @@ from boc import models, plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
-from boc.indexes.encode import converted_source, encoded_source
+from boc.indexes.encode import converted, encoded
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
@@ -331,7 +331,7 @@ def _embeddings(
         return
     states: dict[str, State] | None = None
     if all(map(has_vectors, sources)):
-        features = converted_source(name, at, sources)
+        features = converted(name, at, sources)
     else:
         items = opening()
         assert items is not None  # several files would all be of vectors
@@ -341,7 +341,7 @@ def _embeddings(
         concepts = keeps_concepts(network.identity)
         pictures = [item for item in items.items if items.file is None and item.modality == "image"]
         states = {item.id: look(system_path(item.content), settled_state) or () for item in pictures}
-        features = encoded_source(name, at, items, network, progress, concepts=concepts, ocr=ocr)
+        features = encoded(name, at, items, network, progress, concepts=concepts, ocr=ocr)
     with features as path, FeatureFiles([path]) as file:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]

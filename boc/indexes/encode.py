@@ -24,7 +24,7 @@ LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"  # feature files beside an ind
 
 
 @contextmanager
-def encoded_source(
+def encoded(
     name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
 ) -> Iterator[Path]:
     """Encode a source on its way to the index ``name``; yield the feature file, which goes when the block succeeds.
@@ -42,8 +42,8 @@ def encoded_source(
 
 
 @contextmanager
-def converted_source(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
-    """Yield the vectors in files of others as a feature file beside the index ``name``, as ``encoded_source`` does."""
+def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
+    """Yield the vectors in files of others as a feature file beside the index ``name``, as ``encoded`` does."""
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     with _beside(name, at, facts) as path:
         if not path.exists():

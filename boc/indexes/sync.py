@@ -20,7 +20,7 @@ from boc.errors import BocError, SourceError, note
 from boc.indexes.budgets import renew_budgets
 from boc.indexes.build import PLACE, Progress, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
-from boc.indexes.encode import clear, encoded_source
+from boc.indexes.encode import clear, encoded
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
@@ -275,7 +275,7 @@ class _Sync:
 
         network = self._searcher.encoder
         source = Source(list(chunk), types=self._source_types)
-        with encoded_source(self._name, self._at, source, network, show, concepts=concepts, ocr=self._ocr) as path:
+        with encoded(self._name, self._at, source, network, show, concepts=concepts, ocr=self._ocr) as path:
             with FeatureFile(path) as file:
                 contents = {item.id: item.content for item in chunk}
                 in_file = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}

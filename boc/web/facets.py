@@ -23,12 +23,12 @@ def facet_fields(snapshot: Snapshot) -> list[str]:
     """Return the fields that have facets: those that divide the first items of the index."""
     return [
         name
-        for name, kind in _offered_fields(snapshot)
+        for name, kind in _offered(snapshot)
         if _divides(kind, {value for item in snapshot.begin for value in _values(item.fields, name, kind)})
     ]
 
 
-def _offered_fields(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
+def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:
     return [(name, kind) for name, kind in snapshot.fields.items() if kind in KINDS and name not in TECHNICAL]
 
 
@@ -40,7 +40,7 @@ def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], opti
     sure = sum((hit.confidence or 0) >= LINE for hit in hits)
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
     chosen = {each.field for each in parse_filters(options.filters, snapshot.fields)}
-    counts = [_facet(name, kind, items, chosen=name in chosen) for name, kind in _offered_fields(snapshot)]
+    counts = [_facet(name, kind, items, chosen=name in chosen) for name, kind in _offered(snapshot)]
     return {"hits": len(items), "facets": [each for each in counts if each is not None]}
 
 
