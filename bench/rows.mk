@@ -22,8 +22,7 @@ ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
 ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes alignment cutoff scene-truth \
-	rivals certificate certificate-pages recall-postings-captions race-embedded race-ratios growth race-composed \
-	race-filtered defaults
+	rivals recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
 ROWS ?= $(ALL)
 RATIOS := race-embedded
 COUNTS := 10000 30000 100000 300000
@@ -65,7 +64,6 @@ FEW_FILTERED := --queries 5 --share .05 --share .5 --rounds 1
 FEW_DIMENSIONS := --dim 16 --queries 20
 FEW_TERMS := --terms 32
 FEW_RIVALS := --small --seeds 1
-FEW_CERTAIN := --terms 16 --pages 20 --patches 20
 ONE_CODE := --only dictionary --terms 32
 else
 FEW_TERMS := --terms 2048 --terms 4096
@@ -171,11 +169,6 @@ $(S)/words.npz $(S)/terms.npz: $(S)/learned.h5
 $(OUT)/rivals.csv: $(S)/photos.h5 $(S)/learned.h5 $(S)/held.h5 $(S)/words.npz $(S)/terms.npz
 	$(call rows,rivals.compare $< --fit $(S)/learned.h5 --validation $(S)/held.h5 --words $(S)/words.npz \
 		--learned $(S)/terms.npz $(FEW_RIVALS))
-$(OUT)/certificate.csv: $(S)/photos.h5 $(S)/learned.h5
-	$(call rows,paper.certificate $< --fit $(S)/learned.h5 $(FEW_CERTAIN))
-$(OUT)/certificate-pages.csv:
-	mkdir -p $(OUT)
-	$(call rows,paper.certificate $(FEW_CERTAIN))
 
 # Rows about engines: over real captions, and as they grow over drawn vectors.
 ASKED := $(M)/captions.h5 $(M)/captions-queries.h5 --validation $(M)/captions-validation.h5

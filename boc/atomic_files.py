@@ -26,14 +26,14 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; when the block succeeds it is renamed to ``path``, durably.
+    """Yield a temporary path beside ``path``; when the block succeeds it is renamed to ``path``, durably.
 
     BocError if the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     check_writable(path)
     try:
-        with locked(temporary, f"{path} is"):
+        with file_lock(temporary, f"{path} is"):
             temporary.open("w").close()  # what a kill has left
             mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
@@ -64,7 +64,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
+def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
     """Lock the file ``path``, which is made for it, and removed at the end unless it is to ``keep``.
 
     The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another process has it.
@@ -95,12 +95,12 @@ def _is(path: Path, descriptor: int) -> bool:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` against other writing processes, as ``locked`` does."""
+    """Lock ``folder`` against other writing processes, as ``file_lock`` does."""
     new = not folder.exists()
     check_writable(folder / ".lock")
     with ExitStack() as held:
         try:
-            held.enter_context(locked(folder / ".lock", f"{folder} is", keep=True))
+            held.enter_context(file_lock(folder / ".lock", f"{folder} is", keep=True))
         except OSError:
             if new:
                 folder.rmdir()

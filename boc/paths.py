@@ -29,7 +29,7 @@ def escaped_bytes(text: str) -> str:
 
 def system_path(text: str) -> str:
     """Return the path of the system that ``text`` stands for."""
-    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
 
 
 def path_of(text: str) -> Path:
@@ -55,6 +55,6 @@ def words_of(text: str) -> str:
     return " ".join("".join(char if char.isalnum() or category(char)[0] == "M" else " " for char in text).split())
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     byte = int(match[1], 16)
     return chr(byte if byte < 128 else 0xDC00 + byte)

@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def backend(url: str) -> Backend:
-    """The back end at a URL; ``file:DIR`` is the embedded engine."""
+    """Return the back end at a URL; ``file:DIR`` is the embedded engine."""
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
@@ -391,10 +391,10 @@ class Backend(Protocol):
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""
 
     def names(self) -> list[str]:
-        """The names of the indexes, sorted."""
+        """List the names of the indexes, sorted."""
 
     def remove(self, name: str) -> None:
         """Remove a whole index; BackendError as ``open``."""
 
     def about(self) -> dict[str, str]:
-        """A description for users: engine, version, supported features."""
+        """Describe the back end for users: engine, version, supported features."""

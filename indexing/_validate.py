@@ -72,10 +72,10 @@ def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Mani
 
 
 def no_concepts(shown: str) -> BackendError:
-    """The error for an index without concept sets."""
+    """Return the error for an index without concept sets."""
     return BackendError(f"{shown} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot")
 
 
 def not_unique(key: str) -> BackendError:
-    """The error for an id that occurs more than once."""
+    """Return the error for an id that occurs more than once."""
     return BackendError(f"the id {key!r} occurs more than once; make ids unique")

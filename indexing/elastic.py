@@ -12,7 +12,7 @@ STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/
 
 
 def connect(url: str) -> ServerBackend:
-    """The cluster at ``url``, without a request. BackendError for an invalid address."""
+    """Return the cluster at ``url``, without a request. BackendError for an invalid address."""
     address = parse(url)
     return ServerBackend(ElasticTransport(address), address, STRATEGIES)
 

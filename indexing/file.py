@@ -8,7 +8,7 @@ from .embedded.backend import EmbeddedBackend
 
 
 def connect(url: str) -> EmbeddedBackend:
-    """The back end for ``file:DIR``. The folder is created with its first index."""
+    """Return the back end for ``file:DIR``. The folder is created with its first index."""
     folder = url.partition(":")[2]
     if not folder:
         raise BackendError(f"{url!r} names no folder; write file:DIR, for example file:boc-data")

@@ -14,7 +14,7 @@ STRATEGIES = ("counted_text", "text", "rank_features")  # best first, by bench/r
 
 
 def connect(url: str) -> ServerBackend:
-    """The cluster at ``url``, without a request. BackendError for an invalid address."""
+    """Return the cluster at ``url``, without a request. BackendError for an invalid address."""
     address = parse(url)
     return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
 

@@ -91,7 +91,7 @@ class Source:
 Judge = Callable[[Source], Evidence]
 
 
-def compared(one: str, other: str, support: Callable[[float, float], float], *, tolerant: bool) -> Judge:
+def compare_recalls(one: str, other: str, support: Callable[[float, float], float], *, tolerant: bool) -> Judge:
     """Judge two models by what ``support`` makes of their difference and the first one's sum."""
 
     def judge(table: Source) -> Evidence:
@@ -105,17 +105,17 @@ def compared(one: str, other: str, support: Callable[[float, float], float], *, 
 
 def same(one: str, other: str) -> Judge:
     """Two models are alike."""
-    return compared(one, other, lambda difference, _: RECALLS * SAME - abs(difference), tolerant=True)
+    return compare_recalls(one, other, lambda difference, _: RECALLS * SAME - abs(difference), tolerant=True)
 
 
 def more(one: str, other: str) -> Judge:
     """The first of two models is better."""
-    return compared(one, other, lambda difference, _: difference, tolerant=False)
+    return compare_recalls(one, other, lambda difference, _: difference, tolerant=False)
 
 
 def loses(model: str, least: float, most: float) -> Judge:
     """A model loses between these parts of what the vectors have."""
-    return compared("TERN", model, lambda d, whole: min(d - least * whole, most * whole - d), tolerant=False)
+    return compare_recalls("TERN", model, lambda d, whole: min(d - least * whole, most * whole - d), tolerant=False)
 
 
 def worst(model: str, others: Sequence[str]) -> Judge:
@@ -135,7 +135,7 @@ def curves(first: tuple[str, str], second: tuple[str, str], *, alike: bool = Fal
     return judge
 
 
-def dropped(sparsity: float, *, alike: bool) -> Judge:
+def loss_at(sparsity: float, *, alike: bool) -> Judge:
     """Judge what scalar quantisation loses by dropping terms: nothing (``alike``), or something.
 
     c-ReLU alone makes half of the components zero, so that the code of all terms is compared, not the dense vectors.
@@ -212,8 +212,8 @@ CLAIMS: tuple[tuple[str, str, Judge], ...] = (
     (f"{ALIKE}, without context.", INVERSE, same("SUM-aggr No-cont.", "MAX-aggr No-cont.")),
     (f"{ALIKE} at sparsity 0.99.", SPARSE, curves(SOFT, MAX, alike=True)),
     ("Recall stays until sparsity is massive: at 0.75 scalar quantisation has lost nothing.", LEVELS,
-     dropped(0.75, alike=True)),
-    ("Massive sparsity costs recall: at 0.9 scalar quantisation has lost some.", LEVELS, dropped(0.9, alike=False)),
+     loss_at(0.75, alike=True)),
+    ("Massive sparsity costs recall: at 0.9 scalar quantisation has lost some.", LEVELS, loss_at(0.9, alike=False)),
     ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation.", f"{LEVELS}; {RANKS}",
      curves(("scalar", "plain"), ("permutation", "plain"))),
     ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation, both of the printed order.",
@@ -228,7 +228,7 @@ CLAIMS: tuple[tuple[str, str, Judge], ...] = (
 """What is claimed, the reading of the codes that the verdict rests on, and what judges."""
 
 
-def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
+def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
     """Yield each claim on each file that can decide it, and where readings of one claim differ."""
     sides = {"table1.py": ("both",), "sparsity_recall.py": ("text to image", "image to text")}
     sources = [Source(file, side) for file in files for side in sides.get(str(file.head["script"]), ())]
@@ -240,17 +240,17 @@ def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
             except KeyError:  # rows of the other script, or without these codes
                 continue
     corrected = holm([evidence.p for *_, evidence in found])
-    verdicts: dict[str, set[str]] = {}
+    by_verdict: dict[str, set[str]] = {}
     for (claim, reading, source, evidence), p in zip(found, corrected, strict=True):
         verdict = evidence.verdict(p)
         if claim.startswith(ALIKE):
-            verdicts.setdefault(verdict, set()).add(reading)
+            by_verdict.setdefault(verdict, set()).add(reading)
         yield [
             claim, source.name, source.direction, verdict, f"{evidence.difference:.2f}", f"{evidence.error:.2f}",
             f"{p:.4f}", evidence.figures, evidence.paper, reading,
         ]  # fmt: skip
-    if len(verdicts) > 1:
-        told = "; ".join(f"{verdict}: {' and '.join(sorted(readings))}" for verdict, readings in verdicts.items())
+    if len(by_verdict) > 1:
+        told = "; ".join(f"{verdict}: {' and '.join(sorted(readings))}" for verdict, readings in by_verdict.items())
         apart = max((e for claim, *_, e in found if claim.startswith(ALIKE)), key=lambda e: abs(e.difference))
         largest = f"{apart.difference:.2f}", f"{apart.error:.2f}"
         claim = f"{ALIKE}, in the text, the table and the figure (the largest difference)."
@@ -262,7 +262,7 @@ def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
 def main(files: tuple[Path, ...]) -> None:
     """Judge the claims of the paper by the figures in ROWS."""
     with Writer(sys.stdout, __file__, {"rows": files}, COLUMNS) as out:
-        for row in judged([table for table in map(read, files) if table.is_complete]):
+        for row in verdicts([table for table in map(read, files) if table.is_complete]):
             out.write(*row)
 
 

@@ -35,7 +35,8 @@ from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
 from bench.report.rows import Writer
 from boc.codecs import DeepPermutation, ScalarQuantizer, SurrogateCodec, UnitNorm, global_code
-from boc.codecs.bag_of_concepts import SCALE, HardAssignment, SoftAssignment
+from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
+from boc.codecs.presets import CONCEPT_SCALE
 from boc.evaluate.metrics import CUTOFFS, ranks
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
@@ -182,10 +183,10 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         return dev.code(section, model, codec.fit(*train))
 
     def concept_row(
-        section: str, model: str, book: str, table: Table = dev, scale: float = SCALE, **options: Any
+        section: str, model: str, book: str, table: Table = dev, scale: float = CONCEPT_SCALE, **options: Any
     ) -> Line:
         kind: type[HardAssignment] | type[SoftAssignment] = HardAssignment if section == HARD else SoftAssignment
-        kind, scale = options.pop("kind", kind), options.pop("scale", SCALE)
+        kind, scale = options.pop("kind", kind), options.pop("scale", CONCEPT_SCALE)
         step = kind.from_codebook(books[book], **options)
         codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
         return table.code(section, model, codec.fit(*table.of.values()))

@@ -53,14 +53,14 @@ SECTIONS = {
 ESCAPES = "boc.escapes"
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _escape(error: UnicodeError) -> tuple[str, int]:
     """Replace characters that the terminal or file cannot show by their escapes of JSON."""
     assert isinstance(error, UnicodeEncodeError)
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
 
 
-codecs.register_error(ESCAPES, _escaped)
+codecs.register_error(ESCAPES, _escape)
 
 
 class Group(click.Group):

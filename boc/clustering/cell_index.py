@@ -65,7 +65,7 @@ class Centroids:
         return vectors
 
     def within(self, z: int, cells: int) -> tuple[int, int]:
-        """``z`` and ``cells`` as there are at most, and as many cells as hold ``z`` centroids."""
+        """Return ``z`` and ``cells`` as there are at most, and as many cells as hold ``z`` centroids."""
         z, cells = min(z, len(self)), min(cells, len(self.heads))
         if cells < z:
             enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
@@ -73,7 +73,7 @@ class Centroids:
         return z, cells
 
     def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
-        """For each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of its nearest cells.
+        """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of its nearest cells.
 
         Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. ``cells`` is the number of
         cells searched, those of the nearest heads; the result is exact if ``cells >= m``. More cells are searched if
@@ -90,7 +90,7 @@ class Centroids:
         return numbers, cosines
 
     def cosines(self, numbers: Ints, others: Ints) -> Floats:
-        """Cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row, ``others`` (n,)."""
+        """Return cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row, ``others`` (n,)."""
         cosines = np.empty(numbers.shape, np.float32)
         step = max(1, BATCH_NUMBERS // (numbers.shape[1] * self.vectors.shape[1]))
         for i in range(0, len(numbers), step):
@@ -132,7 +132,7 @@ def _products(a: Bytes, b: Bytes) -> Floats:
 
 
 def rounded(X: Floats) -> tuple[Bytes, Floats]:
-    """Rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, halves to even; and their scales (n,).
+    """Return rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, halves to even; and their scales (n,).
 
     A row times its scale has unit length. Zero rows, and rows with NaN or infinity, become zeros with scale 0.
     """
@@ -159,11 +159,11 @@ class Directions:
         return len(self.rows)
 
     def take(self, chosen: Ints) -> Directions:
-        """Those with some numbers, copied."""
+        """Copy the centroids of some numbers."""
         return Directions(self.rows[chosen], self.scales[chosen])
 
     def owners(self, centroids: Centroids, cells: int) -> Ints:
-        """The nearest centroid of each direction among those of its nearest cells (n,)."""
+        """Find the nearest centroid of each direction among those of its nearest cells (n,)."""
 
         def owner(start: int) -> Ints:
             rows = self.rows[start : start + BATCH_ROWS].astype(np.float32)
@@ -173,7 +173,7 @@ class Directions:
         return owner(0) if len(starts) == 1 else np.concatenate(list(ahead(owner, starts)))
 
     def means(self, owners: Ints, before: Directions) -> Directions:
-        """The mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of groups without one."""
+        """Return mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of groups without one."""
         k, order = len(before), np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners, minlength=k))
         after, first = Directions(before.rows.copy(), before.scales.copy()), 0
@@ -192,7 +192,7 @@ class Directions:
 
 
 def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
-    """At most ``k`` distinct centroids of ``points``.
+    """Return at most ``k`` distinct centroids of ``points``.
 
     First k-means inside cells, then rounds over all centroids. Each cell gets centroids in proportion to its points, so
     that no centroid has very many points. At most 64 points per centroid are used, without zero rows. Fewer than ``k``
@@ -219,7 +219,7 @@ def _distinct(vectors: Directions) -> Directions:
 
 
 def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """``k`` centroids by k-means inside cells, each cell with a share of them in proportion to its points."""
+    """Return ``k`` centroids by k-means inside cells, each cell with a share of them in proportion to its points."""
     members = _groups(points, _heads(points, round(k**0.5) * (FINENESS if k > ONE_CELL_CENTROIDS else 1), rng))
     shares = np.array([len(rows) for rows in members]) * (k / len(points))
     counts = np.floor(shares).astype(np.int64)
@@ -231,14 +231,14 @@ def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Direction
 
 
 def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
-    """At most ``m`` heads of cells, by k-means over a sample."""
+    """Return at most ``m`` heads of cells, by k-means over a sample."""
     if len(points) > m * HEAD_POINTS:
         points = points.take(np.sort(rng.choice(len(points), m * HEAD_POINTS, replace=False)))
     return _kmeans(points, m, rng)
 
 
 def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
-    """The same vectors, ordered by cells; cells of more than twice the mean size are divided."""
+    """Return the same vectors, ordered by cells; cells of more than twice the mean size are divided."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
@@ -263,14 +263,14 @@ def _one_cell(vectors: Directions) -> Centroids:
 
 
 def _groups(points: Directions, heads: Directions) -> list[Ints]:
-    """The numbers of the points by nearest head; heads without points are left out."""
+    """Return the numbers of the points by nearest head; heads without points are left out."""
     owners = points.owners(_one_cell(heads), 1)
     groups = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=len(heads)))[:-1])
     return [rows for rows in groups if len(rows)]
 
 
 def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """At most ``k`` centroids by Lloyd's algorithm, begun with points; one without points does not move."""
+    """Return at most ``k`` centroids by Lloyd's algorithm, begun with points; one without points does not move."""
     if len(points) <= max(1, k):
         return points
     centroids = points.take(rng.choice(len(points), max(1, k), replace=False))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from boc.codecs.parse import ARGUMENTS, CODES, Code, code_of, parse_code
 
 if TYPE_CHECKING:
-    from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
+    from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
     from boc.codecs.codec import STEPS, SurrogateCodec
     from boc.codecs.dictionary import Dictionary, dictionary_steps
     from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from boc.codecs.words import WordTerms
 else:
     LATER = {
-        "bag_of_concepts": ("HardAssignment", "SoftAssignment", "concept_steps"),
+        "bag_of_concepts": ("HardAssignment", "SoftAssignment"),
         "codec": ("STEPS", "SurrogateCodec"),
         "dictionary": ("Dictionary", "dictionary_steps"),
         "frequencies": ("BitQuantizer", "DeepPermutation", "ScalarQuantizer", "TopZ", "UnitNorm"),
@@ -60,7 +60,6 @@ __all__ = [
     "WordTerms",
     "code_of",
     "concept_code",
-    "concept_steps",
     "dictionary_steps",
     "global_code",
     "parse_code",

@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, center, nearest, row_block, squared_distances
-from boc.codecs.base import ConceptStep, Step, frequencies, stack_rows
-from boc.codecs.frequencies import ScalarQuantizer, UnitNorm, keep_block
-from boc.errors import BocError
+from boc.codecs.base import ConceptStep, frequencies, stack_rows
+from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-SCALE = 1e5
 POWER = 0.7  # of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
 NO_LABELS = np.empty(0, np.uint8)
 NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook does not have
@@ -268,25 +266,6 @@ class SoftAssignment(_Assignment):
         if self.similarity == "deviation":
             similar -= similar.mean(axis=1, keepdims=True)
         return similar
-
-
-def concept_steps(codebook: Codebook, assignment: str = "soft", **options: Any) -> list[Step]:
-    """Make the chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
-
-    ``options`` are those of ``SoftAssignment`` (similarity, aggregate, z, query_z).
-
-    The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for
-    1,000 centroids, and their differences need more than the 6 levels that a scale of 1,000 gives.
-    BocError for an unknown assignment, ValueError for an option out of its range.
-    """
-    kinds: dict[str, type[HardAssignment] | type[SoftAssignment]] = {"hard": HardAssignment, "soft": SoftAssignment}
-    if assignment not in kinds:
-        raise BocError(f"no assignment {assignment!r}; known: {', '.join(kinds)}")
-    try:
-        step = kinds[assignment].from_codebook(codebook, **options)
-    except TypeError as error:
-        raise BocError(f"{assignment} assignment does not take all of: {', '.join(options)}") from error
-    return [step, UnitNorm(), ScalarQuantizer(SCALE)]
 
 
 def _stack(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:

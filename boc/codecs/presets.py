@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from boc.codecs.bag_of_concepts import concept_steps
+from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.codecs.base import Step
 from boc.codecs.codec import SurrogateCodec
 from boc.codecs.dictionary import dictionary_steps
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 WORD_BITS = 3  # few enough to read, and BM25 ranks better by them than by finer frequencies
+CONCEPT_SCALE = 1e5
 LEARNED_SCALE = 255  # frequencies fit into 8 bits
 
 
@@ -63,13 +64,22 @@ def concept_code(
     similarity: str = "inverse",
     aggregate: str = "sum",
 ) -> SurrogateCodec:
-    """Return a fitted code over concept sets, ``hard`` or ``soft`` over ``codebook``. BocError for another code."""
-    if code == "hard":
-        if z is not None or query_z is not None:
-            raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")
-        return SurrogateCodec(_complete(concept_steps(codebook, "hard")))
-    soft: dict[str, Any] = {"z": z, "query_z": query_z, "similarity": similarity, "aggregate": aggregate}
-    return SurrogateCodec(_complete(concept_steps(codebook, code, **soft)))
+    """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
+
+    The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for
+    1,000 centroids, and their differences need more than the 6 levels that a scale of 1,000 gives. BocError for another
+    code, ValueError for an option out of its range.
+    """
+    step: HardAssignment | SoftAssignment
+    if code == "soft":
+        step = SoftAssignment.from_codebook(codebook, z=z, query_z=query_z, similarity=similarity, aggregate=aggregate)
+    elif code != "hard":
+        raise BocError(f"no assignment {code!r}; known: hard, soft")
+    elif z is not None or query_z is not None:
+        raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")
+    else:
+        step = HardAssignment.from_codebook(codebook)
+    return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(CONCEPT_SCALE)]))
 
 
 def late_code(terms: int | None = None, density: int = 20) -> SurrogateCodec:

@@ -118,12 +118,12 @@ class Gallery:
                     query, item = pair if asking == "text" else pair[::-1]
                     right[query].append(ids[target][item])
                 if name is not None:
-                    hits = _searched(
+                    hits = _search_queries(
                         Searcher.open(name, at), file, SearchOptions(DEEPEST, rm, target, rerank=score), asking
                     )
                 else:
                     assert scores is not None
-                    hits = _ranked(scores if asking == "text" else scores.T, ids[target])
+                    hits = _rank_rows(scores if asking == "text" else scores.T, ids[target])
                 place = folder / f"{asking}-to-{target}.run"
                 write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
                 write_run(place, ((query, *each) for query, each in zip(ids[asking], hits, strict=True)))
@@ -143,13 +143,13 @@ class Gallery:
         return known
 
 
-def _ranked(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
+def _rank_rows(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
     for row in scores:
         best = topk(row, DEEPEST)
         yield [ids[place] for place in best], row[best].tolist()
 
 
-def _searched(
+def _search_queries(
     searcher: Searcher, file: FeatureFile, options: SearchOptions, asking: Modality
 ) -> Iterator[tuple[list[str], list[float]]]:
     """Yield the same of the hits of a search by each item of one modality."""

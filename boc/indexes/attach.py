@@ -112,16 +112,13 @@ def attach(
         return AttachReport(documents, written, unchanged, without, missing, removed[:LISTED], replaced)
 
 
-def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done: None) -> int:
+def detach(name: str, *, at: str) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
     The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is attached.
     """
-    done = 0
     with plugins.backend(at).attach(check_name(name)) as place:
-        for done in place.detach():
-            progress(done)
-    return done
+        return max(place.detach(), default=0)
 
 
 def _add_batch(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boc.atomic_files import check_writable, locked
+from boc.atomic_files import check_writable, file_lock
 from boc.errors import BocError
 from boc.indexes.foreign_vectors import write_features
 from boc.indexes.learn import Progress
@@ -43,7 +43,7 @@ def encoded(
 
 @contextmanager
 def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
-    """Yield the vectors in files of others as a feature file, on their way to the index ``name``, as ``encoded``."""
+    """Yield the vectors in files of others as a feature file beside the index ``name``, as ``encoded`` does."""
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     with _beside(name, at, facts) as path:
         if not path.exists():
@@ -58,7 +58,7 @@ def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     path = place / f".{name}.{digest}.features.h5"
     check_writable(path)
-    with locked(place / f".{name}.lock", f"{name} is"):
+    with file_lock(place / f".{name}.lock", f"{name} is"):
         for left in place.glob(LEFT.format(name)):
             if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
                 shutil.rmtree(left)

@@ -207,7 +207,7 @@ class _Sync:
         self._rewritten = [reuse for reuse in self._reuses if self._differs(reuse, of_table=of_table)]
 
     def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
-        """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
+        """Keep missing items, or check that those to be removed are few: BocError if they are most of the index."""
         if keep_missing:
             self._n_missing += len(self._gone)
             self._gone = []

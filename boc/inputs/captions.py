@@ -67,7 +67,7 @@ class Captions:
             rest = {key: each for key, each in value.items() if key not in (*CAPTION, *(() if image else IMAGE))}
             self.fields[name] = {**rest, **self.fields.get(name, {})}
 
-    def typed(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
+    def typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
         """Return the types of the metadata, and the values of each picture with them.
 
         Names are written as those of fields. The facts of files are read from these.

@@ -211,7 +211,7 @@ class _Sink:
 
 @contextmanager
 def _open_sink(raw: FileIO) -> Iterator[_Sink]:
-    """A file for HDF5 to write within the block; raises the first error of writing at the end of it."""
+    """Yield a file for HDF5 to write within the block; raise the first error of writing at the end of it."""
     file = _Sink(raw)
     try:
         yield file

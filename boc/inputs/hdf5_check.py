@@ -158,7 +158,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
-    """Where the arrays of numbers below ``group`` begin and end in the file."""
+    """Find where the arrays of numbers below ``group`` begin and end in the file."""
     for name in group:
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             entry = group[name]

@@ -50,7 +50,7 @@ SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 @cache
 def formats() -> tuple[str, ...]:
-    """``FORMATS``, and HEIF where the extra heic is installed."""
+    """Return ``FORMATS``, and HEIF where the extra heic is installed."""
     try:
         import pillow_heif
     except ImportError:

@@ -169,7 +169,7 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
     for missing in gone:
         note(f"{missing}; what the index has of it is kept")
     items = [item for one in parts for item in one.items]
-    return _captioned(folders[0], Source(items, closed=tuple(c for one in parts for c in one.closed)), table)
+    return _with_captions(folders[0], Source(items, closed=tuple(c for one in parts for c in one.closed)), table)
 
 
 def _check_folder(folder: Path) -> Path:
@@ -306,7 +306,7 @@ def _table(path: Path, images: Path | None) -> Source:
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
     root = _picture_root(path, names, images)
     pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names]
-    return _captioned(path, Source(pictures), table)
+    return _with_captions(path, Source(pictures), table)
 
 
 def _sentences(path: Path) -> Source:
@@ -323,9 +323,9 @@ def _sentences(path: Path) -> Source:
     return Source(items)
 
 
-def _captioned(path: Path, source: Source, table: Captions) -> Source:
+def _with_captions(path: Path, source: Source, table: Captions) -> Source:
     """Return pictures with the captions and metadata that a table has under their ids."""
-    types, rows = table.typed()
+    types, rows = table.typed_fields()
     leave_out(str(path), table.faults)
     pictures = [replace(item, fields=rows.get(item.id, {})) for item in source.items] if types else source.items
     sentences = [

@@ -76,7 +76,7 @@ def _pool(
     *,
     words_in_rows: bool,
 ) -> NDArray[np.float32]:
-    """Scores (n, m) of the blocks of ``cosines`` between the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,)."""
+    """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,)."""
     tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
     scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
     if not cosines.size:

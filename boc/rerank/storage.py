@@ -35,7 +35,7 @@ def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 
 
 def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
-    """``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
+    """Return ``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
     return restore_rows(store_rows(rows, dtype))
 
 
@@ -50,7 +50,7 @@ def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
 
 
 def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
+    """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
     A scale is the largest magnitude of its row / 127; the error of a component is at most half of it, but for float32.
     Rows that were rounded are rounded to the same again. Rows of components below about 2**-119 become zeros, with

@@ -386,13 +386,13 @@ class Searcher:
             raise BocError("terms of another system are one query; search by one of its parts")
         background = self.background(self.target(options.find))
 
-        def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
+        def weighted_parts(metric: Metric) -> list[tuple[Embeddings, float]]:
             pairs = zip(query.parts, encoded, strict=True)
             return [(one, part.weight / background.standard_deviation(one, metric)) for part, one in pairs]
 
         metric = self._metric(options)
-        whole = compose(weighted("dot"))
-        return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
+        whole = compose(weighted_parts("dot"))
+        return whole, [] if metric == "dot" or whole.concepts is None else weighted_parts(metric)
 
     def _request(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> SearchRequest:
         """Return the request to the index: the terms of the queries, candidates, and how they are ranked.

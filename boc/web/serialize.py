@@ -47,7 +47,7 @@ def thumb(id: str) -> str:
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """``WordAnswer``s of one row of terms, the most frequent first, ties to the lower term."""
+    """Return ``WordAnswer``s of one row of terms, the most frequent first, ties to the lower term."""
     pairs = sorted(zip(terms.indices.tolist(), terms.data.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
     return [{"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words]
 

@@ -70,7 +70,7 @@ def read_published(path: Path) -> dict[str, Any]:
 
 
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
-    """``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
+    """Return ``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
 
     Only TERAN has two separate last layers. One that shares them has TERN's tensors: its configuration decides.
     """
@@ -198,7 +198,7 @@ def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any
 
 
 def _plain_types() -> list[Any]:
-    """Types in published files beside tensors and containers: options, and scores as numpy scalars."""
+    """Return types in published files beside tensors and containers: options, and scores as numpy scalars."""
     dtypes = [np.dtypes.Float64DType, np.dtypes.Float32DType, np.dtypes.Int64DType]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # numpy 2 renamed it
     return [argparse.Namespace, np.dtype, *dtypes, *scalars]
@@ -206,7 +206,7 @@ def _plain_types() -> list[Any]:
 
 @contextmanager
 def _unpack(path: Path) -> Iterator[Path]:
-    """``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
+    """Yield ``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
 
     The suffix does not decide: VSRN's files end in .tar and are no archives.
     """

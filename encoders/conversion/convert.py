@@ -110,7 +110,7 @@ def _word_pieces(path: Path, network: Network) -> WordPieces:
 
 
 def _read_pieces(path: Path) -> dict[str, int]:
-    """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
+    """Read word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     with reading_model(lambda reason: f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({reason})"):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":

@@ -53,7 +53,7 @@ def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask:
 
 
 def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    """Sums over words of the maximum over regions, without cells for masked words: most of training's memory."""
+    """Sum over words the maximum over regions, without cells for masked words: most of training's memory."""
     cosines = torch.einsum("bnd,wd->bnw", regions, words[word_mask])
     best = cosines.max(dim=1).values.to(torch.promote_types(cosines.dtype, torch.float32))
     owners = word_mask.nonzero(as_tuple=True)[0]

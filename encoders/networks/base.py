@@ -50,7 +50,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
-        """features (B, n, region_dim), boxes (B, n, 4) as fractions of width and height, lengths (B,), the true n."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths (B,), the true n."""
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
@@ -58,7 +58,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def texts(self, ids: Tensor, lengths: Tensor) -> Encodings:
-        """ids (B, L), special ones included, lengths (B,)."""
+        """Encode ids (B, L), special ones included, lengths (B,)."""
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
@@ -83,7 +83,7 @@ def signed_power(features: Tensor, power: float) -> Tensor:
 
 
 def pad_regions(regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor]:
-    """features (B, n, d), boxes (B, n, 4), lengths (B,), zero-padded to the longest."""
+    """Return features (B, n, d), boxes (B, n, 4), lengths (B,), zero-padded to the longest."""
     features = pad_sequence([torch.from_numpy(np.asarray(r.features)) for r in regions], batch_first=True)
     boxes = pad_sequence([torch.from_numpy(np.asarray(r.boxes)) for r in regions], batch_first=True)
     return features.float(), boxes.float(), torch.tensor([len(r) for r in regions])

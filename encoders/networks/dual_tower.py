@@ -33,7 +33,7 @@ class Tower:
         return nn.functional.normalize(vectors.float(), dim=-1), hidden
 
     def joint(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
+        """Map tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
         single = tokens.flatten(0, 1)[:, None]
         projected: Tensor = self._projection(self._pool(single).flatten(1))
         joint: Tensor = projected.unflatten(0, tokens.shape[:2])

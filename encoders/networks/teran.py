@@ -75,7 +75,7 @@ class Teran(Tern):
         return self._pool(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """As of a network; without stop-words the last piece that remains is dropped, as in the authors' code."""
+        """Mark words as networks do; without stop-words the last piece that remains goes, as in the authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         places = torch.arange(ids.shape[1], device=ids.device)[None, :]

@@ -109,7 +109,7 @@ class Tern(Network):
         return width
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
-        """An all-zero row goes before the regions: I-CLS, which gathers the picture."""
+        """Put an all-zero row before the regions: I-CLS, which gathers the picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation

@@ -72,7 +72,7 @@ class Residual(nn.Sequential):
             nn.init.zeros_(parameter)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
-        """rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
+        """Map and normalise rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
         mapped: Tensor = self[0](rows)
         if not self.training:
             normed: Tensor = self[1](mapped.flatten(0, 1)).view_as(mapped)
@@ -94,7 +94,7 @@ class Reasoning(nn.Module):
         self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
-        """rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
+        """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
         gathered = self.affinity(rows, real) @ (self.g(rows) * real[..., None])
         reasoned: Tensor = rows + self.W(gathered, real)
         return reasoned
@@ -128,7 +128,7 @@ class _ImageTower(nn.Module):
         self.axis = AXES[config.norm_axis]
 
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all at least 1 -> (B, width), (B, n, width)."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
         reasoned = rows = self.embed_regions(features, real)
         for number in self.layers:
@@ -147,7 +147,7 @@ class _ImageTower(nn.Module):
         return self._unit(rows, real) if self.first_norm else rows
 
     def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
-        """``regions`` (B, n, width) in the order of the GRU, padding last."""
+        """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
         count = real.shape[1]
         if self.order == "source":
             return regions
@@ -192,7 +192,7 @@ class Vsrn(Network):
         return width
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
-        """A picture without regions is treated as one region with a zero feature."""
+        """Treat a picture without regions as one region with a zero feature."""
         features, boxes, lengths = self._clean(features, boxes, lengths)
         state, regions = self.img_enc(features, boxes, lengths)
         return Encodings(nn.functional.normalize(state, dim=1), regions)

@@ -48,7 +48,7 @@ class Kernels(nn.Module):
         self.log_deviations = nn.Parameter(torch.log(torch.tensor([0.25, math.pi / 4])).repeat(M, 1))
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
-        """boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last axis) for region i.
+        """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last axis) for region i.
 
         They are zero if j is padding.
         """
@@ -72,7 +72,7 @@ class LocationReasoning(nn.Module):
         self.W = Residual(config.kernels * config.width, config.width)
 
     def forward(self, rows: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
-        """rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, at least one true a row -> (B, n, width)."""
+        """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more -> (B, n, width)."""
         weights = self.kernels(boxes, real)
         # W_m before the sum over j: one product for all kernels; the sum is linear.
         mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1)).transpose(1, 2)

@@ -224,7 +224,7 @@ class Detector(nn.Module):
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
-    """Anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature map, row by row."""
+    """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature map, row by row."""
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     shifts = STRIDE * torch.stack([x, y, x, y], dim=-1).to(cells)
     return (shifts[:, :, None] + cells).reshape(-1, 4)

@@ -49,7 +49,7 @@ class GridRegions:
 
 
 def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
-    """(side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
+    """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
     edges = _normalise(_of_cells(_histograms(pixels), side))

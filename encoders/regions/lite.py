@@ -106,7 +106,7 @@ class _Convolution(nn.Module):
         return functional.relu6(made, inplace=True) if self.activated else made
 
     def _lacking(self, size: int) -> tuple[int, int]:
-        """Numbers of zeros before and after ``size`` values, for ``size / stride`` outputs, rounded up."""
+        """Return numbers of zeros before and after ``size`` values, for ``size / stride`` outputs, rounded up."""
         lack = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
         return lack // 2, lack - lack // 2
 

@@ -72,7 +72,7 @@ def in_batches(
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:
-    """``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is asynchronous."""
+    """Put ``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is asynchronous."""
     return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor.to(device)
 
 

@@ -41,7 +41,7 @@ def has_cuda() -> bool:
 
 
 def pick(device: str) -> str:
-    """``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
+    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
     import torch
 
     if device == "auto":

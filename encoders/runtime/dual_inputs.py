@@ -77,7 +77,7 @@ def window(processor: Any, width: int, height: int) -> tuple[float, float, float
 
 
 def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int) -> NDArray[np.float32]:
-    """(rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
+    """Return (rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
     xs, ys = np.linspace(seen[0], seen[2], columns + 1), np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)

@@ -13,7 +13,9 @@ from boc.types import Ragged, Regions
 
 from ..networks.foreign import reading_model
 from .onnx_record import OnnxSessions
-from .towers import Places
+
+Places = Sequence[Sequence[int]]
+"""Rows of the set of each text, in ascending order."""
 
 
 class OnnxTowers(OnnxSessions):

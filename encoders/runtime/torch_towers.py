@@ -16,7 +16,7 @@ from ..networks import text_towers
 from ..networks.base import Encodings, Network, pad_regions
 from . import device
 from .batching import in_batches, to_device
-from .towers import Places
+from .onnx_towers import Places
 
 
 class TorchTowers:

@@ -90,7 +90,7 @@ class Ranking:
         self._mean = sum(int(part.sum(dtype=np.int64)) for part in lengths) / max(self._n, 1)
 
     def scores(self, text: str) -> list[NDArray[np.float64]]:
-        """Scores (n,) for each segment, 0 for deleted rows and for rows that share no word with ``text``.
+        """Return scores (n,) for each segment, 0 for deleted rows and for rows that share no word with ``text``.
 
         A word twice in ``text`` counts twice. Scores are bit-identical however rows are spread over segments.
         """

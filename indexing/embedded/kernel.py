@@ -49,7 +49,7 @@ class TopRows(NamedTuple):
         return cls(np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty((n, k)), np.empty(n, np.int64))
 
     def flat(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-        """Parts, rows and scores (m,) of all queries, query by query."""
+        """Return parts, rows and scores (m,) of all queries, query by query."""
         if len(self.counts) == 1:
             count = int(self.counts[0])
             return self.parts[0, :count], self.rows[0, :count], self.scores[0, :count]
@@ -62,7 +62,7 @@ class TopRows(NamedTuple):
         return marks
 
     def split(self, values: list[T]) -> list[list[T]]:
-        """One list per query of ``values``, which are in the order of ``flat``."""
+        """Return one list per query of ``values``, which are in the order of ``flat``."""
         if len(self.counts) == 1:
             return [values]
         ends = np.cumsum(self.counts).tolist()

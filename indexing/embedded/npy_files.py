@@ -151,7 +151,7 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets of concatenated sets of these lengths, int64 (n + 1,)."""
+    """Return offsets of concatenated sets of these lengths, int64 (n + 1,)."""
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return offsets
 

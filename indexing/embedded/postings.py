@@ -65,7 +65,7 @@ class Postings:
 
     @classmethod
     def from_matrix(cls, terms: TermMatrix) -> Postings:
-        """Postings of a term matrix (n, V); BackendError if it has 2**32 values."""
+        """Make postings of a term matrix (n, V); BackendError if it has 2**32 values."""
         n, n_terms = terms.shape
         if terms.nnz >= 1 << 32:
             raise BackendError(f"{terms.nnz} postings do not go into one segment; index at most {2**32 - 1} at a time")
@@ -90,7 +90,7 @@ class Postings:
         return self.starts, self.rows, self.frequencies, self._peaks
 
     def top(self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
-        """Rows and scores of at most k largest positive scores per query, best first, ties to the lower row.
+        """Return rows and scores of at most k largest positive scores per query, best first, ties to the lower row.
 
         The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight times frequency: exact
         up to 2**53. A row whose ``mask`` (n,) is 0 is left out.
@@ -113,7 +113,7 @@ class Postings:
         return answers
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
-        """Scores (n,) of all rows for one query; integers, exact up to 2**53."""
+        """Return scores (n,) of all rows for one query; integers, exact up to 2**53."""
         if not len(terms):
             return np.zeros(self.n)
         if weights.min() < 0:
@@ -161,7 +161,7 @@ class Postings:
         return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
-        """Frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in that order.
+        """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in that order.
 
         Reads the lists of those terms only.
         """
@@ -194,7 +194,7 @@ class Postings:
     def _absolute(
         self, rows: NDArray[np.uint16], lengths: NDArray[np.int64], block: int | None = None
     ) -> NDArray[np.int32]:
-        """Rows of the segment from rows within blocks: of lists whose blocks have ``lengths``, or of one ``block``."""
+        """Return rows of the segment for rows in blocks: of lists whose blocks have ``lengths``, or of a ``block``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError("the postings are damaged: a list does not end where it should; index again")
         blocks = np.arange(self.blocks) if block is None else np.array([block])

@@ -135,7 +135,7 @@ class Ranking:
         for i, best in enumerate(self._candidates(request, matching)):
             begun = stages.took("postings_ms", begun)
             if request.rescore is not None:
-                best, size = self._planned(best, request, request.rescore, i)
+                best, size = self._plan(best, request, request.rescore, i)
                 stages.candidates += len(best.rows)
                 best = self._rescore(best, request, request.rescore, i, size)
                 begun = stages.took("rerank_ms", begun)
@@ -170,7 +170,7 @@ class Ranking:
             scored.append((rows, joint[rows]))
         return scored
 
-    def _planned(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> tuple[Best, int | None]:
+    def _plan(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> tuple[Best, int | None]:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for an alignment also
         those of the best products; and the number of them whose vectors are read, None for all."""
         size, count = self._size(request), self._passing_count

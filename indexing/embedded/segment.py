@@ -145,7 +145,7 @@ def gather_segment(
 
 
 def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows ``order`` of stacked blocks; each block is freed after it is copied."""
+    """Return rows ``order`` of stacked blocks; each block is freed after it is copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
     first = 0

@@ -168,12 +168,12 @@ class TextIndex:
 
 
 def encode_value(value: Any) -> Any:
-    """Strings as bytes, in the order of their code points, including lone surrogates."""
+    """Encode strings as bytes, in the order of their code points, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
 def _storable(value: str | float) -> tuple[bytes | float, bool]:
-    """``value`` as it would be stored; or, with True, the largest storable float below it."""
+    """Return ``value`` as it would be stored; or, with True, the largest storable float below it."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
         return encode_value(value), False
     try:

@@ -248,7 +248,7 @@ def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
 
 
 def _cut(values: Ints, starts: Ints) -> list[bytes]:
-    """Each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest value allows."""
+    """Cut each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest value allows."""
     ends = np.append(starts[1:], len(values))
     sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
     pieces = [b""] * len(starts)

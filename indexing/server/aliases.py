@@ -162,7 +162,7 @@ def _behind(transport: Transport, name: str) -> Generation | None:
     indices = indices_of(transport, name)
     candidates = [generation for generation in _parse_generations(indices, name) if generation.live]
     if indices and not candidates:
-        candidates = _attached(transport, indices, name)
+        candidates = _attachments(transport, indices, name)
         fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
         candidates = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in candidates]
         _check_object(candidates, indices)
@@ -176,7 +176,7 @@ def _behind(transport: Transport, name: str) -> Generation | None:
     return candidates[-1] if candidates else None
 
 
-def _attached(transport: Transport, indices: Json, name: str) -> list[Generation]:
+def _attachments(transport: Transport, indices: Json, name: str) -> list[Generation]:
     """Return what is attached to documents behind ``name``, under this name or another one of their index."""
     ours = {each: entry for each, entry in indices.items() if OBJECT in entry["mappings"].get("properties", {})}
     others = (other for physical, entry in ours.items() for other in (physical, *entry.get("aliases", ())))

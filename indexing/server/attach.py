@@ -135,7 +135,7 @@ class Attachment:
         return places
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """``boc.row`` of an item."""
+        """Read ``boc.row`` of an item."""
         assert self._generation is not None
         parts = (self._generation.digest, item.modality, item.content, item.group)
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=12)

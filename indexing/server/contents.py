@@ -205,7 +205,7 @@ def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
 
 
 def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
-    """From the server's analysis of its fields, or else from its files."""
+    """Return bytes by part, from the server's analysis of its fields, or else from its files."""
     index, prefix, manifest = generation.target, generation.layout.prefix, generation.manifest
     try:
         # OpenSearch has no such analysis, and a user may lack the right to it.

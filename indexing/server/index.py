@@ -257,7 +257,7 @@ class ServerIndex(Contents):
             )
 
     def _only(self, modality: Modality | None) -> Modality | None:
-        """``modality``, or None if the index has no other, since a condition that always holds costs time."""
+        """Return ``modality``, or None if the index has no other, since a condition that always holds costs time."""
         return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:

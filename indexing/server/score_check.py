@@ -169,7 +169,7 @@ def _json(value: Any) -> str:
 
 
 def tried_field(transport: Transport, field: str) -> str:
-    """``EXACT`` if the server can hold codes in this way, tested with a small temporary index; else why not."""
+    """Return ``EXACT`` if the server can hold codes in this way, tested with a small temporary index; else why not."""
     strategy = STRATEGIES[field]
     try:
         with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:

@@ -48,7 +48,7 @@ class Searches:
     def ask(self, body: Json, **params: Any) -> Json:
         """Return the answer to one search; ``params`` are further parameters of its URL."""
         path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
-        return self._checked(self._transport.search(path, body))
+        return self._check(self._transport.search(path, body))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         """Return at most k hits for each body, and how many documents match, of more than ``WINDOW`` hits their number.
@@ -71,7 +71,7 @@ class Searches:
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
         answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [_page(self._checked(each)) for each in answer["responses"]]
+        return [_page(self._check(each)) for each in answer["responses"]]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
         """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
@@ -85,7 +85,7 @@ class Searches:
                 hits[hit["sort"][0]] = hit
         return [hits[key] for key in ids]
 
-    def _checked(self, answer: Json) -> Json:
+    def _check(self, answer: Json) -> Json:
         check_answer(self._transport, answer)
         if self._physical and any(hit["_index"] != self._physical for hit in answer["hits"]["hits"]):
             raise BackendError(f"{self._target} at {self._transport.label} has become another index; open it again")
@@ -144,7 +144,7 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
 
 
 def check_answer(transport: Transport, answer: Json) -> Json:
-    """``answer``, unless it is an error of one search of several, or of a search that took too long."""
+    """Return ``answer``, unless it is an error of one search of several, or of a search that took too long."""
     if "error" in answer:
         raise refusal(transport.label, answer["status"], answer)
     if answer.get("timed_out"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.paper import variants
-from bench.paper.claims import HELD, LEVEL, NOT, SAME, TIE, TWO, Evidence, judged
+from bench.paper.claims import HELD, LEVEL, NOT, SAME, TIE, TWO, Evidence, verdicts
 from bench.report.rows import Rows, read
 from boc.codecs import global_code
 from boc.types import Embeddings
@@ -32,14 +32,14 @@ def test_a_verdict_follows_from_support_and_p(supported: float, error: float, p:
 
 def test_the_published_verdicts_are_those_of_the_published_rows() -> None:
     rows = [
-        [str("" if cell is None else cell) for cell in row] for row in judged([read(ROWS / f"{n}.csv") for n in READ])
+        [str("" if cell is None else cell) for cell in row] for row in verdicts([read(ROWS / f"{n}.csv") for n in READ])
     ]
     assert rows == [list(row.values()) for row in read(ROWS / "claims.csv").table]
 
 
 def test_sparsity_is_judged_from_where_terms_are_dropped() -> None:
     table = read(ROWS / "sparsity-tern.csv")
-    mine = [row for row in judged([table]) if "at 0.75" in str(row[0])]
+    mine = [row for row in verdicts([table]) if "at 0.75" in str(row[0])]
     plain = {
         (row["direction"], row["sparsity"]): float(row["Rm=1"])
         for row in table.table
@@ -66,9 +66,9 @@ def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
             lines += [{"model": m, "minus": n, "sum": str(s), "sum +-": "1", **empty} for m, n, s in sums]
         return Rows({"script": "table1.py"}, lines, name="made")
 
-    assert [row[3] for row in judged([table(0)])] == [NOT, HELD, TWO]
-    assert [row[3] for row in judged([table(35)])] == [NOT, NOT]
-    assert [row[3] for row in judged([table(6 * SAME + 1)])] == [NOT, HELD, TWO]
+    assert [row[3] for row in verdicts([table(0)])] == [NOT, HELD, TWO]
+    assert [row[3] for row in verdicts([table(35)])] == [NOT, NOT]
+    assert [row[3] for row in verdicts([table(6 * SAME + 1)])] == [NOT, HELD, TWO]
 
 
 @pytest.mark.parametrize("z", [1, 4, 7])

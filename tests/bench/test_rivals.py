@@ -1,21 +1,18 @@
-"""Codes of others against slow readings of their definitions, and what must hold of any choice or certificate."""
+"""Codes of others against slow readings of their definitions, and what must hold of any choice."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bench.paper.certificate import largest_cosines, read_until_certain, upper_bounds
 from bench.rivals.cells import CellRanks, CellScalar
 from bench.rivals.compare import LIMITS, Figures, choose
 from bench.rivals.fixed import FixedEncoding
 from bench.rivals.pursuit import WordSum
 from boc.clustering.codebook import Codebook
-from boc.codecs.late_interaction import LateInteraction
-from boc.rerank.alignment import alignments
 from boc.types import Embeddings, Identity, Modality, Ragged
 from boc.vectors import unit_rows
 from tests.bench.scripts import run_rows
@@ -160,30 +157,8 @@ def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures
                     assert (best.near, best.right) == max((f.near, f.right) for f in within)
 
 
-@settings(max_examples=200)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.sampled_from([1, 20, 60, 100]), st.integers(1, 3))
-def test_certain_is_right(seed: int, dim: int, density: int, lists: int) -> None:
-    """50 sentences each, 10,000 in all: no score is above its bound, and what is certain is the exact top."""
-    rng = np.random.default_rng(seed)
-
-    def sets(n: int, most: int) -> Ragged:
-        drawn = [rng.standard_normal((rng.integers(1, most), dim)).astype(np.float32) for _ in range(n)]
-        return Ragged.from_sets(drawn, dim)
-
-    words, regions = sets(50, 5), sets(20, 8)
-    sample = Ragged.concatenate([sets(20, 5), sets(20, 8)])
-    code = LateInteraction(terms=6, density=density).fit(sample, ["text"] * 20 + ["image"] * 20)
-    cosines, exact = largest_cosines(code, code.encode_documents(regions, "image")), alignments(words, regions, "mrsw")
-    for number in range(len(words)):
-        bounds = upper_bounds(code, words[number], cosines, lists)
-        assert (bounds >= exact[number]).all()
-        hits, count = read_until_certain(bounds, exact[number], 3)
-        assert exact[number][hits].tolist() == sorted(exact[number].tolist(), reverse=True)[:3]
-        assert count >= 3
-
-
 @pytest.mark.slow
-def test_rivals_and_certificate_rows(library: Path, tmp_path: Path) -> None:
+def test_rivals_rows(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     plain, books = library / "photos.h5", {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}
     for kind, path in books.items():
@@ -198,7 +173,3 @@ def test_rivals_and_certificate_rows(library: Path, tmp_path: Path) -> None:
         if row["seed"] == "0":  # settings were chosen on the same file
             assert float(row[row["kind"]]) <= float(row["limit"]) + 0.05
         assert 0 <= float(row["near"]) <= 1
-    rows = run_rows("certificate.py", plain, "--fit", plain, "--terms", 9, "--density", 50, "--queries", 5)
-    rows += run_rows("certificate.py", "--pages", 12, "--patches", 20, "--terms", 9, "--density", 50)
-    assert [row["lists"] for row in rows] == ["1", "4"] * 2
-    assert all(0 < float(row["read at angle 0"]) <= float(row["read"]) <= 1 for row in rows)

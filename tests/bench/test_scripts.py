@@ -28,12 +28,8 @@ def growth(library: Path, folder: Path) -> Words:
     return ["--work", folder, "--n", 100, "--n", 200, "--dim", 8, "--queries", 5, "--rounds", 1]
 
 
-def extraction_speed(library: Path, folder: Path) -> Words:
-    return ["--device", "cpu", "--small"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "count"), [(serve_speed, 16), (growth, 2), (extraction_speed, 10)])
+@pytest.mark.parametrize(("arguments", "count"), [(serve_speed, 16), (growth, 2)])
 def test_script_rows(arguments: Callable[[Path, Path], Words], count: int, library: Path, tmp_path: Path) -> None:
     rows = run_rows(f"{arguments.__name__}.py", *arguments(library, tmp_path))
     assert len(rows) == count

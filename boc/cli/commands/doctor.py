@@ -41,7 +41,7 @@ def command(places: tuple[str, ...]) -> None:
 
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
-    findings = chain(_configuration(group), examine(places or _configured(group)))
+    findings = chain(_configuration(group), examine(places or _configured_places(group)))
     if sum(map(_print, findings)):
         raise SystemExit(1)
 
@@ -65,7 +65,7 @@ def _configuration(group: click.Group) -> Iterator[Finding]:
         yield Finding("note", "settings", f"nothing reads the variable {name}", f"write {near}, or unset it")
 
 
-def _configured(group: click.Group) -> list[str]:
+def _configured_places(group: click.Group) -> list[str]:
     try:
         values = settings.defaults(group)
     except BocError:

@@ -86,7 +86,7 @@ def _stop(workers: list[_Worker]) -> None:
 
 
 def _run(end: Connection, work: Work, first: bool, *arguments: Any) -> None:
-    """A worker. It ignores Ctrl-C, which its parent passes on, and ends when its parent ends."""
+    """Run a worker. It ignores Ctrl-C, which its parent passes on, and ends when its parent ends."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()

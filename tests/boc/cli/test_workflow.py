@@ -16,7 +16,7 @@ from boc.inputs.features import FeatureFile, read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality, SearchRequest
+from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures, run
 
 
@@ -70,18 +70,6 @@ def test_a_batch_equals_its_queries_one_by_one(
     assert searcher.search_vectors(Embeddings("text", np.empty((0, 16), np.float32))) == []
 
 
-def test_rm_1_reorders_the_hits_of_the_engine(
-    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
-) -> None:
-    queries = Embeddings("text", stored["text"][1])
-    engine = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 5, "image"))
-    for hits, chosen, query in zip(searcher.search_vectors(queries, k=5, rm=1), engine, queries.vectors, strict=True):
-        assert {hit.item.id for hit in hits} == {hit.item.id for hit in chosen}
-        exact = searcher.index.vectors([hit.item.id for hit in hits]) @ query
-        assert [hit.score for hit in hits] == pytest.approx(exact.tolist(), abs=1e-6)
-        assert sorted(exact, reverse=True) == exact.tolist()
-
-
 @pytest.mark.parametrize(
     ("options", "words"), [({}, "one of"), ({"text": "a", "image": "a.png"}, "one of"), ({"text": "\n"}, "empty")]
 )
@@ -96,35 +84,6 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
     return Searcher.open("photos", at, device="cpu")
-
-
-def pooled(query: NDArray[np.float32], item: NDArray[np.float32], metric: str, *, asks_by_words: bool) -> float:
-    A = (item / np.linalg.norm(item, axis=1)[:, None]) @ (query / np.linalg.norm(query, axis=1)[:, None]).T
-    if not asks_by_words:
-        A = A.T
-    mrsw, mwsr = A.max(axis=0).sum(), A.max(axis=1).sum()  # A is regions x words
-    return float({"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / A.shape[1]}[metric])
-
-
-@pytest.mark.parametrize("metric", METRICS[1:])
-@pytest.mark.parametrize("find", MODALITIES)
-@pytest.mark.parametrize("asking", MODALITIES)
-def test_alignment_scores_equal_pooled_cosines(
-    aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
-) -> None:
-    with FeatureFile(library / "photos.h5") as file:
-        queries = file.batch(asking, 0, 3).embeddings
-        rows = file.batch(find, 0, file.count(find))
-    sets = {item.id: rows.embeddings.concepts[i] for i, item in enumerate(rows.items)}
-    by_words = asking == "text" or find == "image"
-    assert queries.concepts is not None
-    for i, hits in enumerate(aligned.search_vectors(queries, k=5, find=find, rerank=metric)):
-        expected = {key: pooled(queries.concepts[i], one, metric, asks_by_words=by_words) for key, one in sets.items()}
-        assert len(hits) == 5
-        for hit in hits:
-            assert hit.score == pytest.approx(expected[hit.item.id], abs=0.03)
-        best = sorted(expected.values(), reverse=True)[:5]
-        assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
 
 
 def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> None:

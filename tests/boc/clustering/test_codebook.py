@@ -24,8 +24,7 @@ from boc.cli.commands.build_codebook import command
 from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import rescaling
 from boc.clustering.make_codebook import check_files, cluster, sample_concepts
-from boc.codecs import SurrogateCodec
-from boc.codecs.bag_of_concepts import concept_steps
+from boc.codecs import concept_code
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
@@ -386,6 +385,6 @@ def test_build_codebook_command(library: Path, tmp_path: Path, kind: str) -> Non
         book.check(file.header.identity)
         assert book.sources == (file.header.source,)
         items = file.batch("text", 0, 5).embeddings
-        terms = SurrogateCodec(concept_steps(book, z=3)).fit(items).encode_documents(items)
+        terms = concept_code(book, z=3).fit(items).encode_documents(items)
     assert terms.shape == (5, 12)
     assert (np.diff(terms.indptr) > 0).all()

@@ -14,8 +14,8 @@ from bench.paper import variants
 from boc.clustering import kmeans
 from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import nearest, row_block
-from boc.codecs import ScalarQuantizer, SurrogateCodec, bag_of_concepts
-from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
+from boc.codecs import ScalarQuantizer, concept_code, presets
+from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.errors import BocError
 from boc.labels import Label, pack_labels
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
@@ -200,7 +200,7 @@ def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
 def test_chain_fit_keeps_codebook(assignment: str) -> None:
     codebook, items = book(6), embedded("image", [3, 0, 2], 0)
-    codec = SurrogateCodec(concept_steps(codebook, assignment)).fit(items)
+    codec = concept_code(codebook, assignment).fit(items)
     assert np.array_equal(codec.arrays()["0.centroids_"], codebook.centroids)
     assert_canonical(codec.encode_documents(items), (3, 6))
 
@@ -211,13 +211,13 @@ def embedded(modality: Any, sizes: list[int], seed: int) -> Embeddings:
 
 def test_unknown_assignment_or_option() -> None:
     with pytest.raises(BocError, match="'fuzzy'; known: hard, soft"):
-        concept_steps(book(3), "fuzzy")
-    with pytest.raises(BocError, match="hard assignment does not take all of: z"):
-        concept_steps(book(3), "hard", z=3)
+        concept_code(book(3), "fuzzy")
+    with pytest.raises(BocError, match="leave out z and query_z"):
+        concept_code(book(3), "hard", z=3)
 
 
 def test_items_without_concepts() -> None:
-    codec = SurrogateCodec(concept_steps(book(3))).fit(embedded("image", [2], 0))
+    codec = concept_code(book(3)).fit(embedded("image", [2], 0))
     with pytest.raises(BocError, match="--set concepts=false"):
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
@@ -245,7 +245,7 @@ def test_scale_separates_nearly_parallel_rows() -> None:
         terms = ScalarQuantizer(scale).fit_transform(X).toarray().astype(np.float64) / scale
         return float(np.std(terms[1:] @ terms[0] - true) / np.std(true))
 
-    assert noise(bag_of_concepts.SCALE) < 0.02
+    assert noise(presets.CONCEPT_SCALE) < 0.02
     assert noise(1000) > 0.5
 
 

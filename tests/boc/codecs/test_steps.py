@@ -25,7 +25,7 @@ from boc.codecs import (
     SurrogateCodec,
     TopZ,
     UnitNorm,
-    concept_steps,
+    concept_code,
     global_code,
 )
 from boc.codecs.base import Step
@@ -329,7 +329,7 @@ def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
 
 def test_restore_of_older_index() -> None:
     book = Codebook(unit(4, 3), Identity("", "", 8), (), {}, 3)
-    codec = SurrogateCodec(concept_steps(book)).fit(Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))))
+    codec = concept_code(book).fit(Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))))
     config, arrays = codec.config(), codec.arrays()
     config["steps"][0]["params"] |= {"sigma": None, "seed": 0, "drop_stopwords": False}
     older = {name: array for name, array in arrays.items() if name not in ("0.means_", "0.axes_")}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from boc import Searcher, build_index, copy_index, plugins
-from boc.atomic_files import locked
+from boc.atomic_files import file_lock
 from boc.errors import BocError, BocWarning, SourceError
 from boc.indexes.sync import sync_index
 from tests.boc.indexes.collections_of_files import (
@@ -383,7 +383,7 @@ def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
             sync_index("x", files.folder, at=at)
     assert [path.is_dir() for path in place.glob(".x.*")] == [left == "parts"]
     files.do(("delete", "new.png"))
-    with locked(place / ".x.lock", "x is"):  # what another process encodes for x stays
+    with file_lock(place / ".x.lock", "x is"):  # what another process encodes for x stays
         assert sync_index("x", files.folder, at=at).up_to_date
     assert any(place.glob(".x.*"))
     assert sync_index("x", files.folder, at=at).up_to_date

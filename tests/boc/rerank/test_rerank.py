@@ -125,13 +125,6 @@ def test_an_empty_set_scores_nothing_and_leaves_its_neighbours_alone(metric: str
     assert align(one, store(Ragged.from_sets([], 3), dtype), metric, asks_by_words=by_words).tolist() == []
 
 
-def test_there_is_no_padding_to_bound_a_maximum_by_zero() -> None:
-    word, region = np.array([[1, 0]], np.float32), np.array([[-1, 0]], np.float32)
-    for metric, expected in (("mrsw", -1), ("mwsr", -1), ("symm", -2), ("mravgw", -1)):
-        scores = align(word, store(Ragged.from_sets([region], 2), "float16"), metric, asks_by_words=True)
-        assert scores.tolist() == pytest.approx([expected])
-
-
 @given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(rows: NDArray[np.float32]) -> None:
     unit = unit_rows(rows)
@@ -168,15 +161,6 @@ def test_products_lose_nothing_but_what_storing_lost(dtype: str, m: int, n: int,
 def test_products_of_other_widths_are_refused(dtype: str) -> None:
     with pytest.raises(ValueError, match="queries of width 2 for rows of width 3"):
         products(np.ones((1, 2), np.float32), np.ones((4, 3), dtype))
-
-
-@pytest.mark.slow
-@given(data=st.data(), dtype=st.sampled_from(VECTORS), n=st.integers(0, 9))
-def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
-    vectors = store_rows(data.draw(arrays(np.float32, (n, 6), elements=FINE)), dtype)
-    query = data.draw(arrays(np.float32, 6, elements=FINE))
-    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in restore_rows(vectors).tolist()]
-    assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
 
 
 @contextmanager

@@ -51,11 +51,6 @@ def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
     assert [hit.confidence for hit in batch[0]] == pytest.approx(sure, abs=1e-4)
 
 
-def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
-    hits = searcher.search_query(Query.of(TEXT, like=["003.png"], minus=["green"]), k=9, min_confidence=0)
-    assert all(hit.confidence is not None for hit in hits)
-
-
 def test_what_is_like_an_item_is_not_judged_beside_the_item(searcher: Searcher) -> None:
     hits = searcher.search_query(Query.of(like=["003.png"]), k=9, min_confidence=0)
     assert "003.png" not in {hit.id for hit in hits}

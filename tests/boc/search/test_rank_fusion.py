@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,21 +34,6 @@ def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int) -> None:
     assert [hit.item.id for hit in hits] == expected
     assert [hit.score for hit in hits] == pytest.approx([float(scores[key]) for key in expected], rel=1e-15)
     assert all(hit.item == picture(hit.item.id) for hit in hits)
-
-
-@given(rankings=RANKINGS, seed=st.randoms(use_true_random=False))
-def test_the_order_of_the_rankings_does_not_count(rankings: list[list[str]], seed: object) -> None:
-    shuffled = list(rankings)
-    seed.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = (reciprocal_rank_fusion([hits_of(r) for r in each], 9) for each in (rankings, shuffled))
-    assert one == [Hit(hit.item, hit.score) for hit in other]
-
-
-@given(ranking=st.lists(st.sampled_from("abcdefgh"), unique=True))
-def test_one_ranking_keeps_its_order(ranking: list[str]) -> None:
-    for copies in (1, 3):
-        hits = reciprocal_rank_fusion([hits_of(ranking)] * copies, 10)
-        assert [hit.item.id for hit in hits] == ranking
 
 
 class WordIndex(EmbeddedIndex):
@@ -119,8 +103,6 @@ def test_sum_asks_the_engine_once(searcher: Searcher, captions: tuple[Embeddings
         ({"hybrid": "sum", "words_weight": float("nan")}, "words_weight above 0, got nan"),
         ({"hybrid": "sum", "words_weight": 1.0, "rerank": "dot"}, "leave rerank out"),
         ({"hybrid": "rrf", "words_weight": 1.0}, "have no weight"),
-        ({"words_weight": 1.0}, "is for the hybrid search sum"),
-        ({"hybrid": "both"}, "no hybrid search 'both'; known: rrf, sum"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -129,19 +111,3 @@ def test_options_that_do_not_go_together_are_refused(
     queries, texts = captions
     with pytest.raises(BocError, match=words):
         searcher.search_vectors(queries, **{"texts": texts, **options})  # type: ignore[arg-type]
-
-
-def test_rescoring_in_the_index_equals_rescoring_its_vectors(
-    searcher: Searcher, captions: tuple[Embeddings, list[str]]
-) -> None:
-    queries, _ = captions
-    for modality in ("image", "text"):
-        candidates = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 30, modality))
-        results = searcher.search_vectors(queries, k=10, rm=3, find=modality)
-        for hits, all_hits, query in zip(results, candidates, queries.vectors, strict=True):
-            ids = [hit.item.id for hit in all_hits]
-            scores = searcher.index.vectors(ids).astype(np.float64) @ query.astype(np.float64)
-            assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:10], abs=1e-5)
-            score_of = dict(zip(ids, scores, strict=True))
-            for hit in hits:
-                assert hit.score == pytest.approx(score_of[hit.item.id], abs=1e-5)

@@ -16,7 +16,7 @@ from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Filter, Hit, Rescore, SearchRequest, Stages
+from boc.types import Embeddings, Hit, Rescore, SearchRequest, Stages
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc
 from tests.oracles import assert_canonical, term_matrices
@@ -126,18 +126,10 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
         searcher.rank_vectors(queries, threads=0)
 
 
-def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
-    wide = searcher.search("a red box", filters="width>1")
-    assert wide == searcher.search("a red box", filters=[Filter("width", ">", 1)]) == searcher.search("a red box")
-    assert searcher.search("a red box", filters=["width>1", "width<1"]) == []
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.search("a", filters={"width": 1}), "filters must be texts such as 'width>10'"),
         (lambda s: s.search("a", filters="depth>1"), "depth"),
-        (lambda s: s.search("a", k=2.5), "k must be a whole number"),
         (lambda s: s.search("a", top=5), "no search option 'top'"),
         (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
         (lambda s: s.search_query("a"), "search_query takes a Query, got str; search takes a sentence"),
@@ -145,7 +137,6 @@ def test_filters_of_a_search_are_texts_or_values(searcher: Searcher) -> None:
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
         (lambda s: s.search_words("a dog"), "search_words takes a list"),
         (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be Embeddings, got ndarray; write Embeddings"),
-        (lambda s: s.search("a", find="video"), "find must be image or text"),
         (lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"), "1 texts for 2 queries"),
         (lambda s: s.search_query(Query.of("a"), encoded=[]), "encoded must be Embeddings of one row for each of 1"),
         (lambda s: s.rank_vectors(s.encoder.encode_texts("a"), threads="2"), "threads must be at least 1, got '2'"),

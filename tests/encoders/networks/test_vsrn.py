@@ -404,18 +404,6 @@ SCORES = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
 
 
 @settings(max_examples=20)
-@given(SCORES, st.sampled_from([1.0, 0.3]))
-def test_sinkhorn_balances_rows_and_columns(shape: tuple[int, int, int], temperature: float) -> None:
-    rows, columns, seed = shape
-    scores = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (rows, columns)))
-    balanced = sinkhorn(scores, 200, temperature) / rows
-    assert bool((balanced >= 0).all())
-    assert (balanced.sum(dim=0) - 1).abs().max() < 1e-4
-    assert (balanced.sum(dim=1) - columns / rows).abs().max() < 1e-4
-    assert float(sinkhorn(scores, 20, temperature).mean()) == pytest.approx(1, abs=1e-5)
-
-
-@settings(max_examples=20)
 @given(SCORES, st.integers(1, 5))
 def test_sinkhorn_iterations(shape: tuple[int, int, int], iterations: int) -> None:
     rows, columns, seed = shape
@@ -434,12 +422,6 @@ def test_sinkhorn_stability() -> None:
     balanced[0, 0].backward()
     assert torch.allclose(balanced, torch.eye(2))
     assert bool(scores.grad.isfinite().all())
-
-
-def test_sinkhorn_scaled_entries() -> None:
-    scores = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (5, 7))) * 1e-2
-    centred = scores - scores.mean(dim=0) - scores.mean(dim=1, keepdim=True) + scores.mean()
-    assert (sinkhorn(scores, 20, 1.0) - 1 - centred).abs().max() < 2e-4
 
 
 @pytest.mark.parametrize(("iterations", "temperature"), [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)])

@@ -190,14 +190,6 @@ def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -
     oracle.close()
 
 
-def test_words_that_most_rows_have_still_count(tmp_path: Path) -> None:
-    ranking = Ranking([make(tmp_path, captions(["a dog", "a cat", "a car here"]))], [None])
-    rows, scores = ranking.match("a")[0]
-    assert rows.tolist() == [0, 1, 2]
-    assert 0 < scores[2] < scores[0] == scores[1]
-    assert Ranking([make(tmp_path, captions(["alone"]))], [None]).match("alone")[0][1][0] > 0.1
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
