@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1)
 @click.option("--id-field", "key", help="Field of the documents that holds the id of an item [default: their _id].")
-@click.option(
-    "--code",
-    type=options.CodeType(),
-    default="dictionary",
-    show_default=True,
-    help="How vectors become terms, the first time: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
-)
+@options.code
 @click.option("--detach", is_flag=True, help="Remove what was added from all documents again; takes no FEATURES.")
 @click.option("--yes", is_flag=True, help="Do not ask before the mapping or documents are changed.")
 @options.as_json

@@ -11,9 +11,7 @@ from boc.cli import options
 @click.argument("checkpoint", type=options.PATH)
 @click.option("-o", "--output", type=options.PATH, help="Model folder to write.")
 @click.option(
-    "--tokens",
-    type=options.PATH,
-    help="For a TERN or TERAN, vocab.txt or tokenizer.json of its BERT; for a VSRN, its vocabulary (pickle or JSON).",
+    "--tokens", type=options.PATH, help="The vocab.txt or tokenizer.json of a TERN, or the vocabulary of a VSRN."
 )
 @click.option(
     "--regions", metavar="KIND[:PATH]", help="Region source that the network was trained on, for example files:DIR."

@@ -24,7 +24,7 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
     "places",
     multiple=True,
     metavar="ADDRESS",
-    help="Address of a backend to check; can be repeated [default: the configured ones].",
+    help="Backend to check; can be repeated [default: as configured].",
 )
 def command(places: tuple[str, ...]) -> None:
     """Check what is installed, what is missing, and whether indexes can be reached.

@@ -28,9 +28,7 @@ SETTINGS = {
 @click.option("-o", "--output", type=options.PATH, required=True, help="Feature file to write (.h5).")
 @options.encoder
 @click.option(
-    "--regions",
-    metavar="KIND[:PATH]",
-    help="Write the regions of this source instead of vectors, for example grid or files:DIR.",
+    "--regions", metavar="KIND[:PATH]", help="Write the regions of this source, such as grid, instead of vectors."
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
 @options.settings(SETTINGS)

@@ -25,11 +25,7 @@ AGAINST = {
 @click.command("verify")
 @options.name
 @click.option(
-    "--features",
-    type=options.PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Compute frequencies from the feature files of the index, not from its stored vectors; can be repeated.",
+    "--features", type=options.PATH, multiple=True, metavar="FILE", help="Check against these, not the stored vectors."
 )
 @options.as_json
 @options.at
