@@ -131,7 +131,7 @@ class Index:
         options = SearchOptions(
             k, rm, find, rerank, filters, hybrid, words_weight, query_z, sort, min_confidence, collapse
         )
-        return self._searcher.search(text, image=image, vector=vector, options=options, **unknown)
+        return self._searcher.search(text, image=image, vector=vector, options=SearchOptions.of(options, **unknown))
 
     @wraps(search)
     async def asearch(self, *args: Any, **keywords: Any) -> Hits:

@@ -279,7 +279,8 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
     """Return one source or several as paths; ~ is the home of the user. BocError for another type, or none."""
     sources = [source] if isinstance(source, (Path, str)) else source
     if not isinstance(sources, Sequence) or not sources or not all(isinstance(path, (Path, str)) for path in sources):
-        raise BocError(f"a source must be a path or a list of paths, got {source!r}; for example '~/Pictures'")
+        got = " ".join(repr(source).split())[:60]
+        raise BocError(f"a source must be a path or a list of paths, got {got}; save arrays by numpy.save")
     return [Path(path).expanduser() for path in sources]
 
 
