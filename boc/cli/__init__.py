@@ -134,7 +134,7 @@ def _notes() -> Iterator[None]:
 )
 @click.version_option(__version__, message="boc, version %(version)s")
 def main() -> None:
-    """Search pictures by sentences, and sentences by pictures, on an inverted index."""
+    """Search pictures by sentences, and sentences by pictures."""
 
 
 for modules in SECTIONS.values():

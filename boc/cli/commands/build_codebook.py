@@ -21,7 +21,7 @@ from boc.names import CODEBOOKS
     "--kind", type=click.Choice(CODEBOOKS), help="What is learned; see below [default: plain or centered, by a trial]."
 )
 def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind: str | None) -> None:
-    """Make a codebook from FEATURES, feature files of one encoder. Use files of the training photographs.
+    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, best of training photographs.
 
     \b
     Kinds:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @options.recall
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name, or a feature file.")
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
-    """Copy the index NAME to another name (NEW), another backend or a file (--to), or another code (--code).
+    """Copy the index NAME to another name, place, file or code. These are NEW, --to and --code.
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy has the same hits
     with the same scores. Of a file boc index makes the same index again, anywhere. After a kill, the same command

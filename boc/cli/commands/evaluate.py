@@ -61,7 +61,7 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
+    """Measure how well captions find their pictures. And pictures their captions, in FEATURES.
 
     Prints Recall@1, 5, 10 and the median rank over all items, and without --name also the mean over folds of --fold
     pictures, if there are more.

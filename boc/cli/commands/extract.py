@@ -47,7 +47,7 @@ def command(
     device: str,
     exclude: tuple[str, ...],
 ) -> None:
-    """Encode SOURCE, or extract its regions, and write the result to a feature file.
+    """Write vectors or regions of SOURCE to a feature file.
 
     SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns image,caption, JSON
     Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON, or a regions file. After a kill, the same

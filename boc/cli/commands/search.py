@@ -119,7 +119,7 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Search the index NAME by a sentence, by pictures, by items, or by vectors.
+    """Search the index NAME by a sentence, pictures, or items.
 
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words" says what should not be
     seen; \\-word is a word that begins with a minus.

@@ -53,7 +53,7 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Serve the search page of one or more indexes and its JSON interface, until Ctrl-C.
+    """Serve the search page of one or more indexes. It has a JSON interface; Ctrl-C ends it.
 
     The first NAME is at /, each of several at /index/NAME/. If the variable BOC_TOKEN is set, every client must give
     the token in it. Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @options.exclude
 @options.verbose
 def command(name: str, sources: tuple[Path, ...], missing: str, watching: bool, **keywords: Any) -> None:
-    """Bring the index NAME in line with SOURCE, the folders of pictures or the CSV that it was made from.
+    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was made from.
 
     Only new and changed pictures are encoded, with the encoder and the code of the index. A picture that was renamed or
     moved keeps its vector, and one that is gone is removed. Files are compared by size and time, and by their contents

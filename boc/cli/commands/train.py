@@ -46,7 +46,7 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
+    """Train an encoder on pictures with captions. It is a TERN, TERAN, VSRN or VSRN++, SOURCE a CSV or regions file.
 
     Some pictures are held out, at random or by --validate, and the weights with the best recall on them are kept. After
     a kill, the same command continues where it stopped.

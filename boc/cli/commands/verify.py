@@ -30,7 +30,7 @@ AGAINST = {
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check the index NAME: files against checksums, scores against integer dot products, counts against its manifest.
+    """Check that the index NAME is whole and exact. Files have checksums, scores are dot products, counts add up.
 
     Searches with the codes of random items. The score of each of 1,000 pairs of a query and an item, hit or not, must
     equal the dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.
