@@ -34,10 +34,8 @@ OURS = begins(b"", MADE.encode())
 
 
 def install(name: str, command: Sequence[str], target: str) -> Path:
-    """Write, enable and start a service that runs ``command`` here when ``target`` is reached; return its file.
-
-    BocError, and no file, if it would need a secret; BocError if it cannot be started now.
-    """
+    """Write, enable and start a service that runs ``command`` here at ``target``; return its file. BocError for a
+    secret, which it would need, and if it cannot be started now."""
     variables = {key: value for key, value in os.environ.items() if key.startswith("BOC_")}
     if secrets := {*SECRETS.values(), "BOC_HEADERS"} & set(variables):
         raise BocError(f"{min(secrets)} is set, and this keeps no secret; unset it, or start from deploy/boc.service")

@@ -80,9 +80,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     "search by words alone, without the encoder (words).",
 )
 @click.option(
-    "--min-confidence",
-    type=click.FloatRange(0, 1),
-    help="Show confidences, and hits with at least this; 0.5 is common.",
+    "--min-confidence", type=click.FloatRange(0, 1), help="Show confidences, and hits with this one; 0.5 is common."
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
@@ -150,15 +148,20 @@ def command(
         raise click.UsageError("--hybrid words searches by the words of TEXT or --queries; leave pictures, items out")
     if form is not None and (queries is not None or html is not None or hybrid is not None):
         raise click.UsageError("--request prints one request; leave out --queries, --hybrid and --html")
-    if as_json + show + (paths is not None) + (form is not None) > 1:
-        raise click.UsageError("give one of --json, --paths, -0, --show and --request: each prints something else")
-    from boc.cli.terminal_pictures import find_terminal
+    if ways := [way for way in ("as_json", "show", "paths", "form") if options.on_command_line(way)]:
+        if len(ways) > 1:
+            raise click.UsageError("give one of --json, --paths, -0, --show and --request: each prints something else")
+        as_json, show = ways == ["as_json"], ways == ["show"]  # whatever the settings say
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
 
-    draw = find_terminal(os.environ) if show else None
+    draw = None
+    if show:
+        from boc.cli.terminal_pictures import find_terminal
+
+        draw = find_terminal(os.environ)
     if html is not None:
         check_output(html, begins(b"<!doctype html>", b" - boc</title>"), *images, queries)
     if run is not None:

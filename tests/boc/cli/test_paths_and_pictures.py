@@ -87,6 +87,16 @@ def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
     assert "give one of --json, --paths, -0, --show and --request" in result.stderr
 
 
+def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOC_SEARCH_JSON", "1")
+    assert printed(odd)[0].startswith(b'{"query"')
+    assert printed(odd, "-0")[0].endswith(b"\0")
+    monkeypatch.setenv("BOC_SEARCH_JSON", "0")
+    monkeypatch.setenv("BOC_SEARCH_SHOW", "1")
+    output, said = printed(odd, "--json")
+    assert (output[:8], said) == (b'{"query"', "")
+
+
 def test_a_minus_zero_is_no_word_of_the_sentence(library: Path) -> None:
     at = f"--at=file:{library / 'index'}"
     assert run("search", "photos", "-0", "a red box", at).stdout.count("\0") == 10
