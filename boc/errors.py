@@ -2,7 +2,12 @@
 
 import errno
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 3  # reasons of a message
 ADVICE = {
@@ -31,6 +36,20 @@ class BocError(Exception):
     """
 
     http_status = 400
+
+
+def named_options(function: F) -> F:
+    """Answer a keyword argument that ``function`` does not have with those that it has."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        known = signature(function).parameters
+        for name in keywords:
+            if name not in known:
+                raise BocError(f"no option {name!r}; known: {', '.join(known)}")
+        return function(*args, **keywords)
+
+    return call  # type: ignore[return-value]
 
 
 class BocWarning(UserWarning):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from boc.errors import BocError
+from boc.errors import BocError, named_options
 from boc.indexes.build import PLACE, add_items, delete
 from boc.indexes.facts import index_facts
 from boc.indexes.sync import sync_index
@@ -38,6 +38,7 @@ class DeleteReport(NamedTuple):
     unknown: list[str]
 
 
+@named_options
 def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> Index:
     """Open the index ``name``; it must exist (``boc.build_index`` makes one).
 
@@ -130,7 +131,7 @@ class Index:
         options = SearchOptions(
             k, rm, find, rerank, filters, hybrid, words_weight, query_z, sort, min_confidence, collapse
         )
-        return self._searcher.search(text, image=image, vector=vector, options=options, **unknown)
+        return self._searcher.search(text, image=image, vector=vector, options=SearchOptions.of(options, **unknown))
 
     @wraps(search)
     async def asearch(self, *args: Any, **keywords: Any) -> Hits:
@@ -155,6 +156,20 @@ class Index:
         except KeyError:
             raise BocError(f"the index {self.name} has no item {id!r}; hits have the ids that it knows") from None
 
+    __getitem__ = get
+    __iter__ = None
+
+    def __contains__(self, id: str) -> bool:
+        with suppress(KeyError):
+            return bool(find_item(self._searcher.index, _text("id", id)))
+        return False
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close nothing: the index can still be used."""
+
     def explain(self, id: str, text: str | None = None, *, image: Picture | None = None) -> Explanation:
         """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that they share.
 
@@ -171,7 +186,7 @@ class Index:
         """Add everything in ``source`` to the index, under its code; items with the same ids are replaced.
 
         ``source`` is a folder of pictures, a CSV of image,caption, or feature files. ``options`` are those of
-        ``boc.build_index`` that choose and describe items: ``metadata``, ``ids``, ``images``, ``ocr``, ``progress``.
+        ``boc.build_index`` that describe items: ``metadata``, ``images``, ``ocr``; and ``progress``.
         """
         report = add_items(self.name, source, at=self.at, encoder=self._encoder, device=self._device, **options)
         self.refresh()

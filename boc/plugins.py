@@ -56,7 +56,9 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
     """Load the encoder ``KIND:ARGUMENT``, that of a model folder ``models/photos``, or one with a short name: ``clip``.
 
     ``runtime`` replaces ``device``."""
-    kind, argument = _parse_spec(models.spec(spec))
+    if not isinstance(spec, (str, Path)):
+        raise BocError(f"an encoder must be text such as 'clip', or a model folder, got {type(spec).__name__}")
+    kind, argument = _parse_spec(models.spec(str(spec)))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
 

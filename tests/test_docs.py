@@ -130,6 +130,19 @@ def test_figures_are_made_of_rows(page: Path) -> None:
         assert not re.findall(rf"^\|.*{NUMBER}.*$", by_hand(page), re.M)
 
 
+def test_the_formats_that_are_read_are_named() -> None:
+    upgrade = (DOCS / "howto" / "upgrade.md").read_text(encoding="utf-8")
+    newest = {row[0]: int(row[1]) for row in re.findall(r"^\| ([\w ,]+) \| (?:\d, )*(\d) \|", upgrade, re.M)}
+    names = (
+        "boc.manifest",
+        "boc.inputs.features",
+        "boc.clustering.codebook",
+        "encoders.runtime.model_config",
+        "boc.models",
+    )
+    assert [*newest.values()] == [importlib.import_module(name).FORMAT for name in names]
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]

@@ -1,10 +1,14 @@
 """The examples run as their docstrings say, with the hits that they should have."""
 
+import ast
+import json
 import re
 import runpy
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +84,30 @@ def test_the_page_has_another_route(library: Path) -> None:
     assert hits[0]["score"] == pytest.approx(best["score"])
     with TestClient(make("photos", f"file:{library / 'index'}", "secret"), base_url="http://127.0.0.1") as client:
         assert client.get("/api/best", params=query).status_code == 401
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_its_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
+    pytest.importorskip("pandas")
+    (tmp_path / "demo").symlink_to(EXAMPLES.parent / "demo")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    own: dict[str, Any] = {}
+    shown = []
+    for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+        *lines, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(lines, []), "notebook", "exec"), own)
+        assert isinstance(last, ast.Expr)
+        shown.append(eval(compile(ast.Expression(last.value), "notebook", "eval"), own))
+    report, hits, table, alike = shown
+    assert report.images == 60
+    assert hits._repr_html_().count("<img src=") == 6
+    assert table["id"].tolist() == [hit.id for hit in hits]
+    assert len(alike) == 3
+    assert hits[0].id not in [hit.id for hit in alike]
 
 
 @pytest.mark.slow

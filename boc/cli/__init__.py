@@ -10,46 +10,26 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, TextIO
 
 import click
 
 from boc import __version__
 from boc.cli import settings
-from boc.cli.commands import (
-    add,
-    attach,
-    build_codebook,
-    compact,
-    convert,
-    copy,
-    delete,
-    doctor,
-    duplicates,
-    evaluate,
-    explain,
-    extract,
-    index,
-    info,
-    model,
-    search,
-    serve,
-    sync,
-    train,
-    verify,
-)
 from boc.cli.options import is_verbose, plain
 from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
-    "Get or make an encoder": (model, train, convert, extract, evaluate),
-    "Make an index": (build_codebook, index, add, sync, attach),
-    "Search": (search, serve, explain),
-    "Look after indexes": (info, verify, copy, duplicates, compact, delete),
-    "Look after boc": (doctor,),
+    title: [import_module(f"boc.cli.commands.{name}") for name in names.split()]
+    for title, names in {
+        "Get or make an encoder": "model train convert extract evaluate",
+        "Make an index": "build_codebook index add sync attach",
+        "Search": "search serve explain",
+        "Look after indexes": "info verify copy duplicates compact delete",
+        "Look after boc": "doctor",
+    }.items()
 }
-
-
 ESCAPES = "boc.escapes"
 
 
@@ -148,13 +128,13 @@ def _notes() -> Iterator[None]:
 
 @click.group(
     cls=Group,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or ~/.config/boc/boc.toml, and in the "
     "environment: see docs/reference/configuration.md.",
 )
 @click.version_option(__version__, message="boc, version %(version)s")
 def main() -> None:
-    """Search pictures by sentences, and sentences by pictures, on an inverted index."""
+    """Search pictures by sentences, and sentences by pictures."""
 
 
 for modules in SECTIONS.values():

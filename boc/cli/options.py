@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from boc.inputs.text_lines import text_lines
 from boc.paths import escaped_bytes
 
 if TYPE_CHECKING:
-    from click._termui_impl import ProgressBar
+    from boc.progress import Bars
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ class TextCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
-        known = {name: option for option in self.get_params(ctx) for name in option.opts}
+        known = {name: option for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)}
         left, flags, texts = iter(args), list[str](), list[str]()
         for arg in left:
             option = known.get(arg)
@@ -110,10 +110,7 @@ def complete_names(context: click.Context, parameter: click.Parameter, incomplet
 name = click.argument("name", shell_complete=complete_names)
 names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 at = click.option(
-    "--at",
-    default="file:boc-data",
-    show_default=True,
-    help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
+    "--at", default="file:boc-data", help="Address of the backend: file:DIR, elastic+URL or opensearch+URL."
 )
 encoder = click.option(
     "--encoder",
@@ -127,24 +124,19 @@ device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    show_default=True,
-    help="Device that the encoder runs on; auto takes a GPU if there is one.",
+    help="Where the encoder runs; auto: a GPU if any.",
 )
 metadata = click.option(
-    "--metadata",
-    type=PATH,
-    help="CSV of metadata to filter by and to show; its header is like id,year:integer,tag:keyword.",
+    "--metadata", type=PATH, help="CSV of metadata, with a header such as id,year:integer,tag:keyword."
 )
 ocr = click.option(
-    "--ocr",
-    is_flag=True,
-    help="Read the words inside pictures, too, for boc search --hybrid; up to seconds per picture (extra ocr).",
+    "--ocr", is_flag=True, help="Read the words inside pictures, for boc search --hybrid; slow (extra ocr)."
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out files and folders of this name, such as raw or copy-?.jpg; kept with the index. Can be repeated.",
+    help="Leave out files of this name, such as copy-?.jpg; can be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -164,6 +156,19 @@ class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before
         self, context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
         return [CompletionItem(code) for code in CODES if code.startswith(incomplete)]
+
+
+code = click.option(
+    "--code",
+    type=CodeType(),
+    default="dictionary",
+    help="How vectors become terms; NAME:Z/QUERY_Z, or as listed below.",
+)
+recall = click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: 0.98].",
+)
 
 
 def code_help() -> str:
@@ -235,13 +240,15 @@ def is_set(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-def bar(label: str, total: int) -> ProgressBar[int]:
-    """Make a progress bar on stderr."""
-    return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)
+def bars() -> closing[Bars]:
+    """Make bars on stderr, one per stage, that end with a block; where that is no terminal, a line a minute."""
+    from boc.progress import Bars
+
+    return closing(Bars(file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 60))
 
 
 def show(steps: Iterable[tuple[str, int, int]]) -> None:
-    """Show progress bars on stderr over an iterator of labels with the numbers of items done, and of all."""
+    """Show bars over an iterator of stages with the numbers of items done, and of all."""
     with bars() as progress:
         for step in steps:
             progress(*step)
@@ -258,24 +265,6 @@ def write_onnx(folder: Path, *, needed: bool = True) -> None:
         if needed:
             raise
         click.echo(f"not written in ONNX: {plain(str(error))}", err=True)
-
-
-@contextmanager
-def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
-    label, position = "", 0
-    progress_bar: Any = None
-    with ExitStack() as stack:
-
-        def progress(what: str, done: int, total: int) -> None:
-            nonlocal label, position, progress_bar
-            if what != label:
-                stack.close()
-                label, position, progress_bar = what, 0, stack.enter_context(bar(what, total))
-            progress_bar.update(done - position)
-            position = done
-
-        yield progress
 
 
 verbose = click.option(

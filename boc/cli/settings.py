@@ -20,8 +20,8 @@ from boc.errors import BocError, advice
 SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
 """Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
-ONCE = {"all", "apply", "detach", "replace", "yes"}
-"""Options that are never settings, so that a forgotten line cannot replace an index."""
+ONCE = {"all", "detach", "install", "paths", "replace", "yes"}
+"""Options that are never settings, so that a forgotten line cannot replace an index, nor give a program other lines."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
 OTHERS = ("BOC_CONFIG", "BOC_HEADERS", "BOC_MODELS", *SECRETS.values())
 PASSWORD = re.compile(r"://[^@]*:.*@", re.DOTALL)  # an address with a password, whatever its characters

@@ -32,7 +32,7 @@ def rouge_l_matrix(
     owners: NDArray[np.int64],
     *,
     block: int = PICTURES,
-    tick: Callable[[int], None] = lambda done: None,
+    tick: Callable[[int], object] = lambda done: None,
 ) -> NDArray[np.float32]:
     """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
 

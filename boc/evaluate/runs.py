@@ -78,7 +78,7 @@ class Gallery:
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(
-        self, metric: str = "dot", *, block: int = BLOCK, tick: Callable[[int], None] = lambda done: None
+        self, metric: str = "dot", *, block: int = BLOCK, tick: Callable[[int], object] = lambda done: None
     ) -> NDArray[np.float32]:
         """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
@@ -129,7 +129,7 @@ class Gallery:
                 write_run(place, ((query, *each) for query, each in zip(ids[asking], hits, strict=True)))
 
     def relevance(
-        self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
+        self, path: Path | None = None, *, tick: Callable[[int], object] = lambda done: None
     ) -> NDArray[np.float32]:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
@@ -167,7 +167,7 @@ def evaluate_index(
     rerank: Metric | None = None,
     *,
     relevance: NDArray[np.float32] | None = None,
-    tick: Callable[[int], None] = lambda done: None,
+    tick: Callable[[int], object] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
     """Compute the recalls through an index that holds the items of ``path``.
 
@@ -191,7 +191,7 @@ def _evaluate_direction(
     options: SearchOptions,
     asking: Modality,
     target: Modality,
-    tick: Callable[[int], None],
+    tick: Callable[[int], object],
 ) -> tuple[Recall, NDArray[np.float64]]:
     """Compute the recall of one direction, and NDCG by query, empty without a relevance."""
     columns = {key: column for column, key in enumerate(file.ids(target))}

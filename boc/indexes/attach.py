@@ -12,11 +12,12 @@ import numpy as np
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
-from boc.indexes.build import Progress, codec_maker
+from boc.indexes.build import codec_maker
 from boc.indexes.learn import fit_code
 from boc.indexes.load import batches, check_same_encoder, new_manifest, source_digest
 from boc.inputs.features import FeatureFiles
 from boc.plugins import check_name
+from boc.progress import Progress, silent
 
 if TYPE_CHECKING:
     from boc.plugins import Attachment
@@ -53,7 +54,7 @@ def attach(
     key: str | None = None,
     code: str | Code | SurrogateCodec = "dictionary",
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
-    progress: Progress = lambda label, done, total: None,
+    progress: Progress = silent,
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another program.
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from boc import models, plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, SourceError, note
+from boc.errors import BocError, SourceError, named_options, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.encode import converted, encoded
-from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
 from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
 from boc.indexes.shared_terms import term_faults
@@ -33,6 +32,7 @@ from boc.inputs.vector_files import has_vectors
 from boc.names import MODALITIES, ConceptDtype, Metric, VectorDtype
 from boc.paths import system_path
 from boc.plugins import check_name
+from boc.progress import Progress, progress_of
 from boc.search.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class LoadReport:
     published: bool = True
 
 
+@named_options
 def build_index(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -80,7 +81,7 @@ def build_index(
     ocr: bool = False,
     shard: str | None = None,
     device: str = "auto",
-    progress: Progress = lambda label, done, total: None,
+    progress: bool | Progress = False,
 ) -> LoadReport:
     """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
@@ -126,14 +127,14 @@ def build_index(
         ``I/N``: load this part of feature files into an index on a server; the last of N processes publishes it.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
-    progress : callable, optional
-        Called as ``progress(label, done, total)`` after each batch.
+    progress : bool or callable, default=False
+        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)`` after each batch.
     """
     if shard is not None:
         shard_of(shard)
     SearchOptions(rm=rm)  # refuses odd ones before anything is read
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    backend = plugins.backend(at)
+    backend, show = plugins.backend(at), progress_of(progress)
     existed = backend.exists(check_name(name))
     code_of = parse_code(code or "dictionary") if code is None or isinstance(code, str) else code
     make = codec_maker(code_of)
@@ -151,7 +152,7 @@ def build_index(
             "make it again with --replace"
         )
     opening = partial(open_sources, sources, images, exclude)
-    with _embeddings(name, sources, opening, at, encoder, device, keeps_concepts, progress, ocr=ocr) as (file, states):
+    with _embeddings(name, sources, opening, at, encoder, device, keeps_concepts, show, ocr=ocr) as (file, states):
         copied = file.index_file if (code, vectors, concepts) == (None, None, None) else None
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         if copied is not None:
@@ -159,9 +160,9 @@ def build_index(
         else:
             codec = make(file.header.identity)
             if shard is None:
-                fit_code(file, codec, progress)
+                fit_code(file, codec, show)
             else:
-                codec = _shared_code(backend, name, file, codec, progress)
+                codec = _shared_code(backend, name, file, codec, show)
             manifest = new_manifest(
                 file,
                 codec,
@@ -186,7 +187,7 @@ def build_index(
         if not same:
             total = file.count("image") + file.count("text")
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
-                progress("indexing", done, total)
+                show("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         if published and not same:
             for fault in term_faults(backend.open(name)):
@@ -199,6 +200,7 @@ def build_index(
         return LoadReport(file.count("image"), file.count("text"), file.failures, up_to_date=same, published=published)
 
 
+@named_options
 def add_items(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -209,7 +211,7 @@ def add_items(
     images: Path | None = None,
     ocr: bool = False,
     device: str = "auto",
-    progress: Progress = lambda label, done, total: None,
+    progress: bool | Progress = False,
 ) -> LoadReport:
     """Add everything in ``source`` to the index ``name`` with its code, replacing items with the same ids.
 
@@ -217,7 +219,7 @@ def add_items(
     EncoderError if a feature file is by another encoder; BocError for metadata fields that the index does not declare.
     """
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    backend = plugins.backend(at)
+    backend, show = plugins.backend(at), progress_of(progress)
     index = backend.open(check_name(name))
     manifest = index.manifest
 
@@ -228,10 +230,10 @@ def add_items(
     spec = encoder or manifest.identity.spec
     sources = paths_of(source)
     opening = partial(open_sources, sources, images, manifest.exclude)
-    with _embeddings(name, sources, opening, at, spec, device, keeps_concepts, progress, ocr=ocr) as (file, _):
+    with _embeddings(name, sources, opening, at, spec, device, keeps_concepts, show, ocr=ocr) as (file, _):
         total = file.count("image") + file.count("text")
         for done in add_features(file, at, name, table):
-            progress("indexing", done, total)
+            show("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failures, replaced=max(0, total - grown))
     renew_budgets(name, at)
@@ -277,7 +279,8 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
     """Return one source or several as paths; ~ is the home of the user. BocError for another type, or none."""
     sources = [source] if isinstance(source, (Path, str)) else source
     if not isinstance(sources, Sequence) or not sources or not all(isinstance(path, (Path, str)) for path in sources):
-        raise BocError(f"a source must be a path or a list of paths, got {source!r}; for example '~/Pictures'")
+        got = " ".join(repr(source).split())[:60]
+        raise BocError(f"a source must be a path or a list of paths, got {got}; save arrays by numpy.save")
     return [Path(path).expanduser() for path in sources]
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError, FeatureFileError
+from boc.errors import BocError, FeatureFileError, named_options
 from boc.indexes.budgets import choose_budgets, promise
-from boc.indexes.build import PLACE, Progress
+from boc.indexes.build import PLACE
 from boc.indexes.learn import fit_code
 from boc.indexes.load import write_items
 from boc.indexes.stored import StoredIndex, header_of, stored_manifest
@@ -28,6 +28,7 @@ from boc.manifest import Manifest
 from boc.names import Metric
 from boc.outputs import check_output
 from boc.plugins import IndexWriter, check_name
+from boc.progress import Progress, progress_of
 from boc.types import Batch, Embeddings, Rows, StoredRows
 
 
@@ -40,6 +41,7 @@ class CopyReport:
     up_to_date: bool = False
 
 
+@named_options
 def copy_index(
     name: str,
     new: str | None = None,
@@ -51,7 +53,7 @@ def copy_index(
     recall: float | None = None,
     rerank: Metric | None = None,
     replace: bool = False,
-    progress: Progress = lambda label, done, total: None,
+    progress: bool | Progress = False,
 ) -> CopyReport:
     """Copy the index ``name`` at ``at`` as ``new`` to ``to``. After a kill the same call continues where it stopped.
 
@@ -76,8 +78,8 @@ def copy_index(
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the source.
     replace : bool, default=False
         Replace an existing index with other contents, or a feature file, which is an error otherwise.
-    progress : callable, optional
-        Called as ``progress(label, done, total)`` after each batch.
+    progress : bool or callable, default=False
+        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)`` after each batch.
 
     BocError if the code needs concept sets, or if the source changes meanwhile.
     """
@@ -90,7 +92,8 @@ def copy_index(
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
         raise BocError(f"{name} would be copied onto itself; give another name, another place (--to) or a --code")
     source = StoredIndex(plugins.backend(at), name)
-    codec = _codec(source, parse_code(code) if isinstance(code, str) else code, progress)
+    show = progress_of(progress)
+    codec = _codec(source, parse_code(code) if isinstance(code, str) else code, show)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     if recall is not None and code is None:
         raise BocError("a recall is reached by the budgets of a new dictionary; add --code dictionary")
@@ -102,7 +105,7 @@ def copy_index(
 
     def write(writer: IndexWriter) -> None:
         for done in write_items(writer.add, source, codec, manifest, select=lambda _, ids: not writer.has(ids())):
-            progress("copying", done, total)
+            show("copying", done, total)
         source.check_unchanged()
         writer.commit()
 

@@ -5,7 +5,7 @@ connected components, which join a sunset to a portrait by small steps: members 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations, islice
@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from boc.errors import BocError
+from boc.progress import Progress, silent
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Modality
 
@@ -40,11 +41,7 @@ class Group:
 
 
 def find_duplicates(
-    searcher: Searcher,
-    threshold: float | None = None,
-    *,
-    find: Modality | None = None,
-    progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+    searcher: Searcher, threshold: float | None = None, *, find: Modality | None = None, progress: Progress = silent
 ) -> list[Group]:
     """Find the groups of duplicates among the items of one modality, ordered by the id of the kept item.
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from boc.atomic_files import check_writable, file_lock
 from boc.errors import BocError
 from boc.indexes.foreign_vectors import write_features
-from boc.indexes.learn import Progress
 from boc.inputs.extraction import Extraction
 from boc.inputs.sources import Source
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
+    from boc.progress import Progress
 
 LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"  # feature files beside an index, and the folders of their parts
 

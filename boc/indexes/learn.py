@@ -1,10 +1,10 @@
 """Codes learned from a sample of a collection."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more
 FIT_SETS = 2000  # concept sets per modality that a code is learned from
 HELD_OUT = 250  # items of each modality that no dictionary is learned from, so that they can judge it
 MUCH = 200_000_000  # bytes of memory that are worth telling
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback that gets the name of the stage, the number of finished items, and their total."""
 
 
 class Samples(Protocol):
@@ -69,11 +67,7 @@ def held_out(count: int) -> NDArray[np.int64]:
 
 
 def fit_code(
-    file: Samples,
-    codec: SurrogateCodec,
-    progress: Progress = lambda label, done, total: None,
-    *,
-    sample: int = FIT_SAMPLE,
+    file: Samples, codec: SurrogateCodec, progress: Progress = silent, *, sample: int = FIT_SAMPLE
 ) -> SurrogateCodec:
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or as many as its steps
     need; their concept sets, of 2,000 per modality, if it learns from these.

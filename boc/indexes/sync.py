@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boc import plugins
-from boc.errors import BocError, SourceError, note
+from boc.errors import BocError, SourceError, named_options, note
 from boc.indexes.budgets import renew_budgets
-from boc.indexes.build import PLACE, Progress, open_sources, paths_of
+from boc.indexes.build import PLACE, open_sources, paths_of
 from boc.indexes.compare import Reuse, compare_pictures, compare_sentences, text_fact
 from boc.indexes.encode import clear, encoded
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, write_items
@@ -28,6 +28,7 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
+from boc.progress import Progress, progress_of
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, FieldType, ImageRef, Item, Rows
 
@@ -63,6 +64,7 @@ class SyncReport:
         return not (self.added or self.changed or self.moved or self.removed)
 
 
+@named_options
 def sync_index(
     name: str,
     source: Path | str | Sequence[Path | str],
@@ -78,7 +80,7 @@ def sync_index(
     device: str = "auto",
     chunk: int = CHUNK,
     searcher: Searcher | None = None,
-    progress: Progress = lambda label, done, total: None,
+    progress: bool | Progress = False,
 ) -> SyncReport:
     """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
 
@@ -114,8 +116,8 @@ def sync_index(
         Items encoded per commit, the most that a kill can lose.
     searcher : Searcher, optional
         The open index, whose encoder is used again.
-    progress : callable, optional
-        Called as ``progress(label, done, total)`` after each batch.
+    progress : bool or callable, default=False
+        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)`` after each batch.
 
     SourceError if the source is missing or empty, so that a disk that is not mounted removes nothing.
     """
@@ -144,7 +146,7 @@ def sync_index(
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
     work = _Sync(name, at, searcher, items, table, patterns, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
-    report = work.run(progress)
+    report = work.run(progress_of(progress))
     if report.encoded:
         renew_budgets(name, at)
     return report

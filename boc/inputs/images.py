@@ -202,7 +202,8 @@ def _error_for(name: str, error: Exception) -> BocError:
         kind = BocError if error.errno in SHORT else ImageError
         return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    step = "check its name and folder" if isinstance(error, FileNotFoundError) else "fetch it again or delete it"
+    no_file = isinstance(error, (FileNotFoundError, IsADirectoryError))
+    step = "check its name and folder" if no_file else "fetch it again or delete it"
     return ImageError(f"{name}: cannot be read ({reason}); {step}")
 
 

@@ -37,30 +37,20 @@ class Entry:
 
 CATALOGUE = {
     "clip": Entry(
-        "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K",
-        "4afec35ffe57a943d569ff7ee888061830164da8",
-        "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27",
-        "mit",
-        608_000_000,
+        "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K", "4afec35ffe57a943d569ff7ee888061830164da8",
+        "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27", "mit", 608_000_000,
         "small, for a CPU; English",
     ),
     "siglip2": Entry(
-        "google/siglip2-base-patch16-256",
-        "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
-        "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863",
-        "apache-2.0",
-        1_540_000_000,
+        "google/siglip2-base-patch16-256", "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
+        "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863", "apache-2.0", 1_540_000_000,
         "better, four times the work per picture; many languages",
     ),
     "multilingual": Entry(
-        "google/siglip2-base-patch32-256",
-        "9e7ee68506177b546b2d5dc578f54afdc5e425f1",
-        "",
-        "apache-2.0",
-        1_550_000_000,
+        "google/siglip2-base-patch32-256", "9e7ee68506177b546b2d5dc578f54afdc5e425f1", "", "apache-2.0", 1_550_000_000,
         "as quick per picture as clip; many languages",
     ),
-}
+}  # fmt: skip
 
 SETTINGS = (
     "config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json",

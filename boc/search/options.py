@@ -127,7 +127,7 @@ class SearchOptions:
             self._check_hybrid()
 
     @classmethod
-    def of(cls, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
+    def of(cls, options: SearchOptions | None, /, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
         """Return ``options`` with the keyword arguments replaced. BocError for the name of no option."""
         for name in keywords:
             if name not in _KINDS:

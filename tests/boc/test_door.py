@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from fastapi import UploadFile
 from PIL import Image
 
 import boc
-from boc import build_index
+from boc import build_index, plugins
 from boc.codecs import global_code
 from boc.errors import BocError
+from boc.progress import Bars
+from tests.helpers import draw_pictures
 
 
 def loaded_by(code: str) -> set[str]:
@@ -138,6 +141,26 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: build_index("x", "photos.h5", rm="3"), "rm must be a number, such as 5, got '3'"),
     (lambda index: index.delete([5]), "id must be text, got 5"),
     (lambda index: index.delete(5), "ids must be one id or several, got 5"),
+    (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
+    (lambda index: index[0], "id must be text, got 0"),
+    (lambda index: 5 in index, "id must be text, got 5; give the id of one item, as a hit has it"),
+    (lambda index: index.get(index.search("a red box")[0]), "give the id of one item, as a hit has it"),
+    (lambda index: index.search("a dog", options=boc.SearchOptions()), "no search option 'options'; known: k, rm"),
+    (lambda index: index.search("a dog", filter="width>10"), "no search option 'filter'; known: .* filters"),
+    (lambda index: index.search("a dog", sort="nope"), "'nope', which is no metadata field of the index"),
+    (lambda index: index.search(b"a dog"), "search takes one sentence, got bytes"),
+    (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
+    (lambda index: index.searcher.search_texts("a dog"), r"takes a list of sentences.*write \['a dog'\]"),
+    (lambda index: boc.open("boc-data", "photos"), "'photos' is no address; write file:DIR"),
+    (lambda index: boc.open("photos", path="boc-data"), "no option 'path'; known: name, at, encoder, device"),
+    (lambda index: build_index("~/Pictures", "x"), "'~/Pictures' cannot name an index; use lower-case letters"),
+    (lambda index: build_index("x", "photos.h5", encodr="clip"), "no option 'encodr'; known: name, source, encoder"),
+    (lambda index: build_index("x", np.zeros((2, 2))), r"got array\(\[\[0\., .*; save arrays by numpy\.save"),
+    (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
+    (lambda index: build_index("x", "photos.h5", rm=3, code=5), "code must be text such as 'dictionary:2/64'"),
+    (lambda index: boc.copy_index("photos", dest="x"), "no option 'dest'; known: name, new, at, to"),
+    (lambda index: index.add("photos.h5", metdata="x.csv"), "no option 'metdata'; known: .* metadata, images, ocr"),
+    (lambda index: index.sync("photos", keep=True), "no option 'keep'; known: .* keep_missing, remove_many"),
     (lambda index: index.add(5), "a source must be a path or a list of paths, got 5"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),
 ]
@@ -177,6 +200,55 @@ def test_a_vector_finds_what_its_sentence_finds(pets: boc.Index) -> None:
     assert run_apart(pets.asearch("a red box", k=5, sort="width")) == hits
 
 
+def test_an_index_holds_ids_and_is_a_context(pets: boc.Index) -> None:
+    assert ("003.png" in pets, "nobody.png" in pets) == (True, False)
+    assert pets["003.png"] == pets.get("003.png")
+    with pets as same:
+        assert same.search("a red box", 3) == pets.search("a red box", k=np.int64(3))
+    assert pets.search(np.str_("a red box"), filters=("width>10", "height<99")) == pets.search("a red box")
+    with pytest.raises(TypeError, match="'Index' object is not iterable"):
+        list(pets)  # type: ignore[call-overload]
+
+
+@pytest.mark.slow
+def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
+    library: Path, tmp_path: Path, at: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = tmp_path / "pictures"
+    shutil.copytree(library / "images", pictures)
+    build_index("photos", pictures, encoder=library / "model", at=at, device="cpu", progress=True)
+    said = capsys.readouterr().err
+    assert [(re.findall(rf"{stage}: +100%.* (\d+/\d+) ", said) or [""])[-1] for stage in ("encoding", "indexing")] == [
+        "40/40", "40/40",
+    ]  # fmt: skip
+    (pictures / "000.png").unlink()
+    draw_pictures(tmp_path / "more", 41)
+    shutil.copy(tmp_path / "more/images/040.png", pictures)
+    index = boc.open("photos", at, device="cpu")
+    assert index.sync(pictures).removed == 1
+    assert capsys.readouterr().err == ""
+    ticks: list[tuple[str, int, int]] = []
+    index.add(tmp_path / "more/images", progress=lambda *tick: ticks.append(tick))
+    assert ticks[-1] == ("indexing", 41, 41)
+    boc.copy_index("photos", "other", at=at, progress=True)
+    assert "copying: 100%" in capsys.readouterr().err
+
+
+def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    bars = Bars(mininterval=0)
+    for stage, done, total in [("one", 0, 4), ("one", 2, 4), ("two", 1, 2), ("two", 2, 2), ("none", 0, 0)]:
+        bars(stage, done, total)
+    tick = bars.ticks("three", 5)
+    tick(2)
+    tick(3)
+    bars.close()
+    bars.close()
+    ends = [line.rpartition("\r")[2].split() for line in capsys.readouterr().err.split("\n") if line]
+    assert [(words[0], words[1].partition("%")[0]) for words in ends if "%" in words[1]] == [
+        ("one:", "50"), ("two:", "100"), ("three:", "100"),
+    ]  # fmt: skip
+
+
 def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str) -> None:
     warm = boc.open("photos", f"file:{library / 'index'}", device="cpu")
     assert "encoder" not in vars(warm.searcher)
@@ -213,6 +285,8 @@ def test_completion_offers_the_options() -> None:
 
     offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()}
     assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
+    offered = {each.name for each in jedi.Script('import boc\nboc.build_index("photos", ').complete()}
+    assert {"encoder=", "code=", "progress="} <= offered
 
 
 def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path) -> None:

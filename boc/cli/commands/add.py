@@ -1,6 +1,7 @@
 """boc add."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,16 +16,8 @@ from boc.cli import options
 @options.metadata
 @options.ocr
 @options.verbose
-def command(
-    name: str,
-    sources: tuple[Path, ...],
-    images: Path | None,
-    at: str,
-    encoder: str | None,
-    metadata: Path | None,
-    ocr: bool,
-) -> None:
-    """Add everything in SOURCE to the index NAME, and replace items with the same ids.
+def command(name: str, sources: tuple[Path, ...], encoder: str | None, **keywords: Any) -> None:
+    """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
 
     SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file. Pictures are encoded
     with the encoder of the index, and all items get its code. After a kill, the same command continues.
@@ -37,16 +30,8 @@ def command(
     from boc.indexes.build import add_items
 
     with options.bars() as progress:
-        report = add_items(
-            name,
-            sources,
-            encoder=encoder if options.on_command_line("encoder") else None,
-            at=at,
-            metadata=metadata,
-            images=images,
-            ocr=ocr,
-            progress=progress,
-        )
+        spec = encoder if options.on_command_line("encoder") else None
+        report = add_items(name, sources, encoder=spec, progress=progress, **keywords)
     others = f", {report.replaced} of them in place of others" if report.replaced else ""
     click.echo(f"{name}: {report.images} pictures and {report.texts} captions added{others}")
     options.report(report.failed, report.images + report.texts)

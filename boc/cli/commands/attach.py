@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1)
 @click.option("--id-field", "key", help="Field of the documents that holds the id of an item [default: their _id].")
-@click.option(
-    "--code",
-    type=options.CodeType(),
-    default="dictionary",
-    show_default=True,
-    help="How vectors become terms, the first time: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
-)
+@options.code
 @click.option("--detach", is_flag=True, help="Remove what was added from all documents again; takes no FEATURES.")
 @click.option("--yes", is_flag=True, help="Do not ask before the mapping or documents are changed.")
 @options.as_json
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
 def command(
     name: str, sources: tuple[Path, ...], key: str | None, code: Code, detach: bool, yes: bool, as_json: bool, at: str
 ) -> None:
-    """Add the code of feature files to the documents of the index NAME, which another program made.
+    """Add codes to the documents of another program. They are of feature files, the documents of the index NAME.
 
     Each item goes to the document with its id, as one object, boc; no other field changes. It first shows the addition
     to the mapping, and asks. Other programs may keep writing. After a kill, the same command continues; repeated later,

@@ -15,16 +15,13 @@ from boc.names import CODEBOOKS
 @click.option(
     "--clusters",
     type=click.IntRange(1),
-    help="Number of centroids (of words with --kind words, of terms with --kind learned) [default: 1000; of centroids "
-    "the root of the number of concepts, at most 1000].",
+    help="How many [default: 1000; of centroids at most the root of the concepts].",
 )
 @click.option(
-    "--kind",
-    type=click.Choice(CODEBOOKS),
-    help="What is learned; see below [default: plain, or centered where regions and words share few centroids].",
+    "--kind", type=click.Choice(CODEBOOKS), help="What is learned; see below [default: plain or centered, by a trial]."
 )
 def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind: str | None) -> None:
-    """Make a codebook from FEATURES, feature files of one encoder. Use files of the training photographs.
+    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, best of training photographs.
 
     \b
     Kinds:

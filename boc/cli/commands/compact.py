@@ -9,7 +9,7 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Merge the index NAME into one segment without deleted and replaced rows, which is smallest and fastest.
+    """Make the index NAME smallest and fastest. It becomes one segment, without deleted and replaced rows.
 
     Searches continue meanwhile and give the same results.
 

@@ -11,9 +11,7 @@ from boc.cli import options
 @click.argument("checkpoint", type=options.PATH)
 @click.option("-o", "--output", type=options.PATH, help="Model folder to write.")
 @click.option(
-    "--tokens",
-    type=options.PATH,
-    help="For a TERN or TERAN, vocab.txt or tokenizer.json of its BERT; for a VSRN, its vocabulary (pickle or JSON).",
+    "--tokens", type=options.PATH, help="The vocab.txt or tokenizer.json of a TERN, or the vocabulary of a VSRN."
 )
 @click.option(
     "--regions", metavar="KIND[:PATH]", help="Region source that the network was trained on, for example files:DIR."
@@ -22,7 +20,7 @@ from boc.cli import options
 def command(
     checkpoint: Path, output: Path | None, tokens: Path | None, regions: str | None, stop_list: Path | None
 ) -> None:
-    """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
+    """Convert a published CHECKPOINT to a model folder. It is a TERN, TERAN or VSRN of its authors.
 
     Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model get do.
 

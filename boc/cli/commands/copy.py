@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.codecs import Code
+    from boc.indexes.build import LoadReport
     from boc.indexes.copy import CopyReport
 
 
@@ -17,38 +17,17 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("new", required=False)
 @click.option(
-    "--at",
-    "--from",
-    "at",
-    envvar="BOC_AT",
-    default="file:boc-data",
-    show_default=True,
-    help="Address of the backend that holds NAME: file:DIR, elastic+URL or opensearch+URL.",
+    "--at", "--from", "at", envvar="BOC_AT", default="file:boc-data", help="Address of the backend that holds NAME."
 )
 @click.option("--to", help="Address of the backend of the copy, or FILE.h5 [default: the same].")
 @click.option(
-    "--code",
-    type=options.CodeType(),
-    help="Encode the stored vectors with this code (scalar, bits, permutation, dictionary) [default: copy the terms].",
+    "--code", type=options.CodeType(), help="Encode the stored vectors with this code [default: copy the terms]."
 )
 @click.option("--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: as NAME].")
-@click.option(
-    "--recall",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="With --code dictionary: share of the exact ten that it is to find [default: 0.98].",
-)
+@options.recall
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name, or a feature file.")
-def command(
-    name: str,
-    new: str | None,
-    at: str,
-    to: str | None,
-    code: Code | None,
-    rm: float | None,
-    recall: float | None,
-    replace: bool,
-) -> None:
-    """Copy the index NAME to another name (NEW), another backend or a file (--to), or another code (--code).
+def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
+    """Copy the index NAME to another name, place, file or code. These are NEW, --to and --code.
 
     Everything comes from the index: no encoder and no pictures are needed. Without --code the copy has the same hits
     with the same scores. Of a file boc index makes the same index again, anywhere. After a kill, the same command
@@ -65,13 +44,11 @@ def command(
     from boc.indexes.copy import copy_index
 
     with options.bars() as progress:
-        report = copy_index(
-            name, new, at=at, to=to, code=code, rm=rm, recall=recall, replace=replace, progress=progress
-        )
+        report = copy_index(name, new, to=to, progress=progress, **keywords)
     click.echo(sentence(to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name, report))
 
 
-def sentence(name: str, report: CopyReport) -> str:
-    """Return what a copy did, in one line."""
+def sentence(name: str, report: CopyReport | LoadReport) -> str:
+    """Return what a copy or a load did, in one line."""
     counts = f"{report.images} pictures and {report.texts} captions"
     return f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}"

@@ -24,10 +24,10 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
     "places",
     multiple=True,
     metavar="ADDRESS",
-    help="Address of a backend to check; can be repeated [default: the configured ones].",
+    help="Backend to check; can be repeated [default: as configured].",
 )
 def command(places: tuple[str, ...]) -> None:
-    """Check what is installed, what is missing, and whether indexes can be reached.
+    """Check what is installed, and what is missing.
 
     Checks packages, modules in C, models, boc.toml, the environment, and each backend: a folder, or a server, where it
     makes small trial indexes and removes them. Each line is ok, a note, or a problem, with what to do. The exit

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List exact and near duplicates among the pictures of the index NAME, or its captions if it has none, as groups.
+    """List equal and nearly equal pictures of an index. Of the captions, if the index NAME has no pictures.
 
     The first item of a group is the one to keep: it has the most near items. Nothing is deleted; boc
     delete removes items.

@@ -28,32 +28,19 @@ if TYPE_CHECKING:
 @click.option(
     "--score",
     type=click.Choice(METRICS),
-    help="Score of a pair: dot product of the vectors, or an alignment of the concept sets; with --name, what "
-    "candidates are re-ranked by [default: dot; with --name, that of the index].",
+    help="Score of a pair; with --name, of re-ranking [default: dot, as the index].",
 )
 @click.option(
-    "--name",
-    shell_complete=options.complete_names,
-    help="Rank through this index of the same items instead of by the dense vectors.",
+    "--name", shell_complete=options.complete_names, help="Rank through this index of the same items instead."
 )
 @click.option("--rm", type=float, help="With --name: candidates re-ranked per hit [default: that of the index].")
-@click.option(
-    "--fold",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Number of pictures per fold, for galleries that are larger.",
-)
-@click.option(
-    "--ndcg",
-    metavar="RELEVANCE",
-    help="Also print NDCG@25 by this relevance: rouge-l, or a file with the matrix of relevances.",
-)
+@click.option("--fold", type=click.IntRange(1), default=1000, help="Pictures per fold, of galleries that are larger.")
+@click.option("--ndcg", metavar="RELEVANCE", help="Print NDCG@25, too, by rouge-l or by a file of relevances.")
 @click.option(
     "--run",
     "runs",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write the first 100 hits of each query to this folder: runs of TREC, and qrels.",
+    help="Write runs of TREC and qrels to this folder.",
 )
 @click.option("--qrels", type=options.PATH, help="Measure runs, given in place of FEATURES, by these judgements.")
 @click.option("--per-query", is_flag=True, help="With --qrels: a line of CSV per query, in place of means.")
@@ -74,7 +61,7 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
+    """Measure how well captions find their pictures. And pictures their captions, in FEATURES.
 
     Prints Recall@1, 5, 10 and the median rank over all items, and without --name also the mean over folds of --fold
     pictures, if there are more.
@@ -118,8 +105,9 @@ def command(
 
     gallery, known = Gallery.of(*features), None
     if ndcg is not None:
-        with options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
-            known = gallery.relevance(None if ndcg == "rouge-l" else Path(ndcg), tick=bar.update)
+        with options.bars() as bars:
+            tick = bars.ticks("relevance", len(gallery.captions) * gallery.images)
+            known = gallery.relevance(None if ndcg == "rouge-l" else Path(ndcg), tick=tick)
     tables: dict[str, dict[str, dict[str, float]]] = {}
     for label, recalls, gains in (
         _dense(gallery, score or "dot", fold, known) if name is None else _through(gallery, name, at, rm, score, known)
@@ -183,8 +171,8 @@ def _dense(
     if score == "dot":
         scores = gallery.scores()
     else:
-        with options.bar("scores", len(gallery.captions)) as bar:
-            scores = gallery.scores(score, tick=bar.update)
+        with options.bars() as bars:
+            scores = gallery.scores(score, tick=bars.ticks("scores", len(gallery.captions)))
     for label, part in gallery.protocols(fold).items():
         ndcg = None if relevance is None else evaluate_ndcg(scores, gallery.owners, relevance, part)
         yield label, evaluate_recall(scores, gallery.owners, part), ndcg
@@ -196,6 +184,7 @@ def _through(
     """Yield the same through an index."""
     from boc.evaluate.runs import evaluate_index
 
-    with options.bar("searching", gallery.images + len(gallery.captions)) as bar:
-        figures = evaluate_index(gallery.paths[0], name, at, rm, rerank, relevance=relevance, tick=bar.update)
+    with options.bars() as bars:
+        tick = bars.ticks("searching", gallery.images + len(gallery.captions))
+        figures = evaluate_index(gallery.paths[0], name, at, rm, rerank, relevance=relevance, tick=tick)
     yield "index", *figures

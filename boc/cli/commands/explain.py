@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     name: str, text_and_id: tuple[str, ...], image: Path | None, as_json: bool, at: str, encoder: str | None
 ) -> None:
-    """Explain the score of the item ID of index NAME for a sentence or a picture.
+    """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
 
     Prints the ten terms of largest product that query and item share. Each has its share of the score, its frequency in
     the query times that in the item, and its typical words. The products add up to the score of the index before

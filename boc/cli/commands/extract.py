@@ -28,9 +28,7 @@ SETTINGS = {
 @click.option("-o", "--output", type=options.PATH, required=True, help="Feature file to write (.h5).")
 @options.encoder
 @click.option(
-    "--regions",
-    metavar="KIND[:PATH]",
-    help="Write the regions of this source instead of vectors, for example grid or files:DIR.",
+    "--regions", metavar="KIND[:PATH]", help="Write the regions of this source, such as grid, instead of vectors."
 )
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
 @options.settings(SETTINGS)
@@ -49,7 +47,7 @@ def command(
     device: str,
     exclude: tuple[str, ...],
 ) -> None:
-    """Encode SOURCE, or extract its regions, and write the result to a feature file.
+    """Write vectors or regions of SOURCE to a feature file.
 
     SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns image,caption, JSON
     Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON, or a regions file. After a kill, the same

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
+from boc.cli.commands.copy import sentence
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 
 if TYPE_CHECKING:
     from boc.codecs import Code
-    from boc.names import ConceptDtype, Metric, VectorDtype
 
 
 @click.command("index", epilog=options.code_help())
@@ -20,41 +21,23 @@ if TYPE_CHECKING:
 @options.sources
 @options.at
 @options.encoder
+@options.code
 @click.option(
-    "--code",
-    type=options.CodeType(),
-    default="dictionary",
-    show_default=True,
-    help="How vectors become terms: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
+    "--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: by --recall; 10 for other codes]."
 )
+@options.recall
 @click.option(
-    "--rm",
-    type=click.FloatRange(1),
-    default=10.0,
-    show_default="chosen for --recall; 10 for other codes",
-    help="Candidates re-ranked per hit.",
-)
-@click.option(
-    "--recall",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: 0.98].",
-)
-@click.option(
-    "--rerank",
-    type=click.Choice(METRICS),
-    default="dot",
-    show_default=True,
-    help="Default re-ranking of candidates: by dense vectors, or by an alignment of concept sets.",
+    "--rerank", type=click.Choice(METRICS), help="How they are re-ranked: by vectors, or concept sets [default: dot]."
 )
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Round vectors to this type; int8 has half the bytes of float16 [default: as the feature file has them].",
+    help="Round vectors to this type [default: that of the feature file].",
 )
 @click.option(
     "--concepts",
     type=click.Choice(CONCEPT_DTYPES),
-    help="Store concept sets with this type [default: float16 if --rerank needs them, else none].",
+    help="Store concept sets so [default: float16, if --rerank needs it].",
 )
 @options.metadata
 @options.ocr
@@ -62,24 +45,7 @@ if TYPE_CHECKING:
 @options.verbose
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
 @click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
-def command(
-    name: str,
-    sources: tuple[Path, ...],
-    images: Path | None,
-    at: str,
-    encoder: str | None,
-    code: Code,
-    rm: float,
-    recall: float | None,
-    rerank: str,
-    vectors: str | None,
-    concepts: str | None,
-    metadata: Path | None,
-    ocr: bool,
-    exclude: tuple[str, ...],
-    replace: bool,
-    shard: str | None,
-) -> None:
+def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -> None:
     """Make the index NAME from everything in SOURCE.
 
     SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder or .tar of
@@ -105,40 +71,24 @@ def command(
     \b
     Examples: boc index photos photos.h5
               boc index photos photos.h5 --code dictionary:2/64 --rm 30
-              boc index photos 1.h5 2.h5 3.h5 4.h5
               boc index photos photos.h5 --code "soft(z=8, codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index shards 00000.tar 00001.tar --encoder clip
-              boc index photos photos.h5 --metadata photos.csv
               boc index mine images.npy captions.npy
               boc index photos copy.h5 --at elastic+https://search.example.org:9200
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
     """
     from boc.indexes.build import build_index
+    from boc.inputs.vector_files import has_vectors
 
     with options.bars() as progress:
-        report = build_index(
-            name,
-            sources,
-            encoder=encoder,
-            at=at,
-            code=code if options.is_set("code") else None,
-            rm=rm if options.is_set("rm") else None,
-            recall=recall,
-            rerank=cast("Metric", rerank) if options.is_set("rerank") else None,
-            vectors=cast("VectorDtype | None", vectors),
-            concepts=cast("ConceptDtype | None", concepts),
-            metadata=metadata,
-            images=images,
-            exclude=exclude,
-            replace=replace,
-            ocr=ocr,
-            shard=shard,
-            progress=progress,
-        )
-    counts = f"{report.images} pictures and {report.texts} captions"
+        chosen = code if options.is_set("code") else None
+        report = build_index(name, sources, code=chosen, progress=progress, **keywords)
     if not report.published:
-        click.echo(f"{name}: part {shard} is loaded; the index appears when all parts are")
+        click.echo(f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are")
         return
-    click.echo(f"{name} is up to date: {counts}" if report.up_to_date else f"{name}: {counts}")
+    click.echo(sentence(name, report))
     options.report(report.failed, report.images + report.texts)
+    at = "" if keywords["at"] == "file:boc-data" else f" --at {shlex.quote(keywords['at'])}"
+    query = "--like ID" if all(map(has_vectors, sources)) else '"a dog in the snow"'
+    click.echo(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open", err=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @options.at
 @options.as_json
 def command(name: str | None, items: int | None, at: str, as_json: bool) -> None:
-    """Show what the index NAME holds and how it was made; without NAME, list the indexes and what the backend supports.
+    """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what the backend supports.
 
     With --items it prints the bytes by part of an index of so many items like those of NAME, with its code. The figures
     are those of one copy; each replica of a server takes them once more.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boc.cli import options
-from boc.errors import BocError, leave_out
+from boc.errors import BocError, ImageError, leave_out
 from boc.names import MODALITIES, REQUEST_FORMS, Modality, RequestForm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from PIL.Image import Image
+
     from boc.search.options import SearchOptions
     from boc.search.queries import Query
     from boc.search.searcher import Searcher
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 
     Answers = list[tuple[str, str, list[Hit]]]
     """The id of a query, the query as text, and its hits."""
+
+SIDE = 240  # pixels of a picture in a terminal
 
 
 class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -46,18 +54,13 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     type=options.ID,
     multiple=True,
     metavar="[-]ID",
-    help="More like this item of the index; after a minus, less like it. Can be repeated.",
+    help="More like these items; after a minus, less like them.",
 )
 @click.option(
-    "--queries",
-    type=options.PATH,
-    help="Search by each line of this file (- for stdin; in a .tsv, an id before each; JSON Lines), or by each "
-    "vector of this feature file.",
+    "--queries", type=options.PATH, help="Search by each line of this file, - for stdin, or by each vector of it."
 )
 @click.option("--run", type=options.PATH, help="With --queries: write the hits to this file, a run of TREC.")
-@click.option(
-    "--find", type=click.Choice(MODALITIES), help="Modality of the hits [default: image if the index has pictures]."
-)
+@click.option("--find", type=click.Choice(MODALITIES), help="What to find [default: image, if it has pictures].")
 @click.option(
     "--filter",
     "conditions",
@@ -66,12 +69,8 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     metavar="FIELD=VALUE",
     help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
 )
-@click.option(
-    "--sort",
-    metavar="[-]FIELD",
-    help="Order the hits by this metadata field, the smallest value first; after a minus, the largest.",
-)
-@click.option("-k", default=10, show_default=True, help="Number of hits per query.")
+@click.option("--sort", metavar="[-]FIELD", help="Order by this field; after a minus, the largest value first.")
+@click.option("-k", default=10, help="Number of hits per query.")
 @click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--hybrid",
@@ -81,18 +80,17 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     "search by words alone, without the encoder (words).",
 )
 @click.option(
-    "--min-confidence",
-    type=click.FloatRange(0, 1),
-    help="Show the confidence of each hit, and only hits with at least this one (0 shows all, 0.5 is common).",
+    "--min-confidence", type=click.FloatRange(0, 1), help="Show confidences, and hits with this one; 0.5 is common."
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
+@click.option("--show", is_flag=True, help="Show the pictures in the terminal (kitty, iTerm2, and those with sixel).")
+@click.option(
+    "--paths/-0", default=None, help="Print paths alone, a line each; with -0 a zero byte ends each, for xargs -0."
+)
 @options.as_json
 @click.option(
-    "--request",
-    "form",
-    type=click.Choice(REQUEST_FORMS),
-    help="Print the request to the server instead of searching: its JSON body, or a curl command.",
+    "--request", "form", type=click.Choice(REQUEST_FORMS), help="Print the request to the server instead of searching."
 )
 @options.at
 @options.moved_encoder
@@ -112,12 +110,14 @@ def command(
     min_confidence: float | None,
     collapse: bool,
     html: Path | None,
+    show: bool,
+    paths: bool | None,
     as_json: bool,
     form: RequestForm | None,
     at: str,
     encoder: str | None,
 ) -> None:
-    """Search the index NAME by a sentence, by pictures, by items, or by vectors.
+    """Search the index NAME by a sentence, pictures, or items.
 
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words" says what should not be
     seen; \\-word is a word that begins with a minus.
@@ -130,12 +130,11 @@ def command(
               boc search photos "a dog -snow"
               boc search photos --image dog.jpg --html hits.html
               boc search photos --like 1.jpg --like 2.jpg --like -3.jpg
-              boc search photos --image dog.jpg --find text
               boc search photos "a dog in the snow" --filter "year>=2020" --filter tag=winter
               boc search photos "a dog in the snow" --filter "taken>=2024-06" --sort -taken
               boc search photos "a submarine" --min-confidence 0.5
-              boc search photos "a dog" --collapse
               boc search photos "red rocket" --hybrid words
+              boc search photos "a dog" -k 100 --paths
               boc search photos --queries topics.tsv --run photos.run
               boc search photos "a dog" --request curl --at elastic+https://USER@HOST:9200
     """
@@ -147,13 +146,22 @@ def command(
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
         raise click.UsageError("--hybrid words searches by the words of TEXT or --queries; leave pictures, items out")
-    if form is not None and (queries is not None or html is not None or as_json or hybrid is not None):
-        raise click.UsageError("--request prints one request; leave out --queries, --hybrid, --html and --json")
+    if form is not None and (queries is not None or html is not None or hybrid is not None):
+        raise click.UsageError("--request prints one request; leave out --queries, --hybrid and --html")
+    if ways := [way for way in ("as_json", "show", "paths", "form") if options.on_command_line(way)]:
+        if len(ways) > 1:
+            raise click.UsageError("give one of --json, --paths, -0, --show and --request: each prints something else")
+        as_json, show = ways == ["as_json"], ways == ["show"]  # whatever the settings say
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
 
+    draw = None
+    if show:
+        from boc.cli.terminal_pictures import find_terminal
+
+        draw = find_terminal(os.environ)
     if html is not None:
         check_output(html, begins(b"<!doctype html>", b" - boc</title>"), *images, queries)
     if run is not None:
@@ -193,7 +201,18 @@ def command(
         write_run(run, ((id, [hit.id for hit in hits], [hit.score for hit in hits]) for id, _, hits in answers))
         return
     for id, query, hits in answers:
-        _print(id, query, hits, search_options, as_json=as_json, titled=len(answers) > 1)
+        if as_json:
+            record = {**({"id": id} if id else {}), "query": query, "hits": [hit.to_dict() for hit in hits]}
+            click.echo(json.dumps(record, ensure_ascii=False))
+            continue
+        if paths is not None:
+            _print_paths(hits, b"\n" if paths else b"\0")
+        else:
+            if len(answers) > 1:
+                click.echo(options.plain(query))
+            _print(hits, draw)
+        if not hits:
+            click.echo(_why_none(search_options), err=True)
 
 
 def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...] = ()) -> Query:
@@ -254,26 +273,41 @@ def _by_lines(
     ]
 
 
-def _print(id: str, query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
-    if as_json:
-        record = {**({"id": id} if id else {}), "query": query, "hits": [hit.to_dict() for hit in hits]}
-        click.echo(json.dumps(record, ensure_ascii=False))
-        return
-    if titled:
-        click.echo(options.plain(query))
+def _print_paths(hits: list[Hit], end: bytes) -> None:
+    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a terminal would obey."""
+    left = [f"{hit.id} is a sentence, which has no path" for hit in hits if hit.path is None]
+    for path in (hit.path for hit in hits if hit.path is not None):
+        name = options.plain(path).encode() if sys.stdout.isatty() else os.fsencode(path)
+        if end in name:
+            left.append(f"{path!r} has a line end: print it by -0, for xargs -0")
+        else:
+            click.echo(name + end, nl=False)
+    leave_out("hits", left)
+
+
+def _print(hits: list[Hit], draw: Callable[[Image], str] | None) -> None:
+    from boc.inputs.images import read_image
+
     for rank, hit in enumerate(hits, 1):
         click.echo(
             f"{rank:3d}  {hit.score:7.4f}  "
             + (f"{hit.confidence:4.0%}  " if hit.confidence is not None else "")
-            + options.plain(hit.item.id)
-            + (f"  {options.plain(hit.item.content)}" if hit.item.modality == "text" else "")
+            + options.plain(hit.id)
+            + (f"  {options.plain(hit.item.content)}" if hit.path is None else "")
             + (f"  (+{len(hit.duplicates)})" if hit.duplicates else "")
         )
-    if not hits:
-        which = "no item that passes all filters" if search_options.filters else "nothing"
-        reason = f"{which} matches this query"
-        if search_options.min_confidence:
-            reason = (
-                f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
-            )
-        click.echo(reason, err=True)
+        if draw is not None and hit.path is not None:
+            try:
+                picture = read_image(Path(hit.path), least=2 * SIDE)
+            except ImageError as error:
+                click.echo(options.plain(error), err=True)
+            else:
+                picture.thumbnail((SIDE, SIDE))
+                click.echo(draw(picture))
+
+
+def _why_none(search_options: SearchOptions) -> str:
+    which = "no item that passes all filters" if search_options.filters else "nothing"
+    if not search_options.min_confidence:
+        return f"{which} matches this query"
+    return f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"

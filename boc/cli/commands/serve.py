@@ -24,34 +24,19 @@ if TYPE_CHECKING:
 
 @click.command("serve")
 @options.names
-@click.option("--host", default="127.0.0.1", show_default=True, help="Network address to listen on; 0.0.0.0 means all.")
+@click.option("--host", default="127.0.0.1", help="Network address to listen on; 0.0.0.0 means all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 takes a free one.")
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
-)
-@click.option(
-    "--allow-host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="Another host name that requests may use; can be repeated.",
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Another host name of requests; can be repeated."
 )
 @click.option("--api-only", is_flag=True, help="Serve the JSON interface under /api, without the page.")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that answer; each loads the encoder.")
 @click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Processes that answer; each loads the encoder, all map the same index.",
+    "--log", type=click.Choice(["text", "json"]), help="Log each request on stderr, without token, query and ids."
 )
 @click.option(
-    "--log",
-    type=click.Choice(["text", "json"]),
-    help="Log each request on stderr as a line of this form, without token, query and ids.",
+    "--install/--uninstall", default=None, help="Start it at each login of this user, from now on; or no longer."
 )
 @options.at
 @options.moved_encoder
@@ -64,16 +49,19 @@ def command(
     browse: bool,
     workers: int,
     log: Form | None,
+    install: bool | None,
     at: str,
     encoder: str | None,
 ) -> None:
-    """Serve the search page of one or more indexes and its JSON interface, until Ctrl-C.
+    """Serve the search page of one or more indexes. It has a JSON interface; Ctrl-C ends it.
 
     The first NAME is at /, each of several at /index/NAME/. If the variable BOC_TOKEN is set, every client must give
     the token in it. Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
 
     \b
     Examples: boc serve photos --open
+              boc serve photos --open --install
+              boc serve photos --uninstall
               boc serve photos album
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
@@ -99,6 +87,19 @@ def command(
     if api_only and browse:
         raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
     names = tuple(dict.fromkeys(names))
+    if install is not None:
+        from boc.cli import user_service
+        from boc.search.searcher import Searcher
+
+        if not install:
+            click.echo(f"removed {user_service.uninstall(names[0])}")
+            return
+        for each in names:
+            Searcher.open(each, at)  # what could not be served is reported here
+        line = [sys.executable, *(word for word in sys.orig_argv[1:] if word != "--install")]
+        path = user_service.install(names[0], line, "graphical-session.target" if browse else "default.target")
+        click.echo(f"{' '.join(names)} is served on port {port} now, and from each login on (by {path})")
+        return
     settings = Settings(names[0], at, host, hosts, token, default_cache(), api_only=api_only)
     with listen(host, port) as sock:
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 @options.name
 @options.sources
 @click.option(
-    "--missing",
-    type=click.Choice(["remove", "remove-many", "keep"]),
-    default="remove",
-    show_default=True,
-    help="What happens to items whose files are gone: remove refuses to remove more than half of the index.",
+    "--missing", type=click.Choice(["remove", "remove-many", "keep"]), default="remove", help="For files that are gone."
 )
 @click.option("--watch", "watching", is_flag=True, help="Keep running, and sync whenever files change, until Ctrl-C.")
 @options.at
@@ -31,19 +27,8 @@ if TYPE_CHECKING:
 @options.ocr
 @options.exclude
 @options.verbose
-def command(
-    name: str,
-    sources: tuple[Path, ...],
-    images: Path | None,
-    missing: str,
-    watching: bool,
-    at: str,
-    encoder: str | None,
-    metadata: Path | None,
-    ocr: bool,
-    exclude: tuple[str, ...],
-) -> None:
-    """Bring the index NAME in line with SOURCE, the folders of pictures or the CSV that it was made from.
+def command(name: str, sources: tuple[Path, ...], missing: str, watching: bool, **keywords: Any) -> None:
+    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was made from.
 
     Only new and changed pictures are encoded, with the encoder and the code of the index. A picture that was renamed or
     moved keeps its vector, and one that is gone is removed. Files are compared by size and time, and by their contents
@@ -61,15 +46,8 @@ def command(
               boc sync photos ~/Pictures --watch
               boc sync flickr captions.csv --images flickr30k-images
     """
-    keywords: dict[str, Any] = {
-        "at": at,
-        "encoder": encoder if options.on_command_line("encoder") else None,
-        "metadata": metadata,
-        "images": images,
-        "exclude": exclude or None,
-        "keep_missing": missing == "keep",
-        "ocr": ocr,
-    }
+    spec = keywords["encoder"] if options.on_command_line("encoder") else None
+    keywords |= {"encoder": spec, "exclude": keywords["exclude"] or None, "keep_missing": missing == "keep"}
     if not watching:
         from boc.indexes.sync import sync_index
 

@@ -20,32 +20,19 @@ if TYPE_CHECKING:
 @click.command("train")
 @options.source
 @click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
+@click.option("--regions", default="grid", metavar="KIND[:ARGUMENT]", help="Region source to train on.")
 @click.option(
-    "--regions",
-    default="grid",
-    show_default=True,
-    metavar="KIND[:ARGUMENT]",
-    help="Region source to train on, for example grid.",
+    "--recipe", "recipe_name", default="small", metavar="NAME", help="Recipe of network, sizes and settings; see below."
 )
 @click.option(
-    "--recipe",
-    "recipe_name",
-    default="small",
-    show_default=True,
-    metavar="NAME",
-    help="Recipe of network, sizes and settings; see below.",
-)
-@click.option(
-    "--validate",
-    type=options.PATH,
-    help="Validate on the pictures listed in this file, one id per line [default: random ones, held out].",
+    "--validate", type=options.PATH, help="Ids of the pictures to validate on, one a line [default: random ones]."
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Override a setting of the recipe, such as epochs=8, batch_size=64, seed=1, text=FOLDER; can be repeated.",
+    help="A setting of the recipe, such as epochs=8 or text=FOLDER.",
 )
 @options.device
 def command(
@@ -59,7 +46,7 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
+    """Train an encoder on pictures with captions. It is a TERN, TERAN, VSRN or VSRN++, SOURCE a CSV or regions file.
 
     Some pictures are held out, at random or by --validate, and the weights with the best recall on them are kept. After
     a kill, the same command continues where it stopped.
@@ -135,20 +122,12 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
 
 
 def _show(steps: Iterator[Progress]) -> None:
-    bar = None
-    for now in steps:
-        if bar is None:
-            bar = click.progressbar(length=now.steps, label="training", file=sys.stderr, show_pos=True)
-            bar.__enter__()
-            bar.update(now.step - 1)
-        if now.recalls is None:
-            bar.update(1)
-            continue
-        text, image = now.recalls.text_to_image, now.recalls.image_to_text
-        click.echo(
-            f"\repoch {now.epoch + 1}: loss {now.loss:.3f}, R@10 sentence to picture {text.r10:.1f}, "
-            f"picture to sentence {image.r10:.1f}" + " " * 20,
-            err=True,
-        )
-    if bar is not None:
-        bar.__exit__(None, None, None)
+    from tqdm import tqdm
+
+    with options.bars() as progress:
+        for now in steps:
+            progress("training", now.step, now.steps)
+            if now.recalls is not None:
+                text, image = now.recalls.text_to_image.r10, now.recalls.image_to_text.r10
+                recalls = f"R@10 sentence to picture {text:.1f}, picture to sentence {image:.1f}"
+                tqdm.write(f"epoch {now.epoch + 1}: loss {now.loss:.3f}, {recalls}", sys.stderr)

@@ -25,16 +25,12 @@ AGAINST = {
 @click.command("verify")
 @options.name
 @click.option(
-    "--features",
-    type=options.PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Compute frequencies from the feature files of the index, not from its stored vectors; can be repeated.",
+    "--features", type=options.PATH, multiple=True, metavar="FILE", help="Check against these, not the stored vectors."
 )
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check the index NAME: files against checksums, scores against integer dot products, counts against its manifest.
+    """Check that the index NAME is whole and exact. Files have checksums, scores are dot products, counts add up.
 
     Searches with the codes of random items. The score of each of 1,000 pairs of a query and an item, hit or not, must
     equal the dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.

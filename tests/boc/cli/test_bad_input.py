@@ -117,7 +117,7 @@ CASES = [
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
     (f"search photos hello --request body {AT}", ["answers no HTTP requests", "boc copy photos"]),
     (f"search photos hello --request body --hybrid words {AT}", ["leave out --queries, --hybrid"]),
-    (f"search photos hello --request body --json {AT}", ["leave out --queries, --hybrid, --html and --json"]),
+    (f"search photos hello --request body --json {AT}", ["give one of --json, --paths, -0, --show and --request"]),
     (f"search photos hello --hybrid both {AT}", ["both", "rrf"]),
     (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),
     (f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}", ["no id of the metadata", "'x.png'"]),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import warnings
 from pathlib import Path
@@ -22,7 +23,7 @@ from boc.rerank.storage import store
 from boc.search.queries import Query
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES
-from tests.helpers import boc, draw_pictures, run
+from tests.helpers import boc, draw_pictures, parse, run
 
 TRAIN = ("--set=epochs=2", "--set=batch_size=8", "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
          "--set=feedforward=16", "--set=heads=2", "--set=text_layers=1")  # fmt: skip
@@ -182,7 +183,7 @@ def test_indexing_again_does_nothing(home: Path) -> None:
     before = files(home / "index")
     result = run("index", "photos", home / "photos.h5", at(home))
     assert result.stdout == "photos is up to date: 40 pictures and 80 captions\n"
-    assert result.stderr == ""
+    assert result.stderr.startswith("Next: boc search photos ")
     assert files(home / "index") == before
 
 
@@ -215,6 +216,18 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
     again = boc("index", "one", library / source, encoder(library), place)
     assert again.exit_code == 1
     assert "boc sync" in again.stderr
+
+
+def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
+    for name, source, query in (("one", library / "photos.h5", "a dog"), ("two", tmp_path / "rows.npy", "--like ID")):
+        said = run("index", name, source, f"--at=file:{tmp_path / 'new place'}").stderr.splitlines()[-1]
+        match = re.fullmatch(r"Next: (boc search .*), or (boc serve .*)", said)
+        assert match is not None
+        assert query in said
+        search, serve = (shlex.split(command) for command in match.groups())
+        assert parse("serve", serve[2:]).params["browse"]
+        assert len(run(*[word.replace("ID", "3") for word in search[1:]]).stdout.splitlines()) == 10
 
 
 @pytest.mark.slow

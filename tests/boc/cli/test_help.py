@@ -86,6 +86,8 @@ def test_every_command_stands_in_one_section() -> None:
     for name in main.commands:
         [line] = re.findall(rf"^  {name}  +(.+)$", shown, re.MULTILINE)
         assert len(line) > 10
+        assert line.endswith(".")
+        assert not line.endswith("...")
 
 
 def test_no_arguments_show_the_commands() -> None:

@@ -1,0 +1,46 @@
+"""Progress of long work: a callback, or bars in a terminal and in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""A callback that gets the name of the stage, the number of finished items, and their total."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Show nothing."""
+
+
+class Bars:
+    """Draw a bar per stage by tqdm, with its ``options``, one behind the other. It is a ``Progress``."""
+
+    def __init__(self, **options: Any) -> None:
+        from tqdm.auto import tqdm
+
+        self._new, self._options, self._stage = tqdm, options, ""
+        self._bar: Any = None
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self._bar is None or stage != self._stage:
+            self.close()
+            self._stage, self._bar = stage, self._new(desc=stage, total=total, **self._options)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self.close()
+
+    def ticks(self, stage: str, total: int) -> Callable[[int], object]:
+        """Begin a stage, and return what takes the number of items finished since the last call."""
+        self(stage, 0, total)
+        return self._bar.update  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End the last bar where it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def progress_of(progress: bool | Progress) -> Progress:
+    """Return a callback as it is; for True one that draws bars, for False one that does nothing."""
+    return progress if callable(progress) else Bars() if progress else silent
