@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -50,6 +50,11 @@ class SetEncoder:
         return self._source()
 
     @property
+    def vocabulary(self) -> Collection[str]:
+        """The words that the network knows whole."""
+        return self.tokens.vocabulary
+
+    @property
     def preparer(self) -> RegionSource:
         return self.regions
 
@@ -82,6 +87,10 @@ class AloneEncoder:
     @property
     def regions(self) -> RegionSource:
         return self.encoder.regions
+
+    @property
+    def vocabulary(self) -> Collection[str]:
+        return self.encoder.vocabulary
 
     @property
     def preparer(self) -> RegionSource:

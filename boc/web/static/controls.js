@@ -1,22 +1,13 @@
-/** The panel of settings: how many hits, how much work a hit, filters, and the words of the sentence. */
+/** The panel of settings: how many hits, how much work a hit, and the words of the sentence; and the chips of filters. */
 
 import { count, h, icon, many } from "./dom.js";
+import { chips } from "./filters.js";
 
-const KEYS = "In the box, -snow or -\"two cats\" leaves out what shows that. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
+const KEYS = "In the box, -snow or -\"two cats\" leaves out what shows that, and year:2024 or width>1000 are filters. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
 const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
 const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
 const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
 const WEIGHT = 10000; // of a word's score of about ten, beside sums of products of about a hundred thousand
-const COMPARED = ["=", "!=", "<", "<=", ">", ">="];
-const OPS = { keyword: ["=", "!="], boolean: ["=", "!="], integer: COMPARED, float: COMPARED, date: COMPARED };
-const SIGNS = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥" };
-const INPUTS = { integer: "number", float: "number", date: "datetime-local", keyword: "text" };
-
-/** A filter as the API writes it, taken apart for people: "year ≥ 2020". */
-function spoken(filter) {
-  const [, field, op, value] = /^(.*?)(!=|<=|>=|==|=|<|>)(.*)$/s.exec(filter) ?? [null, filter, "", ""];
-  return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
-}
 
 /** The active filters stand in `chips`. `onChange(change, final)` gets what is to change in the state; `final` is false while a slider is still held. */
 export class Controls {
@@ -98,7 +89,6 @@ export class Controls {
         h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element),
         h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
       ),
-      h("div", { class: "filters" }, h("h2", {}, "Filters"), this.form()),
       h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave),
     );
   }
@@ -119,88 +109,21 @@ export class Controls {
     this.weight.show(state.words_weight ?? WEIGHT);
     this.weight.element.hidden = state.hybrid !== "sum";
     this.rm.disable(state.hybrid === "sum");
-    this.filters = state.filters;
-    this.chips.replaceChildren(
-      ...state.filters.map((filter, i) =>
-        h(
-          "li",
-          { class: "chip" },
-          h("span", { text: spoken(filter) }),
-          h(
-            "button",
-            { type: "button", "aria-label": `Remove the filter ${spoken(filter)}`, onclick: () => this.remove(i) },
-            icon("close"),
-          ),
-        ),
-      ),
-    );
-    this.chips.hidden = !state.filters.length;
+    const shown = chips(state.filters).map(({ text, filters }) => [text, { filters: state.filters.filter((each) => !filters.includes(each)) }]);
+    if (state.pick.length) shown.push([state.name || many(state.pick.length, "picture"), { pick: [], name: "" }]);
+    const chip = ([text, change]) => {
+      const onclick = () => this.remove(change);
+      return h("li", { class: "chip" }, h("span", { text }), h("button", { type: "button", "aria-label": `Remove ${text}`, onclick }, icon("close")));
+    };
+    this.chips.replaceChildren(...shown.map(chip));
+    this.chips.hidden = !shown.length;
     const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.rerank || state.collapse || state.filters.length;
     this.reset.hidden = !changed;
   }
 
-  remove(i) {
-    this.onChange({ filters: this.filters.filter((_, j) => j !== i) }, true);
+  remove(change) {
+    this.onChange(change, true);
     (this.chips.querySelector("button") ?? document.getElementById("q")).focus();
-  }
-
-  form() {
-    const fields = Object.entries(this.info.fields).filter(([, kind]) => kind in OPS);
-    if (!fields.length) {
-      return h(
-        "p",
-        { class: "hint" },
-        "The items have no fields to filter by. ",
-        h("code", {}, "boc index --metadata FILE"),
-        " adds them.",
-      );
-    }
-    const field = h(
-      "select",
-      { "aria-label": "Field" },
-      ...fields.map(([name]) => h("option", { value: name, text: name })),
-    );
-    const op = h("select", { "aria-label": "Comparison" });
-    const place = h("span", { class: "value" });
-    const fill = () => {
-      const kind = this.info.fields[field.value];
-      op.replaceChildren(...OPS[kind].map((sign) => h("option", { value: sign, text: SIGNS[sign] })));
-      place.replaceChildren(
-        kind === "boolean"
-          ? h(
-              "select",
-              { "aria-label": "Value" },
-              h("option", { value: "true", text: "true" }),
-              h("option", { value: "false", text: "false" }),
-            )
-          : h("input", {
-              type: INPUTS[kind],
-              step: kind === "float" ? "any" : null,
-              placeholder: "value",
-              "aria-label": "Value",
-              required: true,
-            }),
-      );
-    };
-    field.addEventListener("change", fill);
-    fill();
-    const add = (event) => {
-      event.preventDefault();
-      const value = place.firstChild.value.trim();
-      if (!value) return;
-      const filter = `${field.value}${op.value}${value}`;
-      if (!this.filters.includes(filter)) this.onChange({ filters: [...this.filters, filter] }, true);
-      if (place.firstChild.tagName === "INPUT") place.firstChild.value = "";
-      place.firstChild.focus();
-    };
-    return h(
-      "form",
-      { class: "add-filter", onsubmit: add },
-      field,
-      op,
-      place,
-      h("button", { class: "button" }, "Add filter"),
-    );
   }
 }
 
@@ -307,9 +230,13 @@ export function foldPanel(button, panel) {
   } catch {
     set(false);
   }
-  panel.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") (button.focus(), button.click());
-  });
+  const listen = (event) => {
+    if (event.key !== "Escape" || panel.hidden || document.querySelector("dialog[open], .facet[open]")) return;
+    event.stopPropagation();
+    button.focus();
+    button.click();
+  };
+  document.addEventListener("keydown", listen, { capture: true });
   button.addEventListener("click", () => {
     set(panel.hidden);
     try {

@@ -15,7 +15,7 @@ export class Facets {
 
   /** Offer the facets of an index. */
   describe(info) {
-    this.fields = new Map(info.facets.map((name) => [name, this.#field(name)]));
+    this.fields = new Map(Object.keys(info.facets).map((name) => [name, this.#field(name)]));
     this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
   }
 

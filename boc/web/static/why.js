@@ -7,6 +7,7 @@ import { indexTexts, termTable } from "./shared_terms.js";
 
 const WORDS = 20; // that a picture is written in
 const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
+const SWIPE = 48; // pixels
 const ALIKE = 0.05; // cosines that differ by less tell little
 
 /** A value for people: 22 December 2025 at 10:40. */
@@ -48,10 +49,23 @@ export class Why {
     dialog.addEventListener("cancel", (event) => (event.preventDefault(), this.onClose()));
     dialog.addEventListener("click", (event) => event.target === dialog && this.onClose());
     dialog.addEventListener("keydown", (event) => this.key(event));
+    this.swipes();
   }
 
   button(name, label, onclick) {
     return h("button", { class: "icon", type: "button", "aria-label": label, title: label, onclick }, icon(name));
+  }
+
+  /** A finger that goes sideways over the picture shows the next or the previous one. */
+  swipes() {
+    let from = null;
+    const begin = ({ touches }) => (from = touches.length === 1 && visualViewport.scale === 1 ? touches[0] : null);
+    const end = ({ changedTouches: [to] }) => {
+      const [x, y] = from ? [to.clientX - from.clientX, to.clientY - from.clientY] : [0, 0];
+      if (Math.abs(x) > SWIPE && Math.abs(x) > 2 * Math.abs(y)) (x < 0 ? this.next : this.previous).click();
+    };
+    this.body.addEventListener("touchstart", begin, { passive: true });
+    this.body.addEventListener("touchend", end, { passive: true });
   }
 
   key(event) {
@@ -71,7 +85,7 @@ export class Why {
     this.id = id;
     this.context = { hit, state, picture, asked };
     this.chosen = state.word;
-    this.like.href = `?${new URLSearchParams({ like: id })}`;
+    this.like.href = `?${new URLSearchParams({ ...(state.all && { in: "all" }), like: id })}`;
     this.previous.disabled = at <= 0;
     this.next.disabled = at < 0 || at >= of - 1;
     this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
@@ -350,7 +364,10 @@ export class Why {
     const { item } = this;
     const { width, height, size, orientation, name: words, ...rest } = item.fields ?? {};
     const sizes = [width && height && `${width} × ${height} pixels`, size && `${count(Math.ceil(size / 1000))} kB`].filter(Boolean);
-    const known = { ...(item.id === item.content ? {} : { id: item.id }), ...rest, ...(sizes.length && { size: sizes.join(", ") }) };
+    const { taken, camera, folder, modified, ...others } = rest;
+    const first = Object.entries({ taken, camera, folder }).filter(([, value]) => value !== undefined);
+    const known = { ...Object.fromEntries(first), ...others, ...(sizes.length && { size: sizes.join(", ") }), ...(!taken && modified && { modified }) };
+    if (item.id !== item.content) known.id = item.id;
     const rows = Object.entries(known).map(([name, value]) =>
       h("div", {}, h("dt", { text: name }), h("dd", { text: [value].flat().map(spoken).join(", ") })),
     );
