@@ -296,5 +296,8 @@ class Library:
         if searcher is not self._snapshot.searcher:
             if "encoder" in vars(self._snapshot.searcher):
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
-            self._snapshot = Snapshot.of(searcher)
+            fresh = Snapshot.of(searcher)
+            if () in self._snapshot._by_date:
+                fresh.by_date()
+            self._snapshot = fresh
         self._away = None

@@ -259,7 +259,7 @@ addEventListener("popstate", () => {
   page.picture = recall(history.state?.picture);
   show();
 });
-addEventListener("pagehide", remember);
+addEventListener("scrollend", () => search.depth && remember()); // what is kept at the end of a page comes too late for a reload
 addEventListener("online", () => search.requests.failures && (page.info ? search.ask() : start()));
 
 history.scrollRestoration = "manual";

@@ -233,6 +233,7 @@ export function foldPanel(button, panel) {
   const listen = (event) => {
     if (event.key !== "Escape" || panel.hidden || document.querySelector("dialog[open], .facet[open]")) return;
     event.stopPropagation();
+    event.preventDefault(); // of a search box: to empty it
     button.focus();
     button.click();
   };

@@ -23,9 +23,9 @@ export class Selection {
       this.clear();
       act(ids);
     };
-    const name = h("input", { "aria-label": "Name of the selection", placeholder: "Name", required: true, maxlength: 60 });
+    const name = h("input", { "aria-label": "Name of the selection", placeholder: "Name", required: true, pattern: ".*\\S.*", maxlength: 60 });
     const onsubmit = (event) => (event.preventDefault(), this.keep(name.value.trim()));
-    this.form = h("form", { class: "keep", hidden: true, onsubmit }, name, h("button", { class: "button strong" }, "Keep"));
+    this.form = h("form", { class: "keep", hidden: true, onsubmit }, name, h("button", { class: "button strong" }, "Keep and copy its link"));
     root.replaceChildren(
       this.count,
       button("More like these", then(onMore)),
@@ -62,16 +62,15 @@ export class Selection {
     else this.notices.show("The browser does not let this page copy; only pages at localhost or of https may.");
   }
 
-  /** Show the selection under a name at an address of its own, which is kept and can be shared. */
-  async keep(name) {
-    if (!name) return;
+  /** Show the selection under a name at an address of its own, which is kept, and copied where the browser lets. */
+  keep(name) {
     const { ids } = this;
     this.form.hidden = true;
     this.clear();
+    this.#kept = { ...this.#kept, [name]: "" };
     this.onKeep(ids, name);
     this.#store({ ...this.#kept, [name]: location.pathname + location.search });
-    const link = (await copied(location.href)) ? "Its link is copied" : "The address of this page is its link";
-    this.notices.show(`Kept as “${name}”. ${link}.`);
+    copied(location.href);
   }
 
   /** Show what is kept, of which `current` is on the page, in `root`. */
