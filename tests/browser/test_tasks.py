@@ -1,6 +1,5 @@
 """What people come to do, each with the clicks that it takes; `--log-cli-level INFO` prints them with the seconds."""
 
-import csv
 import logging
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -9,37 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
-from demo.scene import draw_gallery
-from tests.browser.pages import ids, query_of, serving, settle, settle_after
-from tests.helpers import run
+from tests.browser.conftest import YEAR
+from tests.browser.pages import ids, query_of, settle, settle_after
 
 pytestmark = pytest.mark.slow
 LOG = logging.getLogger(__name__)
-SENTENCE, FIRST, YEAR = "a green kite", "00000.jpg", 2020
+SENTENCE, FIRST = "a green kite", "00000.jpg"
 PLACE = "() => document.querySelector('#results').getBoundingClientRect().top"
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server of two libraries of painted scenes, 60 and 20, taken in four years: has ``url`` and ``photos``."""
-    home = tmp_path_factory.mktemp("scenes")
-    names = [f"{i:05}.jpg" for i in range(80)]
-    for _ in draw_gallery(home / "photos", len(names), 2):
-        pass
-    with (home / "dates.csv").open("w", newline="", encoding="utf-8") as handle:
-        rows = csv.writer(handle)
-        rows.writerow(["id", "taken:date", "trip"])
-        rows.writerows(
-            (name, f"{YEAR + i % 4}-0{1 + i % 9}-11", ["Alps", "Coast"][i % 2]) for i, name in enumerate(names)
-        )
-    at = ("--at", f"file:{home / 'index'}")
-    run("extract", home / "photos" / "captions.csv", "-o", home / "photos.h5", "--encoder", "teran:demo/model")
-    for name, others in (("scenes", names[60:]), ("album", names[:60])):
-        run("index", name, home / "photos.h5", "--rerank", "mrsw", "--metadata", home / "dates.csv", *at)
-        run("delete", name, *others, *at)
-    with serving("scenes", home, home / "cache", others=["album"]) as process:
-        process.photos = home / "photos" / "images"
-        yield process
 
 
 class Hand:

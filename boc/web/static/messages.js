@@ -5,13 +5,13 @@ import { h, many } from "./dom.js";
 /** A heading with paragraphs: strings become text, false parts are left out. */
 export function message(title, ...parts) {
   const body = parts.filter(Boolean).map((part) => (typeof part === "string" ? h("p", { text: part }) : part));
-  return h("div", { class: "message" }, h("h1", {}, title), ...body);
+  return h("div", { class: "message" }, h("h2", {}, title), ...body);
 }
 
 /** The page before a search, where there are no pictures to show. */
 export function welcome({ name, items }) {
   if (items.text) return message("Look for a sentence", `${many(items.text, "sentence")}, searched while you type.`);
-  const command = h("pre", {}, `boc index ${name} FOLDER-OF-PICTURES --replace`);
+  const command = h("pre", { tabindex: "0" }, `boc index ${name} FOLDER-OF-PICTURES --replace`);
   return message("This index is empty", "Put pictures into it, then reload this page:", command);
 }
 
