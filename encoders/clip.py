@@ -80,13 +80,6 @@ class ClipEncoder:
         self._concepts = concepts
 
     @property
-    def vocabulary(self) -> set[str]:
-        """The words that the network knows whole."""
-        from .networks.tokens import whole_words
-
-        return whole_words(self.form.tokenizer)
-
-    @property
     def preparer(self) -> Preparer:
         return self._preparer()
 

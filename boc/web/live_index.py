@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -40,7 +40,7 @@ AGAIN = 1.0  # seconds after which an index that could not be opened is opened a
 SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
-TOLD = 20_000  # first items whose words are known words
+TOLD = 20_000  # first items whose words are known
 EXAMPLES = 6
 BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
 WORD = re.compile(r"[^\W\d_]{3,}")
@@ -104,26 +104,10 @@ class Snapshot:
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     @cached_property
-    def words(self) -> list[Collection[str]]:
-        """The known words: those of the first sentences of the index, and those that the encoder keeps whole."""
+    def words(self) -> set[str]:
+        """The words of the first sentences of the index."""
         texts = (item.content for item in islice(self.searcher.index.items(), TOLD) if item.modality == "text")
-        return [set(WORD.findall(" ".join(texts).lower())), getattr(self.searcher.encoder, "vocabulary", ())]
-
-    def unknown_words(self, sentence: str) -> list[dict[str, str | None]]:
-        """Return the words of a sentence that are unknown, each with the known one most like it; none where the encoder
-        does not tell its words."""
-        told, vocabulary = self.words
-        unknown = [] if not vocabulary else dict.fromkeys(WORD.findall(sentence.lower()))
-        answer: list[dict[str, str | None]] = []
-        for word in unknown:
-            if any(stem in words for stem in (word, word.removesuffix("s")) for words in self.words):
-                continue
-            near = (
-                get_close_matches(word, [each for each in words if abs(len(each) - len(word)) <= 2], 1, ALIKE)
-                for words in (told, [each for each in vocabulary if each[0] == word[0]])
-            )
-            answer.append({"word": word, "near": next((each[0] for each in near if each), None)})
-        return answer
+        return set(WORD.findall(" ".join(texts).lower()))
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that of the file; of a
@@ -193,6 +177,14 @@ class Library:
 
         key = encoder.identity.digest, text
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
+
+    def unknown_words(self, snapshot: Snapshot, text: str) -> list[dict[str, str | None]]:
+        """Return the ``UnknownWord``s of a sentence: those that no sentence of the index has and the encoder cuts."""
+        words = [word for word in dict.fromkeys(WORD.findall(text.lower())) if word not in snapshot.words]
+        pieces = {word: self.sentence(snapshot, word).words for word in words}
+        unknown = [word for word, cut in pieces.items() if cut and list(map(str.lower, cut[0])) != [word]]
+        near = {word: get_close_matches(word, snapshot.words, 1, ALIKE) for word in unknown}
+        return [{"word": word, "near": next(iter(near[word]), None)} for word in unknown]
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its contents."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,10 +63,6 @@ class Vocabulary:
     def size(self) -> int:
         return len(self.words)
 
-    @property
-    def vocabulary(self) -> list[str]:
-        return self.words
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
         return [
@@ -99,10 +95,6 @@ class Tokens(Protocol):
     def size(self) -> int:
         """Number of different ids."""
 
-    @property
-    def vocabulary(self) -> Collection[str]:
-        """The words that are one token."""
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, cut to the limit of the tower."""
 
@@ -127,10 +119,6 @@ class WordPieces:
         size: int = self._tokenizer.get_vocab_size()
         return size
 
-    @property
-    def vocabulary(self) -> set[str]:
-        return whole_words(self._tokenizer)
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
@@ -140,14 +128,6 @@ class WordPieces:
     def dump(self) -> str:
         text: str = self._tokenizer.to_str()
         return text
-
-
-def whole_words(tokenizer: Tokenizer) -> set[str]:
-    """Return the words that a tokenizer need not cut, in lower case, whatever marks it uses."""
-    tokens = tokenizer.get_vocab()
-    marked = [token for token in tokens if token.endswith("</w>") or token[:1] in ("\u2581", "\u0120")]
-    whole = marked or [token for token in tokens if not token.startswith("##")]
-    return {token.removesuffix("</w>").lstrip("\u2581\u0120").lower() for token in whole} - {""}
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -50,11 +50,6 @@ class SetEncoder:
         return self._source()
 
     @property
-    def vocabulary(self) -> Collection[str]:
-        """The words that the network knows whole."""
-        return self.tokens.vocabulary
-
-    @property
     def preparer(self) -> RegionSource:
         return self.regions
 
@@ -87,10 +82,6 @@ class AloneEncoder:
     @property
     def regions(self) -> RegionSource:
         return self.encoder.regions
-
-    @property
-    def vocabulary(self) -> Collection[str]:
-        return self.encoder.vocabulary
 
     @property
     def preparer(self) -> RegionSource:

@@ -66,7 +66,14 @@ export const info = () => call("api/info");
  * answer. `query(own)` makes the query of one, of whose ids `own(ids)` are.
  */
 async function answers(state, path, query, options) {
-  if (!state.all) return [await call(path, query((ids) => ids), options)];
+  if (!state.all)
+    return [
+      await call(
+        path,
+        query((ids) => ids),
+        options,
+      ),
+    ];
   const named = new Set([...state.pick, ...state.like, ...state.unlike].map((id) => placed(id)[0]));
   const places = named.size ? [...named].slice(0, state.pick.length || 1) : page.info.indexes.map((name) => `index/${name}/`);
   const own = (at) => (ids) => ids.filter((id) => placed(id)[0] === at).map((id) => placed(id)[1]);
@@ -141,15 +148,20 @@ export const facets = (state, picture, signal) =>
   call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
 
 /** Why an item has its score for what is asked. */
-export function explain(id, state, picture, signal) {
+export async function explain(id, state, picture, signal) {
   const query = new URLSearchParams();
   if (state.z !== null) query.set("z", state.z);
   if (!picture) query.set(state.like ? "like" : "q", state.like ? placed(state.like)[1] : state.q);
-  return call(withId("api/explain", id), query, { picture, signal });
+  const found = await call(withId("api/explain", id), query, { picture, signal });
+  for (const example of found.terms.flatMap(({ examples }) => examples)) example.thumb = placed(id)[0] + example.thumb;
+  return found;
 }
 
 /** An item with its captions. */
-export const item = (id, signal) => call(withId("api/item", id), null, { signal });
+export async function item(id, signal) {
+  const found = await call(withId("api/item", id), null, { signal });
+  return { ...found, thumb: found.thumb && placed(id)[0] + found.thumb };
+}
 
 /** Hand in the token; the server remembers this browser by a cookie. False if it is not the right one. */
 export async function signIn(token) {
@@ -166,8 +178,7 @@ export async function signIn(token) {
 /** The file as it is, or made smaller where it has more than `bytes`. Refused if it is no picture. */
 export async function fitting(file, bytes) {
   const drawn = await createImageBitmap(file).catch(() => null);
-  if (drawn === null)
-    throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
+  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
   if (file.size <= bytes && ["image/jpeg", "image/png", "image/webp"].includes(file.type)) return file;
   const scale = Math.min(1, LARGEST / Math.max(drawn.width, drawn.height));
   const canvas = document.createElement("canvas");

@@ -49,8 +49,7 @@ export function taken(text, info) {
 }
 
 /** `text` without the condition that is still being typed at its end. */
-export const withoutBegun = (text, info) =>
-  text.replace(BEGUN, (whole, space, name, sign) => (sign && fieldOf(name, info) ? space : whole));
+export const withoutBegun = (text, info) => text.replace(BEGUN, (whole, space, name, sign) => (sign && fieldOf(name, info) ? space : whole));
 
 /** How what is typed may go on: with a field, or with a value of the field before a colon. */
 export function completions(text, info) {
@@ -58,7 +57,10 @@ export function completions(text, info) {
   if (!whole) return [];
   const head = text.slice(0, text.length - whole.trimStart().length);
   const begins = (each) => each.toLowerCase().includes(part.replaceAll('"', "").toLowerCase());
-  if (!sign) return Object.keys(info.facets).filter((each) => each.startsWith(name)).map((each) => `${head}${each}:`);
+  if (!sign)
+    return Object.keys(info.facets)
+      .filter((each) => each.startsWith(name))
+      .map((each) => `${head}${each}:`);
   const written = (value) => `${head}${name}:${/[\s"]/.test(value) ? `"${value}"` : value} `;
   return (info.facets[fieldOf(name, info)] ?? []).filter(begins).map(written);
 }

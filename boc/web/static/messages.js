@@ -27,13 +27,7 @@ export function nothingFound(filtered, onRemove) {
 
 /** A form that asks for the token; `signIn(token)` resolves to whether it is right, `onOpen()` runs if it is. */
 export function tokenForm(signIn, onOpen) {
-  const input = h("input", {
-    id: "token",
-    type: "password",
-    autocomplete: "current-password",
-    required: true,
-    "aria-describedby": "token-help",
-  });
+  const input = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "token-help" });
   const wrong = h("p", { class: "wrong", role: "alert" });
   const onsubmit = async (event) => {
     event.preventDefault();
@@ -49,9 +43,5 @@ export function tokenForm(signIn, onOpen) {
   const label = h("label", { for: "token" }, "Token");
   const fields = h("div", {}, input, h("button", { class: "button strong" }, "Open"));
   const help = "Whoever started boc serve has it: it is in its variable BOC_TOKEN.";
-  return message(
-    "This page asks for a token",
-    h("p", { id: "token-help" }, help),
-    h("form", { class: "token", onsubmit }, label, fields, wrong),
-  );
+  return message("This page asks for a token", h("p", { id: "token-help" }, help), h("form", { class: "token", onsubmit }, label, fields, wrong));
 }

@@ -63,7 +63,7 @@ export class Meter {
     this.spelling.replaceChildren();
     this.root.classList.remove("blank");
     const cell = ([name, key, title], format, unit) => {
-      const [shown, was] = [now, before].map((each) => (each?.figures[key] ?? null) === null ? "–" : format(each.figures[key]));
+      const [shown, was] = [now, before].map((each) => ((each?.figures[key] ?? null) === null ? "–" : format(each.figures[key])));
       return h("div", { class: "cell", title }, h("dt", {}, name), h("dd", {}, shown, shown !== "–" && unit, old(before && was !== shown && was)));
     };
     const kept = now.ids.filter((id) => before?.ids.includes(id)).length;

@@ -67,13 +67,7 @@ function justify(aspects, width, target, most, gap = GAP) {
     let x = 0;
     for (let i = start; i < end; i++) {
       const right = full && i === end - 1 ? width : x + aspects[i] * high;
-      boxes.push({
-        x: Math.round(x),
-        y: Math.round(y),
-        width: Math.round(right) - Math.round(x),
-        height: Math.round(high),
-        row,
-      });
+      boxes.push({ x: Math.round(x), y: Math.round(y), width: Math.round(right) - Math.round(x), height: Math.round(high), row });
       x = right + gap;
     }
     if (full) least = Math.min(least, high);
@@ -115,9 +109,9 @@ export class Results {
     let frame = 0;
     const scrolled = () => (frame ||= requestAnimationFrame(() => ((frame = 0), this.draw())));
     addEventListener("scroll", scrolled, { passive: true });
-    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hits.length && this.onEnd(), {
-      rootMargin: `${NEAR}px`,
-    }).observe(this.sentinel);
+    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hits.length && this.onEnd(), { rootMargin: `${NEAR}px` }).observe(
+      this.sentinel,
+    );
     this.list.addEventListener("click", (event) => {
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
@@ -223,34 +217,22 @@ export class Results {
   made(hit, i) {
     const link = { class: "open", href: this.address({ open: hit.id, word: "" }), draggable: "false" };
     const points = hit.score === undefined ? null : h("span", { class: "score", text: score(hit.score), title: "score" });
-    const like = h(
-      "a",
-      {
-        class: "like",
-        href: this.address({ like: [hit.id], q: "", open: "", word: "" }),
-        draggable: "false",
-        title: "More like this (m)",
-        "aria-label": `More like ${hit.content}`,
-      },
-      icon("like"),
-    );
-    const select = h(
-      "button",
-      { class: "select", type: "button", title: "Select (x)", "aria-label": `Select ${hit.content}` },
-      icon("check"),
-    );
-    const under = hit.duplicates?.length
-      ? h("span", { class: "under", text: `+${hit.duplicates.length}`, title: `near-duplicates: ${hit.duplicates.join(", ")}` })
-      : null;
+    const href = this.address({ like: [hit.id], q: "", open: "", word: "", pick: [], name: "" });
+    const more = { href, title: "More like this (m)", "aria-label": `More like ${hit.content}` };
+    const like = h("a", { class: "like", draggable: "false", ...more }, icon("like"));
+    const select = h("button", { class: "select", type: "button", title: "Select (x)", "aria-label": `Select ${hit.content}` }, icon("check"));
+    const { duplicates = [] } = hit;
+    const under = duplicates.length && { text: `+${duplicates.length}`, title: `near-duplicates: ${duplicates.join(", ")}` };
+    const badges = [points, under ? h("span", { class: "under", ...under }) : null];
     const lazy = { loading: i < EAGER ? "eager" : "lazy", alt: "" };
     if (hit.modality === "text") {
       const beside = hit.thumb ? picture(hit.thumb, hit.group || hit.id, 120, lazy) : null;
       const text = h("span", { class: "sentence", text: hit.content, dir: "auto" });
-      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, points, under), like, select);
+      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, badges), like, select);
     }
     const onload = hit.width ? null : (event) => this.measured(hit, event.target);
     const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content, onload });
-    return h("li", { class: "hit" }, h("a", link, image, points, under), like, select);
+    return h("li", { class: "hit" }, h("a", link, image, badges), like, select);
   }
 
   /** The picture of a hit whose size the server did not know is there. */

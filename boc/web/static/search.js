@@ -152,7 +152,11 @@ export class Search {
       if (!words.length || shown !== request()) return;
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(word, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
-      this.meter.say(`${names} ${words.length > 1 ? "are words" : "is a word"} that this library and its model do not know.`, right !== q && right, this.onQuery);
+      this.meter.say(
+        `${names} ${words.length > 1 ? "are words" : "is a word"} that this library and its model do not know.`,
+        right !== q && right,
+        this.onQuery,
+      );
       this.notices.tell(`Unknown: ${names}`);
     }, QUIET);
   }
