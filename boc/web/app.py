@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -65,9 +66,12 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
 
 
 @asynccontextmanager
-async def _warm(_: FastAPI) -> AsyncIterator[None]:
-    """Load the decoders of pictures, for which the first thumbnail would wait."""
+async def _warm(app: FastAPI) -> AsyncIterator[None]:
+    """Load the decoders of pictures, for which the first thumbnail would wait, and order the pictures of folders."""
     await run_in_threadpool(Image.init)
+    for service in app.state.services.values():
+        if service.settings.at.startswith("file:") and not service.settings.api_only:
+            Thread(target=service.library.snapshot.by_date, daemon=True).start()
     yield
 
 

@@ -19,13 +19,14 @@ TECHNICAL = {"width", "height", "orientation", "size"}  # facts of files by whic
 KINDS = ("keyword", "boolean", "integer", "date")
 
 
-def facet_fields(snapshot: Snapshot) -> list[str]:
-    """Return the fields that have facets: those that divide the first items of the index."""
-    return [
-        name
-        for name, kind in _offered(snapshot)
-        if _divides(kind, {value for item in snapshot.begin for value in _values(item.fields, name, kind)})
-    ]
+def facet_fields(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return the fields that have facets, those that divide the first items of the index, and their usual values."""
+    fields = {}
+    for name, kind in _offered(snapshot):
+        counts = Counter(value for item in snapshot.begin for value in _values(item.fields, name, kind))
+        if _divides(kind, counts):
+            fields[name] = [str(value) for value, _ in counts.most_common(VALUES)]
+    return fields
 
 
 def _offered(snapshot: Snapshot) -> list[tuple[str, FieldType]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -38,8 +40,11 @@ AGAIN = 1.0  # seconds after which an index that could not be opened is opened a
 SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
+TOLD = 20_000  # first items whose words are known
 EXAMPLES = 6
 BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
+WORD = re.compile(r"[^\W\d_]{3,}")
+ALIKE = 0.75  # of 1: likeness of a word and one that may be meant
 SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
@@ -99,6 +104,12 @@ class Snapshot:
         """Some short sentences from the beginning of the index, as examples of queries."""
         short = [item.content for item in self.begin if item.modality == "text" and len(item.content) <= SHORT]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
+
+    @cached_property
+    def words(self) -> set[str]:
+        """The words of the first sentences of the index."""
+        texts = (item.content for item in islice(self.searcher.index.items(), TOLD) if item.modality == "text")
+        return set(WORD.findall(" ".join(texts).lower()))
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that of the file; of a
@@ -168,6 +179,14 @@ class Library:
 
         key = encoder.identity.digest, text
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
+
+    def unknown_words(self, snapshot: Snapshot, text: str) -> list[dict[str, str | None]]:
+        """Return the ``UnknownWord``s of a sentence: those that no sentence of the index has and the encoder cuts."""
+        words = [word for word in dict.fromkeys(WORD.findall(text.lower())) if word not in snapshot.words]
+        pieces = {word: self.sentence(snapshot, word).words for word in words}
+        unknown = [word for word, cut in pieces.items() if cut and list(map(str.lower, cut[0])) != [word]]
+        near = {word: get_close_matches(word, snapshot.words, 1, ALIKE) for word in unknown}
+        return [{"word": word, "near": next(iter(near[word]), None)} for word in unknown]
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its contents."""
@@ -271,5 +290,8 @@ class Library:
         if searcher is not self._snapshot.searcher:
             if "encoder" in vars(self._snapshot.searcher):
                 _ = searcher.encoder  # another one is loaded here, while the old index still answers
-            self._snapshot = Snapshot.of(searcher)
+            fresh = Snapshot.of(searcher)
+            if () in self._snapshot._by_date:
+                fresh.by_date()
+            self._snapshot = fresh
         self._away = None

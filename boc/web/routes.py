@@ -157,11 +157,13 @@ async def library(
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
     skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
     k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
+    pick: Annotated[list[str], Query(max_length=K, description="Ids of pictures: only these.")] = [],  # noqa: B006
 ) -> Response:
     """The pictures of the index by date, the newest first: without a search."""
 
     def work(snapshot: Snapshot) -> serialize.Json:
         ids = snapshot.by_date(tuple(filters))
+        ids = [id for id in ids if id in pick] if pick else ids
         try:
             items = snapshot.searcher.index.find(ids[skip : skip + k])
         except KeyError as error:  # deleted a moment ago
@@ -169,6 +171,12 @@ async def library(
         return {"pictures": len(ids), "hits": [serialize.item(item) for item in items]}
 
     return await service.answer(work)
+
+
+@api.get("/words", response_model=schemas.SpellingAnswer)
+async def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
+    """The words of a sentence that neither the index nor its encoder knows."""
+    return await service.answer(lambda snapshot: {"unknown": service.library.unknown_words(snapshot, q)})
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)

@@ -35,7 +35,7 @@ class Info(BaseModel):
     """The contents of the index. ``indexes`` are the names of all indexes of the server. ``query_z`` is the largest
     number of terms of a query, ``rm`` the number of candidates re-ranked per hit, ``examples`` are sentences of the
     index. ``fields`` are the types of the metadata fields of which an item has a value, and of the text fields;
-    ``facets`` are the fields whose values are worth counting."""
+    ``facets`` are the fields whose values are worth counting, with usual ones; of dates their years."""
 
     name: str
     indexes: list[str]
@@ -51,7 +51,7 @@ class Info(BaseModel):
     dim: int
     encoder: str
     fields: dict[str, str]
-    facets: list[str]
+    facets: dict[str, list[str]]
     concepts: bool
     examples: list[str]
     limits: Limits
@@ -85,6 +85,19 @@ class LibraryAnswer(BaseModel):
 
     pictures: int
     hits: list[ItemAnswer]
+
+
+class UnknownWord(BaseModel):
+    """A word that no sentence of the index has and the encoder does not know whole, and the one there most like it."""
+
+    word: str
+    near: str | None
+
+
+class SpellingAnswer(BaseModel):
+    """The unknown words of a sentence, in its order."""
+
+    unknown: list[UnknownWord]
 
 
 class WordAnswer(BaseModel):

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from demo.scene import draw_gallery
 from tests.browser.pages import SECRET, TAG, serving
 from tests.helpers import run
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
 
+YEAR = 2020  # of the first scene
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 
 
@@ -75,6 +77,29 @@ def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The address of a server of ``odd`` that asks for the token ``SECRET``."""
     with serving("odd", odd, tmp_path_factory.mktemp("served-odd") / "cache", token=SECRET) as process:
         yield process.url
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server of two libraries of painted scenes, 60 and 20, taken in four years: has ``url`` and ``photos``."""
+    home = tmp_path_factory.mktemp("scenes")
+    names = [f"{i:05}.jpg" for i in range(80)]
+    for _ in draw_gallery(home / "photos", len(names), 2):
+        pass
+    with (home / "dates.csv").open("w", newline="", encoding="utf-8") as handle:
+        rows = csv.writer(handle)
+        rows.writerow(["id", "taken:date", "trip"])
+        rows.writerows(
+            (name, f"{YEAR + i % 4}-0{1 + i % 9}-11", ["Alps", "Coast"][i % 2]) for i, name in enumerate(names)
+        )
+    at = ("--at", f"file:{home / 'index'}")
+    run("extract", home / "photos" / "captions.csv", "-o", home / "photos.h5", "--encoder", "teran:demo/model")
+    for name, others in (("scenes", names[60:]), ("album", names[:60])):
+        run("index", name, home / "photos.h5", "--rerank", "mrsw", "--metadata", home / "dates.csv", *at)
+        run("delete", name, *others, *at)
+    with serving("scenes", home, home / "cache", others=["album"]) as process:
+        process.photos = home / "photos" / "images"
+        yield process
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 /** The state of the page as a query string, so that an address can be shared, reloaded and gone back to. */
 
 const NUMBERS = ["k", "rm", "z", "words_weight"];
-const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word"];
-const LISTS = ["like", "unlike"];
+const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word", "name"];
+const LISTS = ["like", "unlike", "pick"];
 
-/** What the page shows: empty texts and null numbers stand for the index's own choice. */
+/** What the page shows: empty texts and null numbers stand for the index's own choice. `pick` are ids of a selection and
+ * `name` its name; with `all`, all libraries are searched, and ids begin with the name of one. */
 export function read(query) {
   const given = new URLSearchParams(query);
-  const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true" };
+  const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true", all: given.get("in") === "all" };
   for (const name of LISTS) state[name] = given.getAll(name).filter(Boolean);
   for (const name of TEXTS) state[name] = given.get(name) ?? "";
   for (const name of NUMBERS) {
@@ -22,7 +23,8 @@ export function read(query) {
 /** The address of a state, from the page's own. */
 export function write(state) {
   const query = parameters(state);
-  for (const name of ["q", "open", "word"]) if (state[name]) query.set(name, state[name]);
+  if (state.all) query.set("in", "all");
+  for (const name of ["q", "open", "word", "name"]) if (state[name]) query.set(name, state[name]);
   for (const name of LISTS) for (const id of state[name]) query.append(name, id);
   const text = query.toString();
   return text ? `?${text}` : location.pathname;

@@ -1,8 +1,10 @@
 /** The server's answers, and what can go wrong on the way to them. */
 
 import { parameters } from "./address.js";
+import { page } from "./page.js";
 
 const AWAY = new Set([502, 503, 504]);
+const LINE = 0.5; // confidence below which a hit is probably wrong
 const LARGEST = 1600; // pixels of the longer side of a picture that has to be made smaller before it is sent
 
 /** The server refused; the message says what to do. `wait` is in seconds, where asking again may help. */
@@ -17,11 +19,18 @@ export class Refused extends Error {
 /** The server, or the engine behind it, does not answer; asking again may help. */
 export class Away extends Error {}
 
+/** The address of the index of an id, and the id there. */
+function placed(id) {
+  const [name, ...rest] = page.state.all ? id.split("/") : [];
+  return name ? [`index/${name}/`, rest.join("/")] : ["", id];
+}
+
 /** `path` with each part of an id encoded; slashes stay, where no part is empty, `.` or `..`. */
 export function withId(path, id) {
-  const parts = id.split("/");
+  const [at, own] = placed(id);
+  const parts = own.split("/");
   const odd = parts.some((part) => ["", ".", ".."].includes(part)); // which browsers resolve, unless slashes are encoded
-  return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
+  return `${at}${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
 }
 
 /** The answer in JSON to a request, with a `picture` or without. */
@@ -52,24 +61,80 @@ async function call(path, query, { picture = null, signal } = {}) {
 /** What the index holds and what may be asked of it. */
 export const info = () => call("api/info");
 
+/**
+ * The answers at `path` of the libraries that the state names, which is one but for `all`, and of several those that can
+ * answer. `query(own)` makes the query of one, of whose ids `own(ids)` are.
+ */
+async function answers(state, path, query, options) {
+  if (!state.all)
+    return [
+      await call(
+        path,
+        query((ids) => ids),
+        options,
+      ),
+    ];
+  const named = new Set([...state.pick, ...state.like, ...state.unlike].map((id) => placed(id)[0]));
+  const places = named.size ? [...named].slice(0, state.pick.length || 1) : page.info.indexes.map((name) => `index/${name}/`);
+  const own = (at) => (ids) => ids.filter((id) => placed(id)[0] === at).map((id) => placed(id)[1]);
+  const settled = await Promise.allSettled(places.map((at) => call(at + path, query(own(at)), options)));
+  const fatal = settled.find(({ reason }) => reason && reason.status !== 400) ?? (settled.every(({ reason }) => reason) && settled[0]);
+  if (fatal) throw fatal.reason;
+  return settled.flatMap(({ value }, i) => {
+    const name = places[i].slice("index/".length);
+    const hits = value?.hits.map((hit) => ({ ...hit, id: name + hit.id, thumb: hit.thumb && places[i] + hit.thumb }));
+    return value ? { ...value, hits } : [];
+  });
+}
+
+/** One answer of several, whose numbers add up. Hits that are probably right come first, by confidence, others in turns. */
+function joined(parts) {
+  if (parts.length < 2) return parts[0];
+  const rank = ({ confidence }, at) => (confidence >= LINE ? -confidence : at);
+  const ranked = parts.flatMap(({ hits }) => hits.map((hit, at) => [rank(hit, at), hit]));
+  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+  const sums = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, sum(all.map((one) => one[key]))]));
+  const [{ find }] = parts;
+  const totals = sums(parts.map(({ postings, terms, candidates }) => ({ postings, terms, candidates })));
+  const hits = ranked.sort(([a], [b]) => a - b).map(([, hit]) => hit);
+  return { ...totals, find, hits, stages: sums(parts.map(({ stages }) => stages)), more: parts.some(({ more }) => more) };
+}
+
+const dateOf = ({ fields }) => String(fields.taken ?? fields.modified ?? "");
+const byDate = (a, b) => (dateOf(a) < dateOf(b) ? 1 : dateOf(a) > dateOf(b) ? -1 : 0);
+
 /** The `k` best hits for the state's sentence, item, or the picture beside it. */
-export function search(state, picture, k, signal) {
+export async function search(state, picture, k, signal) {
   const query = parameters(state);
   query.set("k", k);
   const words = state.q.trim();
   if (!words) for (const name of ["hybrid", "words_weight"]) query.delete(name);
   if (query.get("hybrid") === "sum") query.delete("rerank");
   if (!query.has("hybrid")) query.set("min_confidence", 0);
-  return call("api/search", asked(query, state), { picture, signal });
+  const ask = (own) => asked(new URLSearchParams(query), { ...state, like: own(state.like), unlike: own(state.unlike) });
+  const answer = joined(await answers(state, "api/search", ask, { picture, signal }));
+  if (state.all && state.sort) answer.hits.sort((a, b) => (state.sort.startsWith("-") ? byDate(a, b) : byDate(b, a)));
+  return answer;
 }
 
-/** `k` pictures by date after the first `skip`, those that pass the state's filters. */
-export async function library(state, skip, k, signal) {
-  const query = new URLSearchParams({ skip, k });
-  for (const filter of state.filters) query.append("filter", filter);
-  const { pictures, hits } = await call("api/library", query, { signal });
-  return { pictures, hits, find: "image", more: skip + hits.length < pictures };
+/** `k` pictures by date behind those `shown`, which pass the state's filters and are in its selection. */
+export async function library(state, shown, k, signal) {
+  const ids = shown.map(({ id }) => id);
+  const ask = (own) => {
+    const query = new URLSearchParams({ skip: own(ids).length, k });
+    for (const filter of state.filters) query.append("filter", filter);
+    for (const id of own(state.pick)) query.append("pick", id);
+    return query;
+  };
+  const parts = await answers(state, "api/library", ask, { signal });
+  const pictures = parts.reduce((sum, part) => sum + part.pictures, 0);
+  const hits = parts.flatMap((part) => part.hits);
+  if (state.all) hits.sort(byDate);
+  return { pictures, hits: hits.slice(0, k), find: "image", more: ids.length + Math.min(k, hits.length) < pictures };
 }
+
+/** The words of a sentence that nothing here knows, each with the known word most like it. */
+export const unknownWords = async (q, signal) => (await call("api/words", new URLSearchParams({ q }), { signal })).unknown;
 
 /** `query` with the sentence and the items of a question. */
 function asked(query, state) {
@@ -83,15 +148,20 @@ export const facets = (state, picture, signal) =>
   call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
 
 /** Why an item has its score for what is asked. */
-export function explain(id, state, picture, signal) {
+export async function explain(id, state, picture, signal) {
   const query = new URLSearchParams();
   if (state.z !== null) query.set("z", state.z);
-  if (!picture) query.set(state.like ? "like" : "q", state.like || state.q);
-  return call(withId("api/explain", id), query, { picture, signal });
+  if (!picture) query.set(state.like ? "like" : "q", state.like ? placed(state.like)[1] : state.q);
+  const found = await call(withId("api/explain", id), query, { picture, signal });
+  for (const example of found.terms.flatMap(({ examples }) => examples)) example.thumb = placed(id)[0] + example.thumb;
+  return found;
 }
 
 /** An item with its captions. */
-export const item = (id, signal) => call(withId("api/item", id), null, { signal });
+export async function item(id, signal) {
+  const found = await call(withId("api/item", id), null, { signal });
+  return { ...found, thumb: found.thumb && placed(id)[0] + found.thumb };
+}
 
 /** Hand in the token; the server remembers this browser by a cookie. False if it is not the right one. */
 export async function signIn(token) {
@@ -108,8 +178,7 @@ export async function signIn(token) {
 /** The file as it is, or made smaller where it has more than `bytes`. Refused if it is no picture. */
 export async function fitting(file, bytes) {
   const drawn = await createImageBitmap(file).catch(() => null);
-  if (drawn === null)
-    throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
+  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
   if (file.size <= bytes && ["image/jpeg", "image/png", "image/webp"].includes(file.type)) return file;
   const scale = Math.min(1, LARGEST / Math.max(drawn.width, drawn.height));
   const canvas = document.createElement("canvas");

@@ -4,6 +4,7 @@ import { read, write } from "./address.js";
 import * as api from "./api.js";
 import { Facets } from "./facets.js";
 import { Controls, foldPanel } from "./controls.js";
+import { completions, taken, withoutBegun } from "./filters.js";
 import { Dialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { commit, endTyping, rememberPlace } from "./history.js";
@@ -19,6 +20,7 @@ import { Selection } from "./selection.js";
 
 const TYPING = 80; // milliseconds without a key before the server is asked
 const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
+const FRESH = { open: "", word: "", pick: [], name: "" }; // of a state that asks something else
 
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const notices = new Notices(ui.notice, ui.status);
@@ -27,10 +29,11 @@ const selection = new Selection(ui.selection, {
   notices,
   onMore: (ids) => compose("like", "unlike", ids),
   onLess: (ids) => compose("unlike", "like", ids),
+  onKeep: (pick, name) => step({ ...FRESH, pick, name, q: "", like: [], unlike: [], filters: [] }),
   onChange: () => results.mark(),
 });
-const facets = new Facets(ui.facets, (filters) => step({ filters, open: "", word: "" }));
-const order = new Order(ui.order, (sort) => step({ sort, open: "", word: "" }));
+const facets = new Facets(ui.facets, (filters) => step({ ...FRESH, filters }));
+const order = new Order(ui.order, (sort) => step({ ...FRESH, sort }));
 const results = new Results(ui.results, {
   selection,
   address: (change) => write({ ...page.state, ...change }),
@@ -44,10 +47,11 @@ const search = new Search(ui.results, {
   meter,
   notices,
   onWelcome: () => results.replace(page.info ? welcome(page.info) : ""),
+  onQuery: searchWord,
   onShown() {
     dialog.show();
     facets.refresh();
-    order.show(page.state, page.info, results.hits);
+    order.show(page.state, page.info, hasQuery() ? results.hits : []);
   },
   onToken: askToken,
   onRemove: () => stepFromBox({ filters: [] }),
@@ -82,7 +86,7 @@ const remember = () => rememberPlace(search.depth);
 /** Make the page show the state: fields, settings, hits and dialog. Asks the server only for what is missing. */
 function show(delay = 0) {
   const { state, info } = page;
-  if (document.activeElement !== ui.q || ui.q.value.trim() !== state.q.trim()) ui.q.value = state.q;
+  if (document.activeElement !== ui.q || withoutBegun(ui.q.value, info ?? {}).trim() !== state.q.trim()) ui.q.value = state.q;
   ui.clear.hidden = !hasQuery();
   showAskedBy();
   const find = state.find || (info && !info.items.image ? "text" : "image");
@@ -91,16 +95,22 @@ function show(delay = 0) {
     input.disabled = Boolean(info) && !info.items[input.value];
   }
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
-  facets.show(hasQuery());
+  facets.show(hasQuery() && !state.all);
+  selection.showKept(ui.kept, page.state.name);
   order.show(state, page.info, hasQuery() ? results.hits : []);
-  for (const link of ui.indexes?.querySelectorAll("a") ?? []) link.search = bySentence() ? sentenceOnly(state) : "";
+  for (const link of ui.indexes?.querySelectorAll("a") ?? []) {
+    const all = link.dataset.is === "all";
+    link.search = new URLSearchParams({ ...(all && { in: "all" }), ...(bySentence() && sentenceOnly(state)) });
+    if (state.all ? all : link.dataset.is === "own") link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   document.title = title();
   search.update(delay);
   dialog.show();
 }
 
-/** The address of a sentence in another index, which has other fields and ids. */
-const sentenceOnly = ({ q, find }) => new URLSearchParams({ ...(q && { q }), ...(find && { find }) }).toString();
+/** What may be asked of another index too, which has other fields and ids. */
+const sentenceOnly = ({ q, find }) => ({ ...(q && { q }), ...(find && { find }) });
 
 /** Show the picture or item that is searched by, in the search box. */
 function showAskedBy() {
@@ -135,34 +145,34 @@ function askToken() {
 
 function clear(kind) {
   page.picture = null;
-  step({ q: "", like: [], unlike: [], open: "", word: "" }, kind);
+  step({ ...FRESH, q: "", like: [], unlike: [] }, kind);
   ui.q.focus();
 }
 
 function searchLike(id) {
   const fromResults = results.list.contains(document.activeElement);
   page.picture = null;
-  step({ like: [id], unlike: [], q: "", open: "", word: "" });
+  step({ ...FRESH, like: [id], unlike: [], q: "" });
   if (!fromResults && !dialog.open) ui.results.focus({ preventScroll: true });
 }
 
 function searchWord(q) {
   page.picture = null;
-  step({ q, like: [], unlike: [], open: "", word: "" });
+  step({ ...FRESH, q, like: [], unlike: [] });
 }
 
 /** Add items to the question: to the list `to`, and no more to `from`. */
 function compose(to, from, ids) {
   const { state } = page;
   const rest = state[from].filter((id) => !ids.includes(id));
-  step({ [to]: [...new Set([...state[to], ...ids])], [from]: rest, open: "", word: "" });
+  step({ ...FRESH, [to]: [...new Set([...state[to], ...ids])], [from]: rest });
 }
 
 /** Search by a file that was chosen, dropped or pasted. */
 async function searchBy(file) {
   try {
     page.picture = await pictureOf(file, page.info?.limits.upload);
-    step({ q: "", like: [], unlike: [], open: "", word: "" });
+    step({ ...FRESH, q: "", like: [], unlike: [] });
   } catch (error) {
     search.failed(error, () => searchBy(file));
   }
@@ -203,14 +213,24 @@ async function start() {
 
 ui.ask.addEventListener("submit", (event) => {
   event.preventDefault();
+  typed(`${ui.q.value} `);
   endTyping();
   search.submit();
 });
-ui.q.addEventListener("input", () => {
-  const typed = Boolean(ui.q.value.trim());
-  if (typed) page.picture = null;
-  step({ q: ui.q.value, open: "", word: "", ...(typed ? { like: [], unlike: [] } : {}) }, "typing", TYPING);
-});
+/** The box holds `text`: its words are the sentence, and its complete conditions filters. */
+function typed(text) {
+  const info = page.info ?? {};
+  const { words, filters } = taken(text, info);
+  if (filters.length) ui.q.value = words.trimStart();
+  const q = withoutBegun(words, info).trimStart();
+  ui.complete.replaceChildren(...completions(words, info).map((value) => h("option", { value })));
+  if (q.trim()) page.picture = null;
+  if (q.trim() === page.state.q.trim() && !filters.length) return;
+  const all = [...new Set([...page.state.filters, ...filters])];
+  step({ ...FRESH, q, filters: all, ...(q.trim() ? { like: [], unlike: [] } : {}) }, filters.length ? "step" : "typing", TYPING);
+}
+
+ui.q.addEventListener("input", () => typed(ui.q.value));
 ui.q.addEventListener("keydown", (event) => {
   if (event.key === "ArrowDown" && results.hits.length) {
     event.preventDefault();
@@ -226,7 +246,7 @@ ui.file.addEventListener("change", () => {
   if (ui.file.files[0]) searchBy(ui.file.files[0]);
   ui.file.value = "";
 });
-ui.find.addEventListener("change", (event) => step({ find: event.target.value, open: "", word: "" }));
+ui.find.addEventListener("change", (event) => step({ ...FRESH, find: event.target.value }));
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
   if (event.target.closest?.("input:not([type=range], [type=radio]), textarea, select")) return;
@@ -239,7 +259,7 @@ addEventListener("popstate", () => {
   page.picture = recall(history.state?.picture);
   show();
 });
-addEventListener("pagehide", remember);
+addEventListener("scrollend", () => search.depth && remember()); // what is kept at the end of a page comes too late for a reload
 addEventListener("online", () => search.requests.failures && (page.info ? search.ask() : start()));
 
 history.scrollRestoration = "manual";

@@ -1,22 +1,14 @@
-/** The panel of settings: how many hits, how much work a hit, filters, and the words of the sentence. */
+/** The panel of settings: how many hits, how much work a hit, and the words of the sentence; and the chips of filters. */
 
 import { count, h, icon, many } from "./dom.js";
+import { chips } from "./filters.js";
 
-const KEYS = "In the box, -snow or -\"two cats\" leaves out what shows that. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.";
+const KEYS =
+  'In the box, -snow or -"two cats" leaves out what shows that, and year:2024 or width>1000 are filters. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.';
 const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
 const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
 const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
 const WEIGHT = 10000; // of a word's score of about ten, beside sums of products of about a hundred thousand
-const COMPARED = ["=", "!=", "<", "<=", ">", ">="];
-const OPS = { keyword: ["=", "!="], boolean: ["=", "!="], integer: COMPARED, float: COMPARED, date: COMPARED };
-const SIGNS = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥" };
-const INPUTS = { integer: "number", float: "number", date: "datetime-local", keyword: "text" };
-
-/** A filter as the API writes it, taken apart for people: "year ≥ 2020". */
-function spoken(filter) {
-  const [, field, op, value] = /^(.*?)(!=|<=|>=|==|=|<|>)(.*)$/s.exec(filter) ?? [null, filter, "", ""];
-  return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
-}
 
 /** The active filters stand in `chips`. `onChange(change, final)` gets what is to change in the state; `final` is false while a slider is still held. */
 export class Controls {
@@ -27,80 +19,29 @@ export class Controls {
     this.onChange = onChange;
     const counts = COUNTS.filter((k) => k <= info.limits.k);
     this.k = slider("Hits at first", "more come as you scroll down", counts, (k) => `${k}`, this.set("k"));
-    this.rm = slider(
-      "Candidates re-ranked per hit",
-      "more: nearer to the exact ranking, slower",
-      FACTORS,
-      (rm) => `${rm} ×`,
-      this.set("rm"),
-    );
-    this.z = slider(
-      "Query terms",
-      "fewer: fewer posting lists to read",
-      budget(info.query_z),
-      (z) => (z >= info.query_z ? `all ${z}` : `${z}`),
-      (z, final) => onChange({ z: z >= info.query_z ? null : z }, final),
-    );
-    this.weight = slider(
-      "Weight of the words",
-      "beside the score of the terms",
-      WEIGHTS,
-      count,
-      this.set("words_weight"),
-    );
-    this.hybrid = choice(
-      "Count the words too",
-      [
-        ["", "No"],
-        ["rrf", "Fuse ranks"],
-        ["sum", "Add scores"],
-      ],
-      (hybrid) => onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true),
-    );
-    this.rerank = choice(
-      "Re-scored by",
-      [
-        ["", "Index's own"],
-        ["dot", "Vectors"],
-        ["mrsw", "Alignment"],
-      ],
-      (rerank) => onChange({ rerank }, true),
-      "alignment compares each word with each region",
-    );
+    this.rm = slider("Candidates re-ranked per hit", "more: nearer to the exact ranking, slower", FACTORS, (rm) => `${rm} ×`, this.set("rm"));
+    const all = (z) => z >= info.query_z;
+    const setZ = (z, final) => onChange({ z: all(z) ? null : z }, final);
+    this.z = slider("Query terms", "fewer: fewer posting lists to read", budget(info.query_z), (z) => `${all(z) ? "all " : ""}${z}`, setZ);
+    this.weight = slider("Weight of the words", "beside the score of the terms", WEIGHTS, count, this.set("words_weight"));
+    const setHybrid = (hybrid) => onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true);
+    const told = "finds a sentence's own words in captions and text fields";
+    this.hybrid = choice("Count the words too", { "": "No", rrf: "Fuse ranks", sum: "Add scores" }, told, setHybrid);
+    const metrics = { "": "Index's own", dot: "Vectors", mrsw: "Alignment" };
+    this.rerank = choice("Re-scored by", metrics, "alignment compares each word with each region", (rerank) => onChange({ rerank }, true));
     this.rerank.element.hidden = !info.concepts;
-    this.collapse = choice(
-      "Near-duplicates",
-      [
-        ["", "Side by side"],
-        ["true", "Under the best"],
-      ],
-      (value) => onChange({ collapse: Boolean(value) }, true),
-      "pictures that are nearly the same",
-    );
-    this.reset = h(
-      "button",
-      {
-        type: "button",
-        class: "quiet-button",
-        onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, rerank: "", collapse: false, filters: [] }, true),
-      },
-      "Back to the index's settings",
-    );
+    const setCollapse = (value) => onChange({ collapse: Boolean(value) }, true);
+    const places = { "": "Side by side", true: "Under the best" };
+    this.collapse = choice("Near-duplicates", places, "pictures that are nearly the same", setCollapse);
+    const own = { k: null, rm: null, z: null, hybrid: "", words_weight: null, rerank: "", collapse: false, filters: [] };
+    const onclick = () => onChange(own, true);
+    this.reset = h("button", { type: "button", class: "quiet-button", onclick }, "Back to the index's settings");
     const leave = document.getElementById("leave");
     if (leave) leave.hidden = false;
-    root.replaceChildren(
-      h(
-        "div",
-        { class: "knobs" },
-        this.k.element,
-        this.rm.element,
-        this.z.element,
-        h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element),
-        h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
-      ),
-      h("div", { class: "filters" }, h("h2", {}, "Filters"), this.form()),
-      h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave),
-    );
+    const pair = (...knobs) => h("div", { class: "knob-pair" }, ...knobs.map(({ element }) => element));
+    const pairs = [pair(this.hybrid, this.weight), pair(this.rerank, this.collapse)];
+    const knobs = h("div", { class: "knobs" }, this.k.element, this.rm.element, this.z.element, ...pairs);
+    root.replaceChildren(knobs, h("div", { class: "about" }, h("p", {}, facts(info)), h("p", {}, KEYS), this.reset, leave));
   }
 
   set(name) {
@@ -119,102 +60,27 @@ export class Controls {
     this.weight.show(state.words_weight ?? WEIGHT);
     this.weight.element.hidden = state.hybrid !== "sum";
     this.rm.disable(state.hybrid === "sum");
-    this.filters = state.filters;
-    this.chips.replaceChildren(
-      ...state.filters.map((filter, i) =>
-        h(
-          "li",
-          { class: "chip" },
-          h("span", { text: spoken(filter) }),
-          h(
-            "button",
-            { type: "button", "aria-label": `Remove the filter ${spoken(filter)}`, onclick: () => this.remove(i) },
-            icon("close"),
-          ),
-        ),
-      ),
-    );
-    this.chips.hidden = !state.filters.length;
+    const shown = chips(state.filters).map(({ text, filters }) => [text, { filters: state.filters.filter((each) => !filters.includes(each)) }]);
+    if (state.pick.length) shown.push([state.name || many(state.pick.length, "picture"), { pick: [], name: "" }]);
+    const chip = ([text, change]) => {
+      const onclick = () => this.remove(change);
+      return h("li", { class: "chip" }, h("span", { text }), h("button", { type: "button", "aria-label": `Remove ${text}`, onclick }, icon("close")));
+    };
+    this.chips.replaceChildren(...shown.map(chip));
+    this.chips.hidden = !shown.length;
     const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.rerank || state.collapse || state.filters.length;
     this.reset.hidden = !changed;
   }
 
-  remove(i) {
-    this.onChange({ filters: this.filters.filter((_, j) => j !== i) }, true);
+  remove(change) {
+    this.onChange(change, true);
     (this.chips.querySelector("button") ?? document.getElementById("q")).focus();
-  }
-
-  form() {
-    const fields = Object.entries(this.info.fields).filter(([, kind]) => kind in OPS);
-    if (!fields.length) {
-      return h(
-        "p",
-        { class: "hint" },
-        "The items have no fields to filter by. ",
-        h("code", {}, "boc index --metadata FILE"),
-        " adds them.",
-      );
-    }
-    const field = h(
-      "select",
-      { "aria-label": "Field" },
-      ...fields.map(([name]) => h("option", { value: name, text: name })),
-    );
-    const op = h("select", { "aria-label": "Comparison" });
-    const place = h("span", { class: "value" });
-    const fill = () => {
-      const kind = this.info.fields[field.value];
-      op.replaceChildren(...OPS[kind].map((sign) => h("option", { value: sign, text: SIGNS[sign] })));
-      place.replaceChildren(
-        kind === "boolean"
-          ? h(
-              "select",
-              { "aria-label": "Value" },
-              h("option", { value: "true", text: "true" }),
-              h("option", { value: "false", text: "false" }),
-            )
-          : h("input", {
-              type: INPUTS[kind],
-              step: kind === "float" ? "any" : null,
-              placeholder: "value",
-              "aria-label": "Value",
-              required: true,
-            }),
-      );
-    };
-    field.addEventListener("change", fill);
-    fill();
-    const add = (event) => {
-      event.preventDefault();
-      const value = place.firstChild.value.trim();
-      if (!value) return;
-      const filter = `${field.value}${op.value}${value}`;
-      if (!this.filters.includes(filter)) this.onChange({ filters: [...this.filters, filter] }, true);
-      if (place.firstChild.tagName === "INPUT") place.firstChild.value = "";
-      place.firstChild.focus();
-    };
-    return h(
-      "form",
-      { class: "add-filter", onsubmit: add },
-      field,
-      op,
-      place,
-      h("button", { class: "button" }, "Add filter"),
-    );
   }
 }
 
-function facts(info) {
-  const parts = [
-    many(info.items.image, "picture"),
-    many(info.items.text, "sentence"),
-    `${count(info.terms)} terms`,
-    info.code,
-    info.encoder,
-    info.engine,
-    info.version && `boc ${info.version}`,
-  ];
-  return parts.filter(Boolean).join(" · ");
+function facts({ items, terms, code, encoder, engine, version }) {
+  const held = [many(items.image, "picture"), many(items.text, "sentence"), `${count(terms)} terms`];
+  return [...held, code, encoder, engine, `boc ${version}`].join(" · ");
 }
 
 /** Budgets up to `most`: powers of two, and `most`. */
@@ -229,14 +95,7 @@ let labels = 0;
 /** A slider over the values `steps`. One that stands between two of them is shown as it is. */
 function slider(name, hint, steps, format, onSet) {
   const id = `knob-${++labels}`;
-  const input = h("input", {
-    id,
-    type: "range",
-    min: 0,
-    max: steps.length - 1,
-    step: 1,
-    "aria-describedby": `${id}-hint`,
-  });
+  const input = h("input", { id, type: "range", min: 0, max: steps.length - 1, step: 1, "aria-describedby": `${id}-hint` });
   const output = h("output", { for: id });
   const say = (value) => {
     output.textContent = format(value);
@@ -249,43 +108,24 @@ function slider(name, hint, steps, format, onSet) {
   };
   input.addEventListener("input", set(false));
   input.addEventListener("change", set(true));
-  const element = h(
-    "div",
-    { class: "knob" },
-    h("label", { for: id }, name),
-    output,
-    input,
-    h("small", { id: `${id}-hint` }, hint),
-  );
+  const element = h("div", { class: "knob" }, h("label", { for: id }, name), output, input, h("small", { id: `${id}-hint` }, hint));
   return {
     element,
     disable: (off) => (input.disabled = off),
     show(value) {
-      const nearest = steps.reduce(
-        (best, step, i) => (Math.abs(step - value) < Math.abs(steps[best] - value) ? i : best),
-        0,
-      );
+      const nearest = steps.reduce((best, step, i) => (Math.abs(step - value) < Math.abs(steps[best] - value) ? i : best), 0);
       input.value = nearest;
       say(value);
     },
   };
 }
 
-/** A row of radio buttons that looks like one switch. */
-function choice(name, options, onSet, told = "finds a sentence's own words in captions and text fields") {
+/** A row of radio buttons that looks like one switch; `options` are texts by value. */
+function choice(name, options, told, onSet) {
   const group = `choice-${++labels}`;
-  const inputs = options.map(([value]) =>
-    h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }),
-  );
-  const parts = options.map(([, text], i) => h("label", {}, inputs[i], h("span", { text })));
-  const hint = h("small", {}, told);
-  const element = h(
-    "fieldset",
-    { class: "knob" },
-    h("legend", {}, name),
-    h("div", { class: "switch" }, ...parts),
-    hint,
-  );
+  const inputs = Object.keys(options).map((value) => h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }));
+  const parts = inputs.map((input) => h("label", {}, input, h("span", { text: options[input.value] })));
+  const element = h("fieldset", { class: "knob" }, h("legend", {}, name), h("div", { class: "switch" }, ...parts), h("small", {}, told));
   return {
     element,
     show(value, off) {
@@ -307,9 +147,14 @@ export function foldPanel(button, panel) {
   } catch {
     set(false);
   }
-  panel.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") (button.focus(), button.click());
-  });
+  const listen = (event) => {
+    if (event.key !== "Escape" || panel.hidden || document.querySelector("dialog[open], .facet[open]")) return;
+    event.stopPropagation();
+    event.preventDefault(); // of a search box: to empty it
+    button.focus();
+    button.click();
+  };
+  document.addEventListener("keydown", listen, { capture: true });
   button.addEventListener("click", () => {
     set(panel.hidden);
     try {

@@ -15,7 +15,7 @@ export class Facets {
 
   /** Offer the facets of an index. */
   describe(info) {
-    this.fields = new Map(info.facets.map((name) => [name, this.#field(name)]));
+    this.fields = new Map(Object.keys(info.facets).map((name) => [name, this.#field(name)]));
     this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
   }
 
@@ -72,10 +72,7 @@ export class Facets {
       const props = { type: "button", class: "facet-value", "aria-pressed": `${chosen}`, "data-key": value, onclick };
       return h("li", {}, h("button", props, h("span", { text: value }), h("small", { text: count(n) })));
     });
-    body.replaceChildren(
-      h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`),
-      h("ul", { role: "list" }, ...values),
-    );
+    body.replaceChildren(h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`), h("ul", { role: "list" }, ...values));
     [...body.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
   }
 }

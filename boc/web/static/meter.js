@@ -23,7 +23,8 @@ export class Meter {
     this.shown = h("b");
     this.time = h("span", { class: "time" });
     this.cells = h("dl", { class: "cells" });
-    root.append(h("p", { class: "summary" }, this.shown, this.time), this.cells);
+    this.spelling = h("span", { class: "spelling" });
+    root.append(h("p", { class: "summary" }, this.shown, this.spelling, this.time), this.cells);
     this.clear();
   }
 
@@ -51,11 +52,18 @@ export class Meter {
     this.root.classList.add("blank");
   }
 
+  /** Say something about the words asked; `right` may be meant instead, and `onQuery(right)` asks it. */
+  say(text, right, onQuery) {
+    const link = () => h("button", { class: "quiet-button", type: "button", onclick: () => onQuery(right) }, right);
+    this.spelling.replaceChildren(text, ...(right ? [" Did you mean ", link(), "?"] : []));
+  }
+
   draw() {
     const { now, before } = this;
+    this.spelling.replaceChildren();
     this.root.classList.remove("blank");
     const cell = ([name, key, title], format, unit) => {
-      const [shown, was] = [now, before].map((each) => (each?.figures[key] ?? null) === null ? "–" : format(each.figures[key]));
+      const [shown, was] = [now, before].map((each) => ((each?.figures[key] ?? null) === null ? "–" : format(each.figures[key])));
       return h("div", { class: "cell", title }, h("dt", {}, name), h("dd", {}, shown, shown !== "–" && unit, old(before && was !== shown && was)));
     };
     const kept = now.ids.filter((id) => before?.ids.includes(id)).length;

@@ -20,8 +20,8 @@ export function question() {
 
 /** What decides the hits, as a text. */
 export function request() {
-  const { find, k, rm, z, hybrid, words_weight, rerank, sort, collapse, filters } = page.state;
-  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, rerank, sort, collapse, filters]);
+  const { open, word, name, q, like, unlike, ...rest } = page.state;
+  return JSON.stringify([question(), rest]);
 }
 
 /** The items that are searched by, in words: "like 1.jpg", "like 2 items, unlike 2.jpg". */
@@ -39,6 +39,6 @@ export function pageSize() {
 /** The title of the document. */
 export function title() {
   const { state, picture, info } = page;
-  const query = picture ? "a picture" : state.q.trim() || (state.like.length ? likes() : "");
-  return [query, info?.name, "boc"].filter(Boolean).join(" · ");
+  const query = picture ? "a picture" : state.q.trim() || (state.like.length ? likes() : state.name);
+  return [query, state.all ? "all" : info?.name, "boc"].filter(Boolean).join(" · ");
 }

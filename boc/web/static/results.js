@@ -5,14 +5,30 @@ import { h, icon, picture, score } from "./dom.js";
 const GAP = 6;
 const EAGER = 12; // pictures that are asked for at once; others as they come near the screen
 const NEAR = 600; // pixels below the screen where the end is near
+const WHOLE = 200; // hits that are all in the page; of more only those near the screen
+const BESIDE = 1.5; // screens above and below the screen whose hits are in the page
 const FLAT = 3; // widest and tallest pictures are cut to this ratio
 const ASPECT = 1.5; // of a picture whose size is not known
 const LINE = 0.5; // confidence below which a hit is probably wrong
 const LINE_HEIGHT = 52; // pixels
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
-const MONTH = new Intl.DateTimeFormat("en", { month: "long", year: "numeric", timeZone: "UTC" });
+const FORMAT = new Intl.DateTimeFormat("en", { month: "long", year: "numeric", timeZone: "UTC" });
 const FEW = 6; // pictures of a month below which a library is divided into years
+
+const monthOf = ({ fields }) => String(fields.taken ?? fields.modified ?? "").slice(0, 7);
+const names = new Map([["", ""]]);
+
+/** A month for people: "May 2024". */
+function named(month) {
+  if (!names.has(month)) names.set(month, FORMAT.format(new Date(`${month}-01T00:00:00Z`)));
+  return names.get(month);
+}
+
+/** Set the place of an item. */
+function put(style, { x, y, width, height }) {
+  Object.assign(style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+}
 
 const improbable = ({ confidence }) => typeof confidence === "number" && confidence < LINE;
 
@@ -21,11 +37,13 @@ export const probableFirst = (hits) => [...hits.filter((hit) => !improbable(hit)
 
 /**
  * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
- * {boxes: [{x, y, width, height, row}], height}. Rows but the last are as wide as the page.
+ * {boxes: [{x, y, width, height, row}], height, least}. Rows but the last are as wide as the page, and the last is at most
+ * `most` high; `least` is the least height of the others.
  */
-function justify(aspects, width, target, gap = GAP) {
+function justify(aspects, width, target, most, gap = GAP) {
   const boxes = [];
   let y = 0;
+  let least = Infinity;
   for (let start = 0, row = 0; start < aspects.length; row++) {
     let end = start;
     let sum = 0;
@@ -33,7 +51,7 @@ function justify(aspects, width, target, gap = GAP) {
     while (end < aspects.length && (end === start || height() > target)) sum += aspects[end++];
     let high = height();
     if (high > target)
-      high = target; // the last row is not full
+      high = Math.min(target, most); // the last row is not full
     else if (end - start > 1) {
       const with_ = high;
       const last = aspects[--end];
@@ -49,19 +67,14 @@ function justify(aspects, width, target, gap = GAP) {
     let x = 0;
     for (let i = start; i < end; i++) {
       const right = full && i === end - 1 ? width : x + aspects[i] * high;
-      boxes.push({
-        x: Math.round(x),
-        y: Math.round(y),
-        width: Math.round(right) - Math.round(x),
-        height: Math.round(high),
-        row,
-      });
+      boxes.push({ x: Math.round(x), y: Math.round(y), width: Math.round(right) - Math.round(x), height: Math.round(high), row });
       x = right + gap;
     }
+    if (full) least = Math.min(least, high);
     y += Math.round(high) + gap;
     start = end;
   }
-  return { boxes, height: Math.max(0, y - gap) };
+  return { boxes, height: Math.max(0, y - gap), least };
 }
 
 /** Do not wait any more for a picture that nobody sees: others need the line. */
@@ -81,13 +94,10 @@ export class Results {
   constructor(root, { selection, address, onOpen, onLike, onLeave, onEnd }) {
     this.root = root;
     this.selection = selection;
-    this.lines = [];
     this.address = address;
     this.onLeave = onLeave;
     this.onEnd = onEnd;
-    this.hits = [];
-    this.items = [];
-    this.boxes = [];
+    this.#empty();
     this.current = 0;
     this.list = h("ul", { class: "hits", role: "list" });
     this.sentinel = h("div", { class: "sentinel" });
@@ -96,21 +106,23 @@ export class Results {
       const width = Math.floor(entry.contentRect.width);
       if (width !== this.width) this.place();
     }).observe(root);
-    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hits.length && this.onEnd(), {
-      rootMargin: `${NEAR}px`,
-    }).observe(this.sentinel);
+    let frame = 0;
+    const scrolled = () => (frame ||= requestAnimationFrame(() => ((frame = 0), this.draw())));
+    addEventListener("scroll", scrolled, { passive: true });
+    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hits.length && this.onEnd(), { rootMargin: `${NEAR}px` }).observe(
+      this.sentinel,
+    );
     this.list.addEventListener("click", (event) => {
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
       if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
       event.preventDefault();
-      const { id } = this.hits[this.items.indexOf(link.closest("li"))];
+      const { id } = this.hits[this.placeOf(link)];
       (link.classList.contains("like") ? onLike : onOpen)(id);
     });
     this.list.addEventListener("keydown", (event) => this.key(event, onLike));
     this.list.addEventListener("focusin", (event) => {
-      const at = this.items.indexOf(event.target.closest("li"));
-      if (at >= 0) this.rove(at);
+      this.rove(this.placeOf(event.target));
     });
   }
 
@@ -119,55 +131,63 @@ export class Results {
     const focused = this.list.contains(document.activeElement);
     const known = new Map(this.hits.map((hit, i) => [hit.id, this.items[i]]));
     const same = find === this.find;
-    const before = this.items;
-    this.rove(-1);
+    for (const item of this.list.children) if (item.dataset.at) item.dataset.at = -1;
+    this.#empty();
     this.find = find;
-    this.hits = [...hits];
-    this.items = hits.map((hit, i) => (same && this.refreshed(known.get(hit.id), hit)) || this.item(hit, i));
-    this.mark();
-    for (const item of before) if (!this.items.includes(item)) forsake(item);
+    this.#add(hits);
+    const months = new Set(hits.map(monthOf));
+    this.byYear = hits.length < FEW * months.size;
+    this.items = hits.map((hit) => (same && this.refreshed(known.get(hit.id), hit)) || undefined);
     this.list.className = find === "text" ? "sentences" : "hits";
     this.list.setAttribute("aria-label", label);
-    this.list.replaceChildren(...this.items);
     this.root.replaceChildren(this.list, this.sentinel);
-    this.rove(0);
+    this.current = 0;
     this.place();
+    this.mark();
     if (focused) this.focus(0);
   }
 
   /** Show more hits behind those that are there. */
   append(hits) {
-    const items = hits.map((hit, i) => this.item(hit, this.hits.length + i));
-    this.hits.push(...hits);
-    this.items.push(...items);
-    this.list.append(...items);
-    this.mark();
-    this.place();
+    const from = this.hits.length;
+    this.#add(hits);
+    this.place(from);
+  }
+
+  #add(hits) {
+    for (const hit of hits) this.at.set(hit.id, this.hits.push(hit) - 1);
+  }
+
+  #empty() {
+    Object.assign(this, { hits: [], items: [], boxes: [], titles: new Map(), at: new Map() });
   }
 
   /** Show something else than hits. */
   replace(...children) {
-    this.hits = [];
-    this.items = [];
-    this.boxes = [];
+    this.#empty();
+    this.list.replaceChildren();
     this.root.replaceChildren(...children);
   }
 
   /** Whether the end of the list is still near the screen, as it is where all hits fit on it. */
   get endIsNear() {
-    return this.sentinel.isConnected && this.sentinel.getBoundingClientRect().top < window.innerHeight + NEAR;
+    return this.sentinel.isConnected && this.sentinel.getBoundingClientRect().top < innerHeight + (this.hits.length > WHOLE ? 6 : 1) * NEAR;
   }
 
   focus(at) {
-    const link = this.items[at]?.querySelector("a.open");
-    if (!link) return false;
+    if (!this.hits[at]) return false;
+    if (!this.items[at]?.isConnected) {
+      scrollTo(0, scrollY + this.list.getBoundingClientRect().top + this.boxes[at].y - innerHeight / 3);
+      this.draw();
+    }
+    const link = this.items[at].querySelector("a.open");
     link.focus();
     link.scrollIntoView({ block: "nearest" });
     return true;
   }
 
   focusId(id) {
-    return this.focus(this.hits.findIndex((hit) => hit.id === id));
+    return this.focus(this.at.get(id) ?? -1);
   }
 
   refreshed(item, hit) {
@@ -178,38 +198,41 @@ export class Results {
     return item;
   }
 
-  item(hit, i) {
-    const link = { class: "open", href: this.address({ open: hit.id, word: "" }), tabindex: "-1", draggable: "false" };
+  /** The number of the hit whose item holds an element. */
+  placeOf(element) {
+    return Number(element.closest("li[data-at]")?.dataset.at ?? -1);
+  }
+
+  /** The item of a hit, which is made where it is not there. */
+  item(i) {
+    const item = this.items[i] ?? this.made(this.hits[i], i);
+    item.dataset.at = i;
+    if (!this.items[i]) this.#choose(item, i);
+    this.items[i] = item;
+    item.setAttribute("aria-posinset", i + 1);
+    item.setAttribute("aria-setsize", this.hits.length);
+    return item;
+  }
+
+  made(hit, i) {
+    const link = { class: "open", href: this.address({ open: hit.id, word: "" }), draggable: "false" };
     const points = hit.score === undefined ? null : h("span", { class: "score", text: score(hit.score), title: "score" });
-    const like = h(
-      "a",
-      {
-        class: "like",
-        href: this.address({ like: [hit.id], q: "", open: "", word: "" }),
-        tabindex: "-1",
-        draggable: "false",
-        title: "More like this (m)",
-        "aria-label": `More like ${hit.content}`,
-      },
-      icon("like"),
-    );
-    const select = h(
-      "button",
-      { class: "select", type: "button", tabindex: "-1", title: "Select (x)", "aria-label": `Select ${hit.content}` },
-      icon("check"),
-    );
-    const under = hit.duplicates?.length
-      ? h("span", { class: "under", text: `+${hit.duplicates.length}`, title: `near-duplicates: ${hit.duplicates.join(", ")}` })
-      : null;
+    const href = this.address({ like: [hit.id], q: "", open: "", word: "", pick: [], name: "" });
+    const more = { href, title: "More like this (m)", "aria-label": `More like ${hit.content}` };
+    const like = h("a", { class: "like", draggable: "false", ...more }, icon("like"));
+    const select = h("button", { class: "select", type: "button", title: "Select (x)", "aria-label": `Select ${hit.content}` }, icon("check"));
+    const { duplicates = [] } = hit;
+    const under = duplicates.length && { text: `+${duplicates.length}`, title: `near-duplicates: ${duplicates.join(", ")}` };
+    const badges = [points, under ? h("span", { class: "under", ...under }) : null];
     const lazy = { loading: i < EAGER ? "eager" : "lazy", alt: "" };
     if (hit.modality === "text") {
       const beside = hit.thumb ? picture(hit.thumb, hit.group || hit.id, 120, lazy) : null;
       const text = h("span", { class: "sentence", text: hit.content, dir: "auto" });
-      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, points, under), like, select);
+      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, badges), like, select);
     }
     const onload = hit.width ? null : (event) => this.measured(hit, event.target);
     const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content, onload });
-    return h("li", { class: "hit" }, h("a", link, image, points, under), like, select);
+    return h("li", { class: "hit" }, h("a", link, image, badges), like, select);
   }
 
   /** The picture of a hit whose size the server did not know is there. */
@@ -220,16 +243,19 @@ export class Results {
   }
 
   toggle(item) {
-    this.selection.toggle(this.hits[this.items.indexOf(item)]);
+    this.selection.toggle(this.hits[this.placeOf(item)]);
   }
 
   /** Show which hits are selected. */
   mark() {
-    this.items.forEach((item, i) => {
-      const chosen = this.selection.has(this.hits[i].id);
-      item.classList.toggle("selected", chosen);
-      item.querySelector("button.select").setAttribute("aria-pressed", chosen);
-    });
+    for (const item of this.list.querySelectorAll("li[data-at]")) this.#choose(item, this.placeOf(item));
+  }
+
+  #choose(item, i) {
+    const chosen = this.selection.has(this.hits[i].id);
+    item.classList.toggle("selected", chosen);
+    item.querySelector("button.select").setAttribute("aria-pressed", chosen);
+    for (const link of item.querySelectorAll("a, button")) link.tabIndex = i === this.current ? 0 : -1;
   }
 
   /** The hits that are probably right; all, where nothing tells. */
@@ -238,53 +264,94 @@ export class Results {
     return at < 0 ? this.hits.length : at;
   }
 
-  /** Groups of hits, each {at: its first, title}: above and below the line, or the months of a library. */
-  groups() {
-    const at = this.probable;
-    if (this.hits.some((hit) => hit.score !== undefined)) {
-      const title = at ? "Less certain" : "Probably nothing here shows that; the nearest are";
-      return [...(at ? [{ at: 0, title: "" }] : []), ...(at < this.hits.length ? [{ at, title }] : [])];
-    }
-    const dates = this.hits.map(({ fields }) => fields.taken ?? fields.modified ?? "");
-    const months = dates.map((date) => date.slice(0, 7));
-    const byYear = dates.length < FEW * new Set(months).size;
-    const named = (month) => (byYear ? month.slice(0, 4) : month && MONTH.format(new Date(`${month}-01T00:00:00Z`)));
-    return months
-      .map((month, i) => ({ at: i, title: named(month) }))
-      .filter(({ at: i, title }) => !i || title !== named(months[i - 1]));
+  /** The title of the group of a hit: those below the line, or of a library the month or year. */
+  title(i, probable) {
+    const hit = this.hits[i];
+    if (hit.score === undefined) return this.byYear ? monthOf(hit).slice(0, 4) : named(monthOf(hit));
+    return i < probable ? "" : probable ? "Less certain" : "Probably nothing here shows that; the nearest are";
   }
 
-  place() {
-    for (const line of this.lines) line.remove();
-    const groups = this.groups().map((group) => ({ ...group, line: h("li", { class: "line", text: group.title }) }));
-    this.lines = groups.filter(({ title }) => title).map(({ line }) => line);
-    for (const { at, title, line } of groups) if (title) this.items[at].before(line);
+  /** Place the hits from number `from` on, with the row that it continues, and draw them. */
+  place(from = 0) {
     const width = Math.floor(this.root.clientWidth - this.padding());
+    let at = width === this.width ? Math.min(from, this.boxes.length) : 0;
     this.width = width;
-    if (!this.items.length || this.find === "text" || width <= 0) {
-      this.list.style.height = "";
-      return;
+    const { row: last } = this.boxes[at - 1] ?? {};
+    while (at && this.boxes[at - 1].row === last) at--;
+    const probable = this.probable;
+    if (!at) this.least = Infinity;
+    for (let again = !at; this.#lay(at, width, probable) && again; again = false); // once more, where a last row was higher than others
+    this.draw();
+  }
+
+  /** Place the hits from number `from`, the first of a row, on; whether a row that is not full is higher than a full one. */
+  #lay(from, width, probable) {
+    const { boxes, titles } = this;
+    boxes.length = from;
+    for (const at of titles.keys()) if (at >= from) titles.delete(at);
+    const end = boxes.at(-1);
+    let [down, row, title] = end ? [end.y + end.height + GAP, end.row + 1, this.title(from - 1, probable)] : [0, 0, ""];
+    const most = this.least;
+    for (let start = from, stop; start < this.hits.length; start = stop) {
+      const own = this.title(start, probable);
+      for (stop = start + 1; stop < this.hits.length && this.title(stop, probable) === own; ) stop++;
+      if (own && own !== title) {
+        titles.set(start, h("li", { class: "line", text: own, style: { top: `${down}px` } }));
+        down += LINE_HEIGHT;
+      }
+      title = own;
+      if (this.find === "text" || width <= 0) continue;
+      const part = justify(this.hits.slice(start, stop).map(aspect), width, rowHeight(width), this.least);
+      this.least = Math.min(this.least, part.least);
+      for (const box of part.boxes) boxes.push({ ...box, y: box.y + down, row: box.row + row });
+      down += part.height + GAP;
+      row = boxes.at(-1).row + 1;
     }
-    const aspects = this.hits.map(aspect);
-    let down = 0;
-    let rows = 0;
-    this.boxes = groups.flatMap(({ at, title, line }, i) => {
-      const part = justify(aspects.slice(at, groups[i + 1]?.at), width, rowHeight(width));
-      line.style.top = `${down}px`;
-      const top = down + (title ? LINE_HEIGHT : 0);
-      down = top + part.height + GAP;
-      const above = rows;
-      rows += (part.boxes.at(-1)?.row ?? -1) + 1;
-      return part.boxes.map((box) => ({ ...box, y: box.y + top, row: box.row + above }));
-    });
-    this.list.style.height = `${down}px`;
-    this.boxes.forEach(({ x, y, width: wide, height: high }, i) => {
-      const { style } = this.items[i];
-      style.left = `${x}px`;
-      style.top = `${y}px`;
-      style.width = `${wide}px`;
-      style.height = `${high}px`;
-    });
+    this.list.style.height = this.find === "text" ? "" : `${down}px`;
+    return this.least < most;
+  }
+
+  /** Have the items on and near the screen in the page, in their order, and titles before the first of their groups. */
+  draw() {
+    const [from, to] = this.#near();
+    const wanted = [];
+    for (let i = from; i < to; i++) wanted.push(...(this.titles.has(i) ? [this.titles.get(i)] : []), this.item(i));
+    const held = this.list.querySelector(":scope > li:focus-within");
+    const at = held ? this.placeOf(held) : -1;
+    if (at >= 0 && at < from) wanted.unshift(held);
+    if (held && at >= to) wanted.push(held);
+    const kept = new Set(wanted);
+    for (const node of [...this.list.children]) {
+      if (kept.has(node)) continue;
+      forsake(node);
+      if (node.dataset.at >= 0) delete this.items[node.dataset.at];
+      node.remove();
+    }
+    let next = this.list.firstChild;
+    for (const node of wanted) {
+      if (node === next) next = next.nextSibling;
+      else this.list.insertBefore(node, next);
+    }
+    for (let i = from; i < to; i++) if (this.boxes[i]) put(this.items[i].style, this.boxes[i]);
+    if (this.hits.length > WHOLE && this.endIsNear) this.onEnd();
+  }
+
+  /** The numbers of the first hit near the screen, and of the first one beyond. */
+  #near() {
+    const all = this.hits.length;
+    if (all <= WHOLE || !this.boxes.length) return [0, all];
+    const top = -this.list.getBoundingClientRect().top;
+    const first = (y) => {
+      let [low, high] = [0, all];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (this.boxes[middle].y < y) low = middle + 1;
+        else high = middle;
+      }
+      return low;
+    };
+    const rows = rowHeight(this.width);
+    return [first(top - BESIDE * innerHeight - rows), first(top + (1 + BESIDE) * innerHeight)];
   }
 
   padding() {
@@ -293,16 +360,15 @@ export class Results {
   }
 
   rove(at) {
-    this.items[this.current]?.querySelectorAll("a, button").forEach((link) => link.setAttribute("tabindex", "-1"));
-    this.current = Math.max(0, Math.min(at, this.items.length - 1));
-    if (at < 0) return;
-    this.items[this.current]?.querySelectorAll("a, button").forEach((link) => link.setAttribute("tabindex", "0"));
+    const before = this.current;
+    this.current = Math.max(0, Math.min(at, this.hits.length - 1));
+    for (const i of [before, this.current]) if (this.items[i]) this.#choose(this.items[i], i);
   }
 
   key(event, onLike) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const at = this.current;
-    const last = this.items.length - 1;
+    const last = this.hits.length - 1;
     const steps = {
       ArrowLeft: () => Math.max(0, at - 1),
       ArrowRight: () => Math.min(last, at + 1),
@@ -324,7 +390,7 @@ export class Results {
 
   /** The hit above or below; -1 above the first row. */
   beside(at, step) {
-    if (this.find === "text") return Math.min(this.items.length - 1, at + step);
+    if (this.find === "text") return Math.min(this.hits.length - 1, at + step);
     const from = this.boxes[at];
     const row = from.row + step;
     if (row < 0) return -1;

@@ -43,10 +43,7 @@ export class Scene {
     this.element = h("div", { class: "scene" }, image, this.overlay);
     const shape = ({ width, height }) => width && height && style(this.element, { "--aspect": width / height });
     if (size?.width) shape(size);
-    else
-      image.firstChild.addEventListener("load", () =>
-        shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }),
-      );
+    else image.firstChild.addEventListener("load", () => shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }));
   }
 
   /** Outline the regions of largest weight, each under its name. */
@@ -94,14 +91,7 @@ export function example({ id, thumb, box }, side) {
       "max-width": "none",
       "object-fit": "fill",
     });
-    frame.append(
-      placed(h("i", { class: "region" }), [
-        (x1 - left) / span,
-        (y1 - top) / span,
-        (x2 - left) / span,
-        (y2 - top) / span,
-      ]),
-    );
+    frame.append(placed(h("i", { class: "region" }), [(x1 - left) / span, (y1 - top) / span, (x2 - left) / span, (y2 - top) / span]));
   });
   return frame;
 }

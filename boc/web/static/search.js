@@ -8,6 +8,7 @@ import { Requests } from "./requests.js";
 import { probableFirst } from "./results.js";
 
 const PATIENCE = 400; // milliseconds of an empty page before it says that it searches
+const QUIET = 400; // milliseconds without another answer before words are looked up
 const MOST = 1000; // hits, where the server does not say
 
 export class Search {
@@ -19,10 +20,10 @@ export class Search {
 
   /**
    * `root` holds the `results`. `onWelcome()` draws the page without a query, `onShown()` follows hits, `onToken()`
-   * asks for the token, `onRemove()` drops the filters.
+   * asks for the token, `onRemove()` drops the filters, `onQuery(sentence)` asks another sentence.
    */
-  constructor(root, { results, meter, notices, onWelcome, onShown, onToken, onRemove }) {
-    Object.assign(this, { root, results, meter, notices, onWelcome, onShown, onToken, onRemove });
+  constructor(root, { results, meter, notices, ...actions }) {
+    Object.assign(this, { root, results, meter, notices, ...actions });
   }
 
   /** Ask if the state asks for other hits than the last request did, after `delay` milliseconds without a change. */
@@ -46,35 +47,36 @@ export class Search {
     if (!hasQuery() && !page.info?.items.image) return this.#welcome();
     const depth = restored?.depth && restored.y && !page.state.sort ? restored.depth : pageSize();
     const patience = setTimeout(() => this.#sayWaiting(), PATIENCE);
-    const answer = await this.#send(depth, 0, () => this.ask(restored));
+    const answer = await this.#send(depth, [], () => this.ask(restored));
     clearTimeout(patience);
     if (!answer) return;
     if (!restored?.y && (this.results.find !== answer.find || this.#shown !== this.#wanted)) scrollTo(0, 0);
     this.#shown = this.#wanted;
-    this.depth = depth;
+    this.depth = hasQuery() ? depth : answer.hits.length;
     this.#more = answer.more && !page.state.sort; // further hits would not fit in their order
     this.#show(answer);
+    while (!hasQuery() && this.#more && this.depth < depth) if (!(await this.deeper())) return;
     if (restored?.y) scrollTo(0, restored.y);
     this.onShown();
     if (this.results.endIsNear) this.deeper();
   }
 
-  /** Ask for twice as many hits and append the new ones. */
+  /** Ask for twice as many hits and append the new ones; whether that was done. */
   async deeper() {
-    const there = hasQuery() ? 0 : this.results.hits.length; // of a library only further pictures are asked for
+    const there = hasQuery() ? [] : this.results.hits; // of a library only further pictures are asked for
     const most = hasQuery() ? (page.info?.limits.k ?? MOST) : Infinity;
-    if (!this.#more || this.requests.busy || this.depth >= most || this.#shown !== request()) return;
-    const depth = hasQuery() ? Math.min(2 * this.depth, most) : there + pageSize();
+    if (!this.#more || this.requests.busy || this.depth >= most || this.#shown !== request()) return false;
+    const depth = Math.min(2 * this.depth, hasQuery() ? most : this.depth + MOST);
     const answer = await this.#send(depth, there, () => this.deeper());
-    if (!answer) return;
-    this.depth = depth;
+    if (!answer) return false;
+    this.depth = hasQuery() ? depth : there.length + answer.hits.length;
     this.#more = answer.more && depth < most;
-    const known = new Set(this.results.hits.map((hit) => hit.id));
-    const unseen = answer.hits.filter((hit) => !known.has(hit.id));
+    const unseen = answer.hits.filter((hit) => !this.results.at.has(hit.id));
     this.results.append(unseen);
     if (hasQuery()) this.meter.count(this.results.hits.length, this.results.probable);
     if (unseen.length) this.notices.tell(`${unseen.length} more`);
     if (this.results.endIsNear) this.deeper();
+    return true;
   }
 
   /** Say what went wrong; run `again` by itself where that may help. */
@@ -95,15 +97,15 @@ export class Search {
     this.notices.hide();
   }
 
-  /** The answer with `k` hits, those of a library without the first `skip`; null if a newer request was made or this
+  /** The answer with `k` hits, those of a library without the ones `there`; null if a newer request was made or this
    * one failed. */
-  async #send(k, skip, again) {
+  async #send(k, there, again) {
     this.root.classList.toggle("stale", this.#shown !== request());
     this.root.setAttribute("aria-busy", "true");
     const { state, picture } = page;
     try {
       const answer = await this.requests.send((signal) =>
-        hasQuery() ? api.search(state, picture?.file ?? null, k, signal) : api.library(state, skip, Math.min(k - skip, MOST), signal),
+        hasQuery() ? api.search(state, picture?.file ?? null, k, signal) : api.library(state, there, Math.min(k - there.length, MOST), signal),
       );
       if (answer) this.recovered();
       return answer;
@@ -129,12 +131,34 @@ export class Search {
     if (hits.length) this.results.show(hits, answer.find, found);
     else this.results.replace(nothingFound(page.state.filters.length > 0, this.onRemove));
     if (!hasQuery()) {
-      const text = `${many(answer.pictures, "picture")}, newest first`;
+      const { name } = page.state;
+      const text = name ? `${name}: ${many(answer.pictures, "picture")}` : `${many(answer.pictures, "picture")}, newest first`;
       this.meter.clear(text);
       return this.notices.tell(text);
     }
     this.meter.show(answer, answer.wall, question(), this.results.probable);
+    this.#spell();
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
+  }
+
+  /** Name the words that nothing here knows, once nothing is typed any more, and offer those that may be meant. */
+  #spell() {
+    clearTimeout(this.spelling);
+    const { q, all } = page.state;
+    if (all || page.picture || !q.trim()) return;
+    const shown = this.#shown;
+    this.spelling = setTimeout(async () => {
+      const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
+      if (!words.length || shown !== request()) return;
+      const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(word, "giu"), near) : text), q);
+      const names = words.map(({ word }) => `“${word}”`).join(", ");
+      this.meter.say(
+        `${names} ${words.length > 1 ? "are words" : "is a word"} that this library and its model do not know.`,
+        right !== q && right,
+        this.onQuery,
+      );
+      this.notices.tell(`Unknown: ${names}`);
+    }, QUIET);
   }
 
   #sayWaiting() {

@@ -14,8 +14,7 @@ const share = (part) => `${(100 * part).toFixed(1)} %`;
  */
 export function termTable(found, looks, back) {
   const { terms, score: total } = found;
-  if (!terms.length)
-    return h("p", {}, "This item shares no term with what you ask, so the index does not find it by its terms.");
+  if (!terms.length) return h("p", {}, "This item shares no term with what you ask, so the index does not find it by its terms.");
   const most = terms[0].product;
   const rows = terms.map((term) => row(term, most, looks(term), back));
   const all = h("button", { class: "button", type: "button" }, `Show all ${terms.length} terms`);
@@ -33,57 +32,22 @@ export function termTable(found, looks, back) {
   };
   all.addEventListener("click", unfold);
   rows.slice(TOP).forEach((row) => (row.hidden = true));
-  const strip = h(
-    "div",
-    { class: "strip", "aria-hidden": "true" },
-    ...terms.slice(0, 60).map((term) => h("i", { style: { flex: `${term.product / total} 0 0` } })),
-  );
-  const sum = h(
-    "p",
-    { class: "total" },
-    h("span", {}, "Sum"),
-    h("b", { text: count(total) }),
-    h("span", { text: "100 %" }),
-  );
-  return h(
-    "section",
-    {},
-    h("h3", {}, "Terms that both have"),
-    strip,
-    h("ol", { class: "terms" }, ...rows),
-    terms.length > TOP ? others : "",
-    sum,
-  );
+  const bars = terms.slice(0, 60).map((term) => h("i", { style: { flex: `${term.product / total} 0 0` } }));
+  const strip = h("div", { class: "strip", "aria-hidden": "true" }, ...bars);
+  const sum = h("p", { class: "total" }, h("span", {}, "Sum"), h("b", { text: count(total) }), h("span", { text: "100 %" }));
+  return h("section", {}, h("h3", {}, "Terms that both have"), strip, h("ol", { class: "terms" }, ...rows), terms.length > TOP ? others : "", sum);
 }
 
 function row(term, most, look, back) {
   const bar = h("span", { class: "share-bar", style: { width: `${Math.max(0.5, (100 * term.product) / most)}%` } });
   const words = term.words.join(", ");
   const props = { class: words ? "stands" : "stands none", text: words || `term ${term.term}` };
-  const name = look
-    ? h("button", {
-        ...props,
-        type: "button",
-        onfocus: look,
-        onclick: look,
-        onblur: back,
-      })
-    : h("span", props);
-  const product = h(
-    "span",
-    { class: "product" },
-    `${count(term.query)} × ${count(term.item)} = `,
-    h("b", { text: count(term.product) }),
-  );
+  const name = look ? h("button", { ...props, type: "button", onfocus: look, onclick: look, onblur: back }) : h("span", props);
+  const product = h("span", { class: "product" }, `${count(term.query)} × ${count(term.item)} = `, h("b", { text: count(term.product) }));
   const element = h(
     "li",
     { "data-product": term.product, "data-share": term.share },
-    h(
-      "div",
-      { class: "what" },
-      name,
-      h("span", { class: "number" }, words ? `term ${term.term}` : "no typical word", " · ", product),
-    ),
+    h("div", { class: "what" }, name, h("span", { class: "number" }, words ? `term ${term.term}` : "no typical word", " · ", product)),
     h("div", { class: "pictures" }, ...(term.examples ?? []).slice(0, 4).map((one) => example(one, 52))),
     h("div", { class: "weight" }, h("span", { text: share(term.share) }), h("span", { class: "track" }, bar)),
   );
@@ -99,14 +63,9 @@ export function indexTexts(found) {
   const { surrogate, terms } = found;
   if (!surrogate) return null;
   const shared = new Set(terms.map((term) => `t${term.term}`));
-  return h(
-    "section",
-    {},
-    h("h3", {}, "As the index reads it"),
-    h("p", { class: "hint" }, "A term stands there as often as its frequency says. Marked: terms that both have."),
-    text("What you ask", surrogate.query, shared),
-    text("This item", surrogate.item, shared),
-  );
+  const hint = h("p", { class: "hint" }, "A term stands there as often as its frequency says. Marked: terms that both have.");
+  const texts = [text("What you ask", surrogate.query, shared), text("This item", surrogate.item, shared)];
+  return h("section", {}, h("h3", {}, "As the index reads it"), hint, ...texts);
 }
 
 function text(name, words, shared) {

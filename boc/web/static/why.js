@@ -7,6 +7,7 @@ import { indexTexts, termTable } from "./shared_terms.js";
 
 const WORDS = 20; // that a picture is written in
 const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
+const SWIPE = 48; // pixels
 const ALIKE = 0.05; // cosines that differ by less tell little
 
 /** A value for people: 22 December 2025 at 10:40. */
@@ -26,12 +27,8 @@ export class Why {
     this.place = h("span", { class: "place" });
     this.previous = this.button("left", "Previous (←)", () => this.onMove(-1));
     this.next = this.button("right", "Next (→)", () => this.onMove(1));
-    this.like = h(
-      "a",
-      { class: "button", href: "", "aria-label": "More like this", title: "More like this (m)" },
-      icon("like"),
-      h("span", {}, "More like this"),
-    );
+    const like = { class: "button", href: "", "aria-label": "More like this", title: "More like this (m)" };
+    this.like = h("a", like, icon("like"), h("span", {}, "More like this"));
     this.like.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey) return;
       event.preventDefault();
@@ -41,17 +38,27 @@ export class Why {
     this.save = h("a", { class: "icon", href: "", download: "", ...label }, icon("save"));
     this.less = this.button("less", "Less like this", () => this.onUnlike(this.id));
     const shut = this.button("close", "Close (Esc)", () => this.onClose());
-    dialog.replaceChildren(
-      h("header", {}, this.title, this.place, this.previous, this.next, this.save, this.like, this.less, shut),
-      this.body,
-    );
+    dialog.replaceChildren(h("header", {}, this.title, this.place, this.previous, this.next, this.save, this.like, this.less, shut), this.body);
     dialog.addEventListener("cancel", (event) => (event.preventDefault(), this.onClose()));
     dialog.addEventListener("click", (event) => event.target === dialog && this.onClose());
     dialog.addEventListener("keydown", (event) => this.key(event));
+    this.swipes();
   }
 
   button(name, label, onclick) {
     return h("button", { class: "icon", type: "button", "aria-label": label, title: label, onclick }, icon(name));
+  }
+
+  /** A finger that goes sideways over the picture shows the next or the previous one. */
+  swipes() {
+    let from = null;
+    const begin = ({ touches }) => (from = touches.length === 1 && visualViewport.scale === 1 ? touches[0] : null);
+    const end = ({ changedTouches: [to] }) => {
+      const [x, y] = from ? [to.clientX - from.clientX, to.clientY - from.clientY] : [0, 0];
+      if (Math.abs(x) > SWIPE && Math.abs(x) > 2 * Math.abs(y)) (x < 0 ? this.next : this.previous).click();
+    };
+    this.body.addEventListener("touchstart", begin, { passive: true });
+    this.body.addEventListener("touchend", end, { passive: true });
   }
 
   key(event) {
@@ -71,7 +78,7 @@ export class Why {
     this.id = id;
     this.context = { hit, state, picture, asked };
     this.chosen = state.word;
-    this.like.href = `?${new URLSearchParams({ like: id })}`;
+    this.like.href = `?${new URLSearchParams({ ...(state.all && { in: "all" }), like: id })}`;
     this.previous.disabled = at <= 0;
     this.next.disabled = at < 0 || at >= of - 1;
     this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
@@ -207,36 +214,19 @@ export class Why {
       const look = () => this.heat(values(i), name);
       const back = () => this.word(this.chosen, true);
       const hidden = !/[\p{L}\p{N}]/u.test(name); // punctuation
-      return h("button", {
-        type: "button",
-        class: "word",
-        hidden,
-        "aria-pressed": "false",
-        text: name,
-        onclick: choose,
-        onmouseenter: look,
-        onfocus: look,
-        onmouseleave: back,
-        onblur: back,
-      });
+      const looks = { onmouseenter: look, onfocus: look, onmouseleave: back, onblur: back };
+      return h("button", { type: "button", class: "word", hidden, "aria-pressed": "false", text: name, onclick: choose, ...looks });
     });
-    const element = h(
-      "div",
-      { class: "words", role: "group", "aria-label": "Words to look for in the picture" },
-      h("span", { class: "hint" }, "Where is"),
-      ...buttons,
-    );
+    const group = { class: "words", role: "group", "aria-label": "Words to look for in the picture" };
+    const element = h("div", group, h("span", { class: "hint" }, "Where is"), ...buttons);
     return { element, buttons, names, values };
   }
 
   /** Look for a word of the sentence in the picture; an empty one brings back the regions that matter. */
   word(name, redraw = false) {
-    if (!this.found && !this.item) {
-      this.chosen = name;
-      return;
-    }
-    if (name === this.chosen && !redraw) return;
+    const same = name === this.chosen;
     this.chosen = name;
+    if ((!this.found && !this.item) || (same && !redraw)) return;
     const at = this.choices ? this.choices.names.indexOf(name) : -1;
     this.choices?.buttons.forEach((button, i) => button.setAttribute("aria-pressed", i === at));
     if (at >= 0) this.heat(this.choices.values(at), name);
@@ -257,18 +247,12 @@ export class Why {
     if (!found) this.note.textContent = "";
     else if (found.missing && !weights) this.note.textContent = `No regions to show: ${found.missing}.`;
     else if (!weights && this.sentence === null) this.note.textContent = "";
-    else {
-      if (scene && this.sentence) {
-        this.note.textContent =
-          "The terms are of the whole sentence. Marked: the regions of your picture closest to it.";
-        return;
-      }
-      const whole = this.item.modality === "image" ? "picture" : "sentence";
+    else if (scene && this.sentence) {
+      this.note.textContent = "The terms are of the whole sentence. Marked: the regions of your picture closest to it.";
+    } else {
       const parts = scene ? "regions" : "words";
-      this.note.textContent =
-        found.weighed_by === "terms"
-          ? `Marked: the ${parts} that carry most of the shared terms.`
-          : `The terms are of the whole ${whole}. Marked: the ${parts} closest to the query.`;
+      const whole = `The terms are of the whole ${this.item.modality === "image" ? "picture" : "sentence"}. Marked: the ${parts} closest to the query.`;
+      this.note.textContent = found.weighed_by === "terms" ? `Marked: the ${parts} that carry most of the shared terms.` : whole;
     }
   }
 
@@ -277,29 +261,15 @@ export class Why {
     const { state, picture, hit } = this.context;
     const sentence = picture || state.like ? "" : `“${state.q.trim()}”`;
     const asked = sentence && h("p", { class: "asked", text: sentence, dir: "auto" });
-    const by = picture
-      ? h("img", { class: "asked-picture", src: picture.url, alt: "The picture you asked by" })
-      : state.like
-        ? h("img", {
-            class: "asked-picture",
-            src: `${withId("api/thumb", state.like)}?side=240`,
-            alt: `The item you asked by: ${state.like}`,
-          })
-        : null;
+    const image = picture
+      ? { src: picture.url, alt: "The picture you asked by" }
+      : state.like && { src: `${withId("api/thumb", state.like)}?side=240`, alt: `The item you asked by: ${state.like}` };
+    const by = image ? h("img", { class: "asked-picture", ...image }) : null;
     by?.addEventListener("error", () => by.replaceWith(h("p", { class: "asked", text: `like ${state.like}` })));
-    const figures = h(
-      "dl",
-      { class: "figures" },
-      h(
-        "div",
-        {},
-        h("dt", {}, "score of the terms"),
-        h("dd", { class: "sum", "data-sum": found.score, text: count(found.score) }),
-      ),
-      h("div", {}, h("dt", {}, "shared terms"), h("dd", { text: count(found.terms.length) })),
-      hit ? h("div", {}, h("dt", {}, "score after re-ranking"), h("dd", { text: score(hit.score) })) : "",
-    );
-    return h("div", { class: "head" }, asked || by, figures);
+    const figure = (name, text, props = {}) => h("div", {}, h("dt", {}, name), h("dd", { ...props, text }));
+    const sum = figure("score of the terms", count(found.score), { class: "sum", "data-sum": found.score });
+    const figures = [sum, figure("shared terms", count(found.terms.length)), hit && figure("score after re-ranking", score(hit.score))];
+    return h("div", { class: "head" }, asked || by, h("dl", { class: "figures" }, figures));
   }
 
   /** What shows a term on the picture: the regions that carry it, or those close to a word that it stands for. */
@@ -320,12 +290,7 @@ export class Why {
     const captions = this.item.captions.filter((caption) => caption !== this.item.content);
     if (!captions.length) return null;
     const title = this.item.modality === "image" ? "Its captions" : "Other captions of the same picture";
-    return h(
-      "section",
-      {},
-      h("h3", {}, title),
-      h("ul", { class: "captions" }, ...captions.map((text) => h("li", { text, dir: "auto" }))),
-    );
+    return h("section", {}, h("h3", {}, title), h("ul", { class: "captions" }, ...captions.map((text) => h("li", { text, dir: "auto" }))));
   }
 
   /** The words that the picture is written in; each searches by itself. */
@@ -348,12 +313,19 @@ export class Why {
 
   fields() {
     const { item } = this;
-    const { width, height, size, orientation, name: words, ...rest } = item.fields ?? {};
+    const { width, height, size, orientation, name: words, taken, camera, folder, modified, ...rest } = item.fields ?? {};
     const sizes = [width && height && `${width} × ${height} pixels`, size && `${count(Math.ceil(size / 1000))} kB`].filter(Boolean);
-    const known = { ...(item.id === item.content ? {} : { id: item.id }), ...rest, ...(sizes.length && { size: sizes.join(", ") }) };
-    const rows = Object.entries(known).map(([name, value]) =>
-      h("div", {}, h("dt", { text: name }), h("dd", { text: [value].flat().map(spoken).join(", ") })),
-    );
-    return h("dl", { class: "fields" }, ...rows);
+    const known = {
+      taken,
+      camera,
+      folder,
+      ...rest,
+      size: sizes.join(", "),
+      modified: taken ? "" : modified,
+      id: item.id === item.content ? "" : item.id,
+    };
+    const shown = Object.entries(known).filter(([, value]) => value !== undefined && value !== "");
+    const row = ([name, value]) => h("div", {}, h("dt", { text: name }), h("dd", { text: [value].flat().map(spoken).join(", ") }));
+    return h("dl", { class: "fields" }, ...shown.map(row));
   }
 }

@@ -1,0 +1,290 @@
+"""What people come to do, each with the clicks that it takes; `--log-cli-level INFO` prints them with the seconds."""
+
+import logging
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.conftest import YEAR
+from tests.browser.pages import ids, query_of, settle, settle_after
+
+pytestmark = pytest.mark.slow
+LOG = logging.getLogger(__name__)
+SENTENCE, FIRST = "a green kite", "00000.jpg"
+PLACE = "() => document.querySelector('#results').getBoundingClientRect().top"
+
+
+class Hand:
+    """A user at a page, whose clicks are counted."""
+
+    def __init__(self, page: Any) -> None:
+        self.page, self.clicks, self.begun = page, 0, perf_counter()
+
+    def click(self, target: Any, **options: Any) -> None:
+        self.clicks += 1
+        (self.page.locator(target) if isinstance(target, str) else target).click(**options)
+
+    def asks(self, text: str) -> list[str]:
+        """Type what is asked; the ids of the answer."""
+        return settle_after(
+            self.page, "/api/search", lambda: (self.page.fill("#q", text), self.page.keyboard.press("Enter"))
+        )
+
+
+@pytest.fixture
+def hand(visit: Callable[..., Any], scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
+    page = visit(scenes.url)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.wait_for_selector("#results[data-shows=library]")
+    user = Hand(page)
+    yield user
+    LOG.info("%s: %d clicks, %.1f s", request.node.name, user.clicks, perf_counter() - user.begun)
+
+
+def years(page: Any, shown: list[str]) -> set[int]:
+    return {YEAR + int(each.split("/")[-1][:5]) % 4 for each in shown}
+
+
+def test_find_a_picture_of_a_year_and_save_the_original(hand: Hand, scenes: Any) -> None:
+    page = hand.page
+    shown = hand.asks(f"{SENTENCE} year:{YEAR}")
+    assert shown[0] == FIRST
+    assert years(page, shown) == {YEAR}
+    assert page.input_value("#q").strip() == SENTENCE
+    hand.click(page.locator("a.open").first)
+    with page.expect_download() as saved:
+        hand.click(page.get_by_role("link", name="Save the original"))
+    assert saved.value.suggested_filename == FIRST
+    assert saved.value.path().read_bytes() == (scenes.photos / FIRST).read_bytes()
+    assert hand.clicks == 2
+
+
+def test_take_a_filter_away(hand: Hand) -> None:
+    page = hand.page
+    narrow = hand.asks(f"{SENTENCE} year:{YEAR} trip:alps")
+    assert page.locator(".chip").all_inner_texts() == [f"taken {YEAR}", "trip is Alps"]
+    wide = settle_after(
+        page, "/api/search", lambda: hand.click(page.get_by_role("button", name=f"Remove taken {YEAR}"))
+    )
+    assert set(narrow) < set(wide)
+    assert years(page, wide) == {YEAR, YEAR + 2}  # those of the Alps
+    assert hand.clicks == 1
+
+
+def test_complete_a_filter(hand: Hand) -> None:
+    page = hand.page
+    page.fill("#q", "tri")
+    offered = "() => [...document.querySelectorAll('#complete option')].map((each) => each.value)"
+    assert page.evaluate(offered) == ["trip:"]
+    page.fill("#q", "trip:co")
+    assert page.evaluate(offered) == ["trip:Coast "]
+    page.fill("#q", "trip:Coast ")
+    page.wait_for_selector("text=30 pictures, newest first")
+    assert page.locator(".chip").all_inner_texts() == ["trip is Coast"]
+
+
+def test_narrow_to_a_year_with_the_mouse(hand: Hand) -> None:
+    page = hand.page
+    hand.asks(SENTENCE)
+    hand.click(page.locator("details.facet summary", has_text="taken"))
+    shown = settle_after(page, "/api/search", lambda: hand.click(page.get_by_role("button", name=str(YEAR + 1))))
+    assert years(page, shown) == {YEAR + 1}
+    assert hand.clicks == 2
+
+
+def test_more_like_this_in_a_new_tab(hand: Hand) -> None:
+    page = hand.page
+    hand.asks(SENTENCE)
+    page.locator("li.hit").first.hover()
+    with page.context.expect_page() as tab:
+        hand.click(page.locator("a.like").first, modifiers=["ControlOrMeta"])
+    shown = settle(tab.value)
+    assert query_of(tab.value) == {"like": [FIRST]}
+    assert FIRST not in shown
+    assert hand.clicks == 1
+
+
+def test_share_a_link_that_shows_the_same(hand: Hand, visit: Callable[..., Any]) -> None:
+    page = hand.page
+    shown = hand.asks(f"{SENTENCE} -moon year:{YEAR}")
+    other = visit(page.url)
+    assert settle(other) == shown
+    assert other.input_value("#q").strip() == f"{SENTENCE} -moon"
+    assert other.locator(".chip").all_inner_texts() == [f"taken {YEAR}"]
+    assert hand.clicks == 0
+
+
+def test_search_two_libraries_at_once(hand: Hand) -> None:
+    page = hand.page
+    hand.asks(SENTENCE)
+    hand.click(page.get_by_role("link", name="All", exact=True))
+    shown = settle(page)
+    assert {each.partition("/")[0] for each in shown} == {"scenes", "album"}
+    assert shown[0] == f"scenes/{FIRST}"
+    assert page.locator("[aria-current=page]").all_inner_texts() == ["All"]
+    hand.click(page.locator("a.open[href*=album]").first)
+    page.wait_for_function("() => document.querySelector('dialog .scene img')?.naturalWidth")
+    page.wait_for_selector("dialog .captions")
+    album = query_of(page)["open"][0]
+    shown = settle_after(
+        page, "/api/search", lambda: hand.click(page.get_by_role("link", name="More like this", exact=True))
+    )
+    assert {each.partition("/")[0] for each in shown} == {"album"}
+    assert album not in shown
+    page.get_by_role("button", name="Clear the search").click()
+    page.wait_for_selector("text=80 pictures, newest first")
+    assert hand.clicks == 3
+
+
+def test_reload_keeps_the_place_and_back_returns_to_it(hand: Hand) -> None:
+    page = hand.page
+    hand.asks(SENTENCE)
+    page.mouse.wheel(0, 700)
+    page.wait_for_function("() => scrollY === 700")
+    page.reload()
+    settle(page)
+    page.wait_for_function("() => scrollY === 700")
+    seen = page.locator("li.hit").nth(30)
+    hand.click(seen)
+    page.wait_for_selector("dialog .fields")
+    page.go_back()
+    page.wait_for_function("() => !document.querySelector('dialog').open")
+    hand.asks("two balloons")
+    page.go_back()
+    page.wait_for_function("() => scrollY === 700")
+    assert page.input_value("#q") == SENTENCE
+    assert hand.clicks == 1
+
+
+def test_select_name_keep_and_share(hand: Hand, visit: Callable[..., Any]) -> None:
+    page = hand.page
+    shown = hand.asks(SENTENCE)
+    for item in (0, 2):
+        page.locator("li.hit").nth(item).hover()
+        hand.click(page.locator("li.hit").nth(item).get_by_role("button", name="Select"))
+    hand.click(page.get_by_role("button", name="Keep …"))
+    page.keyboard.type("Kites & more")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Kites & more: 2 pictures")
+    link = page.evaluate("navigator.clipboard.readText()")
+    other = visit(link)
+    other.wait_for_selector("text=Kites & more: 2 pictures")
+    assert set(ids(other)) == {shown[0], shown[2]}
+    page.get_by_title("Start again").click()
+    page.wait_for_selector("text=60 pictures, newest first")
+    page.get_by_role("link", name="Kites & more").click()
+    page.wait_for_selector("text=Kites & more: 2 pictures")
+    page.get_by_role("button", name="Forget Kites & more").click()
+    assert page.locator("#kept").is_hidden()
+    assert hand.clicks == 3
+
+
+def test_settings_and_figures_are_shown_and_hidden(hand: Hand) -> None:
+    page = hand.page
+    hand.asks(SENTENCE)
+    figures = page.locator("#meter .cells")
+    assert figures.is_hidden()
+    assert page.locator(".score").first.is_hidden()
+    hand.click(page.get_by_role("button", name="Settings of the search"))
+    assert figures.is_visible()
+    page.focus("#q")
+    page.keyboard.press("Escape")
+    assert page.locator("#panel").is_hidden()
+    assert figures.is_hidden()
+    assert page.input_value("#q") == SENTENCE
+    assert hand.clicks == 1
+
+
+def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
+    page = hand.page
+    hand.asks("a gren kite with a submarien")
+    page.wait_for_selector("#meter >> text=“gren”, “submarien” are words that this library and its model do not know")
+    settle_after(
+        page, "/api/search", lambda: hand.click(page.get_by_role("button", name="a green kite with a submarien"))
+    )
+    assert page.input_value("#q") == "a green kite with a submarien"
+    assert hand.clicks == 1
+
+
+def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
+    page = hand.page
+    with page.expect_file_chooser() as chooser:
+        hand.click(page.get_by_role("button", name="Search by a picture"))
+    shown = settle_after(page, "/api/search", lambda: chooser.value.set_files(scenes.photos / FIRST))
+    assert shown[0] == FIRST
+    assert hand.clicks == 1
+
+
+def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: Any) -> None:
+    page = visit(f"{scenes.url}?q={quote(SENTENCE)}", phone=True)
+    shown = settle(page)
+    page.locator("a.open").first.tap()
+    page.wait_for_selector("dialog .fields")
+    touch = page.context.new_cdp_session(page)
+    for kind, x in (("touchStart", 300), ("touchMove", 180), ("touchEnd", None)):
+        points = [] if x is None else [{"x": x, "y": 300}]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_url(f"**open={quote(shown[1])}*")
+
+
+def test_a_picture_alone_in_its_row_is_not_larger(visit: Callable[..., Any], scenes: Any) -> None:
+    page, heights = visit("about:blank"), "all => all.map((each) => each.getBoundingClientRect().height)"
+
+    def judged(route: Any) -> None:
+        answer = route.fetch().json()
+        for i, hit in enumerate(answer["hits"]):
+            hit.update(confidence=0.1 if i else 0.9, width=100 + 37 * (i % 7), height=200)
+        route.fulfill(json=answer)
+
+    page.route("**/api/search?*", judged)
+    page.goto(f"{scenes.url}?q=kite")
+    settle(page)
+    for width in (360, 700, 1280, 1700):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(100)
+        first, *rest = page.locator("li.hit").evaluate_all(heights)
+        assert first <= min(rest) + 1
+        assert rest[-1] <= min(rest) + 1
+
+
+def test_of_many_pictures_those_near_the_screen_are_there(visit: Callable[..., Any], scenes: Any) -> None:
+    """Hundreds of pictures by date: few in the page at a time, the right ones, with their places said."""
+    page, many = visit("about:blank"), 3000
+
+    def library(route: Any) -> None:
+        query = dict(each.split("=") for each in route.request.url.partition("?")[2].split("&"))
+        skip, k = int(query["skip"]), int(query["k"])
+        fields = [{"taken": f"{2023 - i // 400}-0{9 - i % 400 // 50}-11"} for i in range(many)]
+        hits = [
+            {
+                "id": f"{i}",
+                "modality": "image",
+                "content": f"{i}",
+                "group": "",
+                "fields": fields[i],
+                "width": 3,
+                "height": 2,
+            }
+            | {"thumb": f"api/thumb/{FIRST}"}
+            for i in range(skip, min(many, skip + k))
+        ]
+        route.fulfill(json={"pictures": many, "hits": hits})
+
+    page.route("**/api/library?*", library)
+    page.goto(scenes.url)
+    page.wait_for_selector("#results[data-shows=library]")
+    last = page.locator(f"li[data-at='{many - 1}']")
+    while not last.count():
+        page.mouse.wheel(0, 20_000)
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        shown = [int(each) for each in ids(page)]
+        assert shown == list(range(shown[0], shown[0] + len(shown)))
+        assert len(shown) < 300
+    assert last.get_attribute("aria-posinset") == last.get_attribute("aria-setsize") == f"{many}"
+    last.locator("a.open").focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("() => scrollY < 400 && document.activeElement.closest('li').dataset.at === '0'")
+    assert page.locator("li.line").first.inner_text() == "September 2023"
