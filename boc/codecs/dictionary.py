@@ -17,8 +17,8 @@ from boc.vectors import FLOAT32, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-# The z nearest centroids are spread over more than z cells; the z nearest cells hold 96 to 99 % of them.
 FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
+CELLS = 0.5  # cells searched per term of a query: more terms of fewer cells find as much, and read less memory
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
 CHOICE = 4  # candidate centroids per term of a document
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
@@ -151,9 +151,7 @@ class Dictionary(Step):
 
     def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 after ``mean`` was subtracted."""
-        z, cells = min(self.query_z, len(self.centroids_)), min(max(FEWEST_CELLS, self.query_z), len(self.heads_))
-        if cells < z:
-            z, cells = self._centroids.within(z, cells)
+        z, cells = self._centroids.within(self.query_z, max(FEWEST_CELLS, round(CELLS * self.query_z)))
         arrays = self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_
         return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
 

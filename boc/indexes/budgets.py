@@ -38,7 +38,7 @@ FEWEST = 20  # captions to choose by
 MIXED = 4  # pictures whose sum stands for a sentence: both lie between the pictures
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
-ROUNDS = 4  # the shortlist loses some; each round aims higher by what was missed
+ROUNDS = 6  # the shortlist loses some; each round allows a smaller share to be missed
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
 """Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all and held out."""
@@ -250,7 +250,7 @@ def _cheapest(
         figures = _interval((_ranks(hits, truth, own) < HITS).mean(axis=1))
         if figures["low"] >= target or (query_z, candidates) == (budgets[-1], depth):
             break
-        aim += max(target - figures["low"], 0.001)
+        aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
     return query_z, float(rm), figures
 
 
