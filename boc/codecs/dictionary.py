@@ -25,16 +25,16 @@ ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 product
 ROWS_PER_TERM = 12
 CENTROID_ARRAYS = 6  # bytes per component of a centroid while they are learned
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
-APART = 3  # weight of the error of a further centroid along what is left; 1.5 and 6 find less
 
 
 class Dictionary(Step):
     """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to unit length.
 
-    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, with least-squares weights:
-    the nearest first, then a near one whose error is about orthogonal to what is left, so that it finds the document
-    where the first is far off (SOAR: Sun et al., NeurIPS 2023). The score sum_c w_c (q.c) estimates q.d. The terms of a
-    query are its ``query_z`` nearest centroids with the weights exp((s - s_max) / temperature), s the cosines.
+    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by orthogonal matching
+    pursuit (Pati et al., Asilomar 1993): the nearest centroid first, then the one most similar to the residual, with
+    least-squares weights. The second centroid covers what the first one misses, as in SOAR (Sun et al., NeurIPS 2023),
+    and the score sum_c w_c (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the
+    weights exp((s - s_max) / temperature), where s are the cosines.
 
     The vocabulary must be learned from vectors like those to be indexed and searched, of both modalities if both are
     used; a query then reads about a hundredth of the postings of signed components (``CReLU``) at the same recall.
@@ -226,12 +226,11 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 def pursuit(
     dots: NDArray[np.float32], products: Callable[[NDArray[np.int64]], NDArray[np.float32]], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Approximate each row, a unit vector, by a sum of ``z`` of its ``m`` candidates, unit vectors.
+    """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates, unit vectors.
 
-    The nearest candidate is chosen first; then, where r is what a sum leaves of a row x, the candidate c of least
-    |x - c|^2 + APART (r.(x - c))^2 / |r|^2. ``dots`` (n, m) are the dot products of rows and candidates. ``products``
-    takes the number of one candidate per row (n,) and returns its dot products (n, m) with all candidates of the row;
-    the vectors themselves are not needed. Returns the chosen candidates (n, z), in order, and their weights.
+    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of one candidate per row
+    (n,) and returns its dot products (n, m) with all candidates of the row; the vectors themselves are not needed
+    (Rubinstein et al., Technion CS-2008-08). Returns the chosen candidates (n, z), in order, and their weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]
@@ -241,8 +240,7 @@ def pursuit(
         weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
             return chosen, weights
-        left = np.maximum(1 - (weights * np.take_along_axis(dots, chosen, axis=1)).sum(axis=1, keepdims=True), RIDGE)
-        loss = APART / left * (left - dots + np.einsum("nc,ncm->nm", weights, among)) ** 2 - 2 * dots
-        np.put_along_axis(loss, chosen, np.inf, axis=1)
-        chosen = np.concatenate([chosen, loss.argmin(axis=1)[:, None]], axis=1)
+        residual = dots - np.einsum("nc,ncm->nm", weights, among)
+        np.put_along_axis(residual, chosen, -np.inf, axis=1)
+        chosen = np.concatenate([chosen, residual.argmax(axis=1)[:, None]], axis=1)
         among = np.concatenate([among, products(chosen[:, -1])[:, None]], axis=1)

@@ -11,17 +11,7 @@ from numpy.typing import NDArray
 
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, global_code
-from boc.codecs.dictionary import (
-    APART,
-    CHOICE,
-    RIDGE,
-    Dictionary,
-    dictionary_steps,
-    pursuit,
-    quantized,
-    query_terms,
-    vocabulary_size,
-)
+from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, query_terms, vocabulary_size
 from boc.codecs.signed import Center
 from boc.types import Embeddings
 from boc.vectors import unit_rows
@@ -47,23 +37,16 @@ def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int) -> tuple[dict[int, float], float]:
-    """The terms in float64, among the centroids nearest to ``x``, and the least lead of a choice."""
+    """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``, and the least lead of a choice."""
     near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
     chosen: list[int] = []
     remainder, weights, lead = x, np.empty(0), math.inf
-
-    def loss(j: int) -> float:
-        error = x - centroids[j]
-        along = (remainder @ error) ** 2 / max(remainder @ remainder, RIDGE) if chosen else 0
-        return float(error @ error + APART * along)
-
     for _ in range(min(z, len(near))):
-        losses = sorted((loss(j), j) for j in near if j not in chosen)
-        if len(losses) > 1:
-            lead = min(lead, losses[1][0] - losses[0][0])
-        chosen.append(losses[0][1])
-        sums = centroids[chosen]
-        weights = np.linalg.solve(sums @ sums.T + RIDGE * np.eye(len(sums)), sums @ x)
+        rest = sorted((j for j in near if j not in chosen), key=lambda j: -float(centroids[j] @ remainder))
+        chosen.append(rest[0])
+        if len(rest) > 1:
+            lead = min(lead, float((centroids[rest[0]] - centroids[rest[1]]) @ remainder))
+        weights = np.linalg.lstsq(centroids[chosen].T, x, rcond=None)[0]
         remainder = x - weights @ centroids[chosen]
     return dict(zip(chosen, weights.tolist(), strict=True)), lead
 
@@ -72,7 +55,7 @@ def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int
 @given(
     n=st.integers(1, 30), terms=st.integers(1, 40), z=st.integers(1, 4), bits=st.integers(1, 9), seed=st.integers(0, 99)
 )
-def test_documents_are_sums_of_few_centroids(n: int, terms: int, z: int, bits: int, seed: int) -> None:
+def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, seed: int) -> None:
     X = gaussian(seed, n)
     step = Dictionary(terms, z=z, bits=bits).fit(gaussian(seed + 1, 40))
     terms_of = step.transform(X)
@@ -80,7 +63,7 @@ def test_documents_are_sums_of_few_centroids(n: int, terms: int, z: int, bits: i
     top = 2**bits - 1
     for row, x in zip(terms_of.toarray(), as_held(X), strict=True):
         expected, lead = slow_document(x, step.centroids_ * step.scales_[:, None].astype(np.float64), z)
-        assume(lead > 1e-3)  # float32 decides otherwise between equals
+        assume(lead > 1e-4)  # float32 decides otherwise between equals
         assert set(np.flatnonzero(row)) == set(expected)
         for j, weight in expected.items():
             assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
