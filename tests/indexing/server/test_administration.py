@@ -252,6 +252,17 @@ def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Pa
     assert is_right(place, place.name)
 
 
+def test_a_rollover_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
+    build_index(place.name, files[0], at=place.at)
+    place.ask("POST", f"{place.name}/_rollover/{place.name}-other")
+    assert is_right(place, place.name)
+    with pytest.raises(BackendError, match=r"more than one write index.*; take the alias from the other index"):
+        build_index(place.name, files[1], at=place.at, replace=True)
+    place.ask("DELETE", f"{place.name}-other")
+    build_index(place.name, files[1], at=place.at, replace=True)
+    assert is_right(place, place.name)
+
+
 def test_a_block_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
     build_index(place.name, files[0], at=place.at)
     physical = place.physical(place.name)
