@@ -12,7 +12,6 @@ Json = dict[str, Any]
 NEXT = {  # by words of a cause
     "block_exception": "free disk space if it is short, have this block taken away",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
-    "data streams only": "make a template of higher priority for NAME-boc-* without data_stream (PUT /_index_template)",
 }
 AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
 """Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
