@@ -247,10 +247,11 @@ def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Pa
     place.ask("PUT", path, {**pattern, "data_stream": {}})
     with pytest.raises(BackendError, match=r"refused admin-.*data streams only.*change what a template \(GET"):
         build_index(place.name, files[0], at=place.at)
-    place.ask("PUT", f"_data_stream/{place.name}")
-    with pytest.raises(BackendError, match="is a data stream, whose documents stay as they are; attach to a _reindex"):
-        attach(place.name, files[:1], at=place.at)
-    place.ask("DELETE", f"_data_stream/{place.name}")
+    if place.server.kind.engine == "opensearch":  # the other archive lacks the module of data streams
+        place.ask("PUT", f"_data_stream/{place.name}")
+        with pytest.raises(BackendError, match="is a data stream, whose documents stay as they are; attach to a _re"):
+            attach(place.name, files[:1], at=place.at)
+        place.ask("DELETE", f"_data_stream/{place.name}")
     place.ask("DELETE", path)
     build_index(place.name, files[0], at=place.at)
     assert is_right(place, place.name)
