@@ -241,6 +241,8 @@ def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
     there = indices_of(transport, name)
     if not there:
         raise BackendError(f"no index {name!r} at {transport.label}; boc attach adds to one that is there")
+    if any("data_stream" in entry for entry in there.values()):
+        raise BackendError(f"{name} is a data stream, whose documents stay as they are; attach to a _reindex of it")
     if len(there) > 1:
         raise BackendError(f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}")
     ((physical, entry),) = there.items()

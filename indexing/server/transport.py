@@ -9,8 +9,10 @@ from boc.errors import UnreachableError as UnreachableError
 from .address import Address
 
 Json = dict[str, Any]
-
-
+NEXT = {  # by words of a cause
+    "block_exception": "free disk space if it is short, have this block taken away",
+    "more than one write index": "take the alias from the other index (POST /_aliases)",
+}
 AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
 """Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
 
@@ -48,8 +50,7 @@ class Transport(Protocol):
         """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged (NDJSON).
 
         ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL, and
-        ``server_timeout`` does so as ``timeout``. Raises
-        RefusedError and UnreachableError, whose messages contain no secret.
+        ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError, whose messages hold no secret.
         """
 
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
@@ -71,8 +72,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
-        if kind.endswith("block_exception"):
-            message += " free disk space if it is short, have this block taken away, then repeat the command"
+        message += "".join(f"; {step}, then repeat the command" for sign, step in NEXT.items() if sign in cause)
     return RefusedError(message, status, kind, reason)
 
 
@@ -105,10 +105,7 @@ def send_until_answered(send: Callable[[float], Json], waits: Sequence[float]) -
 
 
 def _cause(body: Any) -> tuple[str, str]:
-    """Type and reason of the error in the body of an answer.
-
-    The reasons of its causes follow its own. The type is that of a cause if one is in ``AWAY``.
-    """
+    """Return type and reason of an error, with the reasons of its causes; the type of a cause that is in ``AWAY``."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ("", str(error or "")[:300])

@@ -247,8 +247,24 @@ def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Pa
     place.ask("PUT", path, {**pattern, "data_stream": {}})
     with pytest.raises(BackendError, match=r"refused admin-.*data streams only.*change what a template \(GET"):
         build_index(place.name, files[0], at=place.at)
+    if place.server.kind.engine == "opensearch":  # the other archive lacks the module of data streams
+        place.ask("PUT", f"_data_stream/{place.name}")
+        with pytest.raises(BackendError, match="is a data stream, whose documents stay as they are; attach to a _re"):
+            attach(place.name, files[:1], at=place.at)
+        place.ask("DELETE", f"_data_stream/{place.name}")
     place.ask("DELETE", path)
     build_index(place.name, files[0], at=place.at)
+    assert is_right(place, place.name)
+
+
+def test_a_rollover_is_told_with_the_next_step(place: Place, files: list[Path]) -> None:
+    build_index(place.name, files[0], at=place.at)
+    place.ask("POST", f"{place.name}/_rollover/{place.name}-other")
+    assert is_right(place, place.name)
+    with pytest.raises(BackendError, match=r"more than one write index.*; take the alias from the other index"):
+        build_index(place.name, files[1], at=place.at, replace=True)
+    place.ask("DELETE", f"{place.name}-other")
+    build_index(place.name, files[1], at=place.at, replace=True)
     assert is_right(place, place.name)
 
 
