@@ -67,15 +67,11 @@ def read_archive(path: Path, names: Collection[str] | None = None, packed: int =
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
             raise ValueError("arrays of other names")
-        if sum(member.file_size for member in members) > packed * os.fstat(whole.fileno()).st_size:
-            raise ValueError(f"more than {packed} times the bytes of its file")
-        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-            raise ValueError("packed in another way than by numpy")
-        arrays = {}
-        for name, member in known.items():
-            with archive.open(member) as file:
-                arrays[name] = read_npy(file.read(member.file_size))  # what it has besides is not unpacked
-        return arrays
+        most, forms = packed * os.fstat(whole.fileno()).st_size, {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        if sum(member.file_size for member in members) > most or not {each.compress_type for each in members} <= forms:
+            raise ValueError(f"more than {packed} times the bytes of its file, or packed in another way than by numpy")
+        # Of a member no more is unpacked than it claims.
+        return {name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()}
 
 
 def are_moderate(array: NDArray[Any]) -> bool:

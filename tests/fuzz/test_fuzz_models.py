@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from boc.plugins import encoder
+from boc.types import Identity
 from tests.encoders.test_clip import tiny_clip
 from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_indexes import ODD
@@ -60,6 +61,11 @@ def forge(folder: Path, rng: random.Random) -> str:
         told = forge_tree(tree, rng)
     path.write_text(json.dumps(tree), encoding="utf-8")
     return f"{path.name}: {told}"
+
+
+def test_a_width_beyond_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="no identity"):
+        Identity("tern:x", "ab" * 32, 10**12)
 
 
 def use(spec: str) -> None:
