@@ -5,6 +5,7 @@ import json
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 from tokenize import TokenError
@@ -17,6 +18,9 @@ from boc.atomic_files import open_whole
 
 DEEPEST = 32  # lists and objects in each other
 LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, EOFError,
+          RuntimeError, TokenError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""What libraries raise for damaged files of arrays."""
 PACKED = 16  # times the bytes of its file that an array of others may have: numbers are hardly packed tighter
 
 
@@ -48,10 +52,7 @@ def read_npy(data: bytes) -> NDArray[Any]:
     version = np.lib.format.read_magic(file)
     if version not in header:
         raise ValueError(f"an array of format {version}")
-    try:
-        shape, by_columns, dtype = header[version](file)
-    except TokenError as error:
-        raise ValueError(f"an array with a damaged header ({error})") from error
+    shape, by_columns, dtype = header[version](file)
     if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
     flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)

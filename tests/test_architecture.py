@@ -31,7 +31,7 @@ MAY = {
     "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.paths": {"boc"},
     "boc.types": {"boc", "boc.errors", "boc.names", "boc.paths"},
-    "boc.foreign": {"boc"},
+    "boc.foreign": {"boc", "boc.atomic_files"},
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.foreign", "boc.atomic_files"},
     "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.paths", "boc.types", "boc.manifest", "boc.models"},

@@ -86,7 +86,7 @@ def _open(item: Item) -> int:
     folder = path.parent if root == item.content else path_of(root or "/")
     real = Path(os.path.realpath(path))
     if ".." in path.parts or _first_seen(folder) not in real.parents:
-        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; restart the server")
+        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again, or restart")
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):
         is_last = step == len(real.parts) or is_archive(Path(*real.parts[:step]))
