@@ -5,6 +5,7 @@ import json
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 from tokenize import TokenError
@@ -17,6 +18,9 @@ from boc.atomic_files import open_whole
 
 DEEPEST = 32  # lists and objects in each other
 LARGEST = 1e15  # magnitude of a learned number: its products stay finite
+DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, EOFError,
+          RuntimeError, TokenError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""What libraries raise for damaged files of arrays."""
 PACKED = 16  # times the bytes of its file that an array of others may have: numbers are hardly packed tighter
 
 
@@ -48,10 +52,7 @@ def read_npy(data: bytes) -> NDArray[Any]:
     version = np.lib.format.read_magic(file)
     if version not in header:
         raise ValueError(f"an array of format {version}")
-    try:
-        shape, by_columns, dtype = header[version](file)
-    except TokenError as error:
-        raise ValueError(f"an array with a damaged header ({error})") from error
+    shape, by_columns, dtype = header[version](file)
     if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
     flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
@@ -67,15 +68,11 @@ def read_archive(path: Path, names: Collection[str] | None = None, packed: int =
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
             raise ValueError("arrays of other names")
-        if sum(member.file_size for member in members) > packed * os.fstat(whole.fileno()).st_size:
-            raise ValueError(f"more than {packed} times the bytes of its file")
-        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-            raise ValueError("packed in another way than by numpy")
-        arrays = {}
-        for name, member in known.items():
-            with archive.open(member) as file:
-                arrays[name] = read_npy(file.read(member.file_size))  # what it has besides is not unpacked
-        return arrays
+        most, forms = packed * os.fstat(whole.fileno()).st_size, {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        if sum(member.file_size for member in members) > most or not {each.compress_type for each in members} <= forms:
+            raise ValueError(f"more than {packed} times the bytes of its file, or packed in another way than by numpy")
+        # Of a member no more is unpacked than it claims.
+        return {name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()}
 
 
 def are_moderate(array: NDArray[Any]) -> bool:

@@ -16,7 +16,7 @@ from boc import __version__
 from boc.errors import ManifestError
 from boc.foreign import parse_json
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
-from boc.types import MODALITIES, FieldType, Identity
+from boc.types import MODALITIES, WIDEST, FieldType, Identity
 
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
@@ -46,7 +46,7 @@ def _is_texts(value: Any) -> bool:
 _ENCODER: dict[str, Callable[[Any], bool]] = {
     "spec": lambda value: isinstance(value, str),
     "digest": lambda value: isinstance(value, str),
-    "dim": lambda value: _is_count(value) and value > 0,
+    "dim": lambda value: _is_count(value) and 0 < value < WIDEST,
 }
 _SOUND: dict[str, Callable[[Any], bool]] = {
     "encoder": lambda value: (

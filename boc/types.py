@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # items of a block
+WIDEST = 1 << 24  # components that a vector may have
 FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "content_hash"})
 """Metadata fields that tell a changed file from an unchanged one, and are not shown to people."""
 
@@ -290,7 +291,8 @@ class Identity:
     dim: int
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int and self.dim > 0):
+        typed = isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int
+        if not typed or not 0 < self.dim < WIDEST:
             raise ValueError(f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}")
 
 

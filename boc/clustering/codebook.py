@@ -8,7 +8,6 @@ them; ``about``, JSON as UTF-8 bytes, with its other fields.
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from boc import __version__
 from boc.atomic_files import replacing
 from boc.errors import BocError, ManifestError, check_system
-from boc.foreign import are_moderate, parse_json, read_archive
+from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive
 from boc.labels import unpack_labels
 from boc.types import Identity
 
@@ -93,8 +92,7 @@ class Codebook:
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, MemoryError,
-                RuntimeError, zipfile.BadZipFile) as error:  # fmt: skip
+        except DAMAGE as error:
             check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:

@@ -87,15 +87,10 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
+        odd = info.issparse() or info.size > LARGEST or len(name) > DEEPEST or name.startswith("..")
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
-        elif (
-            not info.isreg()
-            or info.issparse()
-            or max(info.size - LARGEST, len(name) - DEEPEST) > 0
-            or name.startswith("..")
-            or name in found.places
-        ):
+        elif odd or not info.isreg() or name in found.places:
             found.faults.append(f"{name!a}: a link, a second one of this name, or too large")
         else:
             found.places[name] = (info.offset_data, info.size)

@@ -153,13 +153,10 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
                 yield f"row {number}", row
     except (ArrowException, ValueError, OSError) as error:
         check_system(path, error, SourceError)
+        reason = " ".join(str(error).split())
         if not number:
-            raise SourceError(f"{path}: no Parquet file that can be read ({_line(error)}); fetch it again") from error
-        faults.append(f"the rows after {number} are damaged ({_line(error)})")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+            raise SourceError(f"{path}: no Parquet file that can be read ({reason}); fetch it again") from error
+        faults.append(f"the rows after {number} are damaged ({reason})")
 
 
 def _json(path: Path, _: list[str]) -> Objects:

@@ -42,6 +42,7 @@ from boc.inputs.metadata import are_types, well_typed
 from boc.manifest import Manifest, describe
 from boc.types import (
     MODALITIES,
+    WIDEST,
     Batch,
     Embeddings,
     FieldType,
@@ -355,7 +356,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
     odd = [key for key, value in entries.items() if not isinstance(value, int if key in numbers else str)]
-    if odd or entries["dim"] < 1 or entries["dtype"] not in ("float16", "float32"):
+    if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
     header = Header(**entries)
     if header.fields and not are_types(header.fields):

@@ -57,17 +57,17 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         elif isinstance(entry, h5py.Dataset):
             if entry.is_virtual or entry.external:
                 raise FeatureFileError(f"{path}: the numbers of {where} stand in another file; {REMAKE}")
-            if entry.chunks is not None or entry.compression is not None or (entry.size and _offset(entry) is None):
+            if (
+                entry.chunks is not None
+                or entry.compression is not None
+                or (entry.size and entry.id.get_offset() is None)
+            ):
                 raise FeatureFileError(f"{path}: {where} is compressed, or not in one piece; {REPACK}")
-            if entry.size and _offset(entry) + entry.id.get_storage_size() > path.stat().st_size:
+            if entry.size and entry.id.get_offset() + entry.id.get_storage_size() > path.stat().st_size:
                 raise FeatureFileError(f"{path}: {where} is cut short; {REMAKE}")
             yield where, entry
         else:
             raise FeatureFileError(f"{path}: {where} is no array; {REMAKE} again")
-
-
-def _offset(data: h5py.Dataset) -> Any:
-    return data.id.get_offset()
 
 
 def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], *, fields: bool) -> None:
@@ -131,7 +131,7 @@ def _characters(path: Path, data: h5py.Dataset) -> int:
     """Return the bytes of the strings that an array refers to: each by its length, and its place in a heap."""
     if not data.size:
         return 0
-    references = np.memmap(path, "<u4,<u8,<u4", "r", _offset(data), data.size)
+    references = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
     return int(references["f0"].sum(dtype=np.int64))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from boc.errors import SourceError
+from boc.foreign import DAMAGE
 from boc.inputs.text_lines import text_lines
 from boc.types import Item
 
@@ -55,7 +56,7 @@ def rows_of(path: Path) -> int:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror or error}); fetch it again") from error
-    except Exception as error:
+    except DAMAGE as error:
         raise SourceError(f"{path}: not an array of numpy; fetch it again") from error
     if len(shape) != 3 or 0 in shape:
         raise SourceError(f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of SCAN")

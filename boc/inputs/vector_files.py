@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 from scipy import sparse
 
-from boc.errors import BocError, SourceError, check_system, leave_out
-from boc.foreign import PACKED, read_archive
+from boc.errors import SourceError, check_system, leave_out
+from boc.foreign import DAMAGE, PACKED, read_archive
 from boc.inputs.hdf5_check import check_heaps
 from boc.inputs.scan_arrays import is_scan_array
 from boc.inputs.text_lines import json_lines, read_ids, text_lines
@@ -70,9 +70,7 @@ def read_vectors(path: Path) -> Vectors:
         for what, values in (("ids", part.ids), ("sentences", part.sentences)):
             if values is not None and len(values) != part.rows.shape[0]:
                 raise ValueError(f"{part.rows.shape[0]} vectors, but {len(values)} {what}")
-    except BocError:
-        raise
-    except Exception as error:  # its libraries raise all kinds
+    except DAMAGE as error:
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy") from error
     return part

@@ -29,7 +29,7 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
-from boc.web.pictures.content import indexed_folder, open_content
+from boc.web.pictures.content import open_content
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
@@ -83,8 +83,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, searcher: Searcher) -> Snapshot:
-        for item in islice(searcher.index.items(), 1):
-            indexed_folder(item)  # which may become another link while it is served
         return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
 
     @cached_property

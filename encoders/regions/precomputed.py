@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import open_whole, replacing
 from boc.errors import BocError, EncoderError, ImageError, SourceError
-from boc.foreign import PACKED, read_archive, read_json, read_npy
+from boc.foreign import DAMAGE, PACKED, read_archive, read_json, read_npy
 from boc.inputs.images import image_size
 from boc.inputs.scan_arrays import ARRAY, rows_of
 from boc.types import Identity, ImageRef, Regions
@@ -132,7 +132,7 @@ def _read_array(path: Path) -> NDArray[Any]:
         raise ImageError(
             f"{path}: no region features for this picture; extract them or leave it out with --ids"
         ) from None
-    except Exception as error:
+    except DAMAGE as error:
         raise ImageError(f"{path}: damaged region features ({error}); extract them again") from error
 
 
@@ -174,7 +174,7 @@ class ScanRegions:
         path = self._folder / name
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)[int(row)].astype(np.float32)
-        except Exception as error:
+        except DAMAGE as error:
             raise ImageError(f"{path}: no regions in row {row} ({error}); give the folder of this array") from error
         if features.ndim != 2 or features.shape[1] != self.identity.dim:
             raise ImageError(f"{path}: row {row} has the shape {features.shape}; regions are {self.identity.dim} wide")
@@ -300,7 +300,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
         if not np.array_equal(arrays["stamp"], stamp):
             return None
         return _Index(arrays["ids"].tolist(), arrays["offsets"], str(arrays["digest"]), int(arrays["dim"]))
-    except Exception:
+    except DAMAGE:
         return None
 
 

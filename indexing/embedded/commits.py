@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import open_whole, sha256
+from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError, check_system
 from boc.foreign import read_json
 from boc.manifest import Manifest
@@ -103,8 +103,7 @@ def read_current(home: Path) -> tuple[str, Commit]:
         _refuse_older(home, name)
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
     try:
-        with open_whole(path) as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
+        digest = sha256(path)
     except OSError as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}") from error

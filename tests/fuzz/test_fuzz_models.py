@@ -16,10 +16,14 @@ from typing import Any
 
 import pytest
 
+from boc.errors import ManifestError
+from boc.manifest import Manifest
 from boc.plugins import encoder
+from boc.types import Identity
 from tests.encoders.test_clip import tiny_clip
 from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_indexes import ODD
+from tests.oracles import new_manifest
 
 SAFETENSORS = "model.safetensors"
 
@@ -60,6 +64,15 @@ def forge(folder: Path, rng: random.Random) -> str:
         told = forge_tree(tree, rng)
     path.write_text(json.dumps(tree), encoding="utf-8")
     return f"{path.name}: {told}"
+
+
+def test_a_width_beyond_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="no identity"):
+        Identity("tern:x", "ab" * 32, 10**12)
+    raw = json.loads(new_manifest(5, 3).to_json())
+    raw["encoder"]["dim"] = 10**12
+    with pytest.raises(ManifestError, match="encoder"):
+        Manifest.from_json(json.dumps(raw), where="m")
 
 
 def use(spec: str) -> None:

@@ -82,7 +82,5 @@ def _connections() -> int:
         return CONNECTIONS
     again = 2 * sum(1 for _ in Path("/dev/fd").iterdir())
     if soft < again + LEAST:
-        raise BocError(
-            f"this server needs {again + LEAST} open files, and may have {soft}; ulimit -n {again + 2 * LEAST}"
-        )
+        raise BocError(f"serving needs {again + LEAST} open files, {soft} are allowed; ulimit -n {again + 2 * LEAST}")
     return min(CONNECTIONS, soft - max(again, min(FILES, soft // 2)))

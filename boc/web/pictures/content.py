@@ -70,29 +70,23 @@ def open_content(item: Item) -> Iterator[Content]:
         yield Content(file, name, status, kind)
 
 
-def indexed_folder(item: Item) -> Path:
-    """Return the folder that was indexed: the path before the id, or the folder of the file if it does not end with the
-    id. Where it is a link, it leads to where it led when a picture in it was first looked at."""
-    root = item.content.removesuffix(f"/{item.id}")
-    return _first_seen(item.path.parent if root == item.content else path_of(root or "/"))
-
-
 @lru_cache(FOLDERS)
 def _first_seen(folder: Path) -> Path:
+    """Return where a folder leads, as when it was looked at first: it may be swapped for a link to another."""
     return Path(os.path.realpath(folder))
 
 
 def _open(item: Item) -> int:
     """Return a descriptor of the file of a picture, which is in the folder that was indexed.
 
-    Each folder on the way is opened in the one before, so that none can become a link meanwhile.
+    That is the path before the id, or the folder of the file if it does not end with the id. Each folder on the way is
+    opened in the one before, so that none can become a link meanwhile.
     """
-    path = item.path
+    path, root = item.path, item.content.removesuffix(f"/{item.id}")
+    folder = path.parent if root == item.content else path_of(root or "/")
     real = Path(os.path.realpath(path))
-    if ".." in path.parts or indexed_folder(item) not in real.parents:
-        raise ImageError(
-            f"{path.name}: its path leads out of the folder that was indexed; index it again, or restart the server"
-        )
+    if ".." in path.parts or _first_seen(folder) not in real.parents:
+        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again, or restart")
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):
         is_last = step == len(real.parts) or is_archive(Path(*real.parts[:step]))
