@@ -4,40 +4,57 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from threading import Event
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from indexing import elastic, opensearch
 from indexing.server.transport import Transport, UnreachableError
-from tests.helpers import Handler, send_json, serving
+from tests.helpers import send_json
 
 CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.connect}
 
 
-class Host(Handler):
-    """A host that answers every search by its body, waiting first until ``ready`` is set, at most ``late`` seconds, and
-    says that it is the product that is asked for."""
+class Host(ThreadingHTTPServer):
+    """A host that answers every search by its body, waiting first until ``ready`` is set, at most ``late`` seconds."""
 
-    def do_GET(self) -> None:  # noqa: N802
+    daemon_threads = True
+
+    def __init__(self, kind: str) -> None:
+        self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
+        self.ready, self.late, self.paths = Event(), 1.0, list[str]()
+        self.ready.set()
+        super().__init__(("127.0.0.1", 0), Answer)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Says that it is the product that is asked for."""
+
+    protocol_version = "HTTP/1.1"
+    server: Host
+
+    def do_GET(self) -> None:
         send_json(self, {"version": {"distribution": "opensearch", "number": "3.5.0"}}, self.server.headers)
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.paths.append(self.path)
         self.server.ready.wait(self.server.late)
         send_json(self, {"said": body}, self.server.headers)
 
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
 
 @pytest.fixture
-def hosts(kind: str) -> Iterator[list[Any]]:
-    headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
+def hosts(kind: str) -> Iterator[list[Host]]:
     with ExitStack() as stack:
-        facts = [{"headers": headers, "ready": Event(), "late": 1.0, "paths": []} for _ in range(2)]
-        made = [stack.enter_context(serving(Host, **each)) for each in facts]
+        made = [stack.enter_context(Host(kind)) for _ in range(2)]
         for host in made:
-            host.ready.set()
+            Thread(target=host.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+            stack.callback(host.shutdown)
             stack.callback(host.ready.set)
         yield made
 
@@ -56,7 +73,7 @@ def connected(kind: str, *ports: int, options: str) -> Transport:
     return transport
 
 
-def hang_all(transport: Transport, hosts: list[Any]) -> None:
+def hang_all(transport: Transport, hosts: list[Host]) -> None:
     """Let all hosts hang from the second request on; the first one tells the client about the server."""
     transport.search("/a/_search", {"known": 1})
     for host in hosts:
@@ -66,7 +83,7 @@ def hang_all(transport: Transport, hosts: list[Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_search_skips_a_hung_host(kind: str, hosts: list[Any], hung: int) -> None:
+def test_search_skips_a_hung_host(kind: str, hosts: list[Host], hung: int) -> None:
     options = "search_timeout=0.3&request_timeout=20"
     transport = connected(kind, hosts[0].server_port, hung, hosts[1].server_port, options=options)
     for number in range(6):
@@ -75,7 +92,7 @@ def test_search_skips_a_hung_host(kind: str, hosts: list[Any], hung: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_search_of_late_hosts(kind: str, hosts: list[Any]) -> None:
+def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=20")
     hang_all(transport, hosts)
     assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
@@ -84,7 +101,7 @@ def test_search_of_late_hosts(kind: str, hosts: list[Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
-def test_write_is_sent_once(kind: str, hosts: list[Any]) -> None:
+def test_write_is_sent_once(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=1&request_timeout=3")
     for host in hosts:
         host.late = 60
