@@ -2,9 +2,11 @@
 
 import json
 import socket
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -76,6 +78,31 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self.call
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers over connections that stay open, and writes no log."""
+
+    protocol_version = "HTTP/1.1"
+    server: Any
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[Handler], **facts: Any) -> Iterator[Any]:
+    """A server on a free port of this machine that handlers know by ``facts``, until the block ends."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.__dict__.update(facts)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def send_json(handler: BaseHTTPRequestHandler, answer: Any, headers: Mapping[str, str]) -> None:

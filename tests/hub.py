@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.helpers import Handler, serving
 
 BLOCK = 1 << 14
 LARGE = 1024
@@ -83,13 +84,8 @@ class Hub:
         ]
 
 
-def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
+def handler(hub: Hub) -> type[Handler]:
+    class Repositories(Handler):
         def answer(self, status: int, **headers: str) -> None:
             """Send a response without a body."""
             self.send_response(status)
@@ -97,7 +93,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             path = unquote(urlsplit(self.path).path)
             wanted = re.fullmatch(r"bytes=(\d+)-\d*", self.headers.get("Range", ""))
             start = int(wanted[1]) if wanted else 0
@@ -171,23 +167,17 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
     stopped = threading.Event()
-    Handler.stopped = stopped  # type: ignore[attr-defined]
-    return Handler
+    Repositories.stopped = stopped  # type: ignore[attr-defined]
+    return Repositories
 
 
 @contextmanager
 def running(hub: Hub) -> Iterator[Hub]:
     """The server of ``hub`` at a free port, until the block ends."""
     kind = handler(hub)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    server.daemon_threads = True
-    hub.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield hub
-    finally:
-        kind.stopped.set()  # type: ignore[attr-defined]
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(kind) as server:
+        hub.address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield hub
+        finally:
+            kind.stopped.set()  # type: ignore[attr-defined]

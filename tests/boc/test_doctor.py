@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from packaging.version import Version
 
 from boc import doctor
 from boc.doctor import Finding
-from tests.helpers import boc, run
+from tests.helpers import Handler, boc, run, serving
 from tests.ports import free_port
 
 
@@ -106,10 +104,10 @@ Answer = tuple[int, dict[str, Any]]
 
 
 @contextmanager
-def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
+def answering(answer: Callable[[str, str], Answer]) -> Iterator[int]:
     """A server on loopback that answers each method and path so; its port."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Engine(Handler):
         def _do(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
             status, body = answer(self.command, self.path.partition("?")[0])
@@ -124,18 +122,8 @@ def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _do  # noqa: N815
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Engine) as server:
+        yield server.server_port
 
 
 def test_server_without_rights() -> None:
@@ -148,7 +136,7 @@ def test_server_without_rights() -> None:
         return 200, {}
 
     pytest.importorskip("elastic_transport")
-    with serving(searchable) as port:
+    with answering(searchable) as port:
         [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
     assert finding.state == "note"
     assert "not known to score exactly" in finding.what
@@ -160,7 +148,7 @@ def test_unusable_servers() -> None:
     [finding] = doctor.backend(f"elastic+http://127.0.0.1:{free_port()}")
     assert (finding.state, bool(finding.todo)) == ("problem", True)
     denied = 401, {"error": {"type": "security_exception", "reason": "missing authentication"}}
-    with serving(lambda method, path: denied) as port:
+    with answering(lambda method, path: denied) as port:
         [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
     assert finding.state == "problem"
     assert "BOC_PASSWORD" in finding.todo

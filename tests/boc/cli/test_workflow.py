@@ -124,6 +124,8 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
     run("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
     assert Searcher.open("other", at).index.manifest.rerank == "symm"
+    refused = boc("add", "other", bare, "--at", at)
+    assert "bare.h5: holds no concept sets of its image items" in refused.stderr
     repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
     assert repeated.exit_code == 1
     assert "--replace" in repeated.stderr

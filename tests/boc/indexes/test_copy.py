@@ -66,6 +66,13 @@ def test_a_copy_in_a_file_round_trips(
     assert build_index("photos", tmp_path / "photos.h5", at=at).up_to_date
 
 
+def test_a_copy_under_a_dictionary_promises_a_recall(at: str) -> None:
+    with pytest.raises(BocError, match="add --code dictionary"):
+        copy_index("photos", "new", at=at, recall=0.9)
+    copy_index("photos", "new", at=at, code="dictionary(terms=8)", recall=0.9)
+    assert plugins.backend(at).open("new").manifest.recall["target"] == 0.9
+
+
 @pytest.mark.slow
 def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path) -> None:
     copy_index("photos", at=at, to=tmp_path / "photos.h5")

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from boc.errors import BackendError
 from boc.plugins import Index
 from boc.types import MODALITIES, Batch, Embeddings, Hit, Item, SearchRequest
 from tests.fault_proxy import Faults, Proxy
-from tests.helpers import boc, run
+from tests.helpers import Handler, boc, run, serving
 from tests.oracles import random_units, same_matrix, write_features
 from tests.servers import SecureServer, Server
 from tests.servers.fixtures import kinds
@@ -481,16 +480,12 @@ def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
     assert not server.request("GET", f"{name}*")
 
 
-class _Page(BaseHTTPRequestHandler):
+class _Page(Handler):
     """No search engine: its answer to everything."""
 
-    protocol_version = "HTTP/1.1"
     status = 200
     content = b"<html>It works!</html>"
     kind = "text/html"
-
-    def log_message(self, *message: object) -> None:
-        pass
 
     def _do(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -510,10 +505,8 @@ ANCIENT = {"version": {"number": "6.8.23"}, "tagline": "You Know, for Search"}
 @contextmanager
 def page(status: int, kind: str, content: bytes) -> Iterator[str]:
     handler = type("Page", (_Page,), {"status": status, "kind": kind, "content": content})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    with serving(handler) as httpd:
         yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
 
 
 @pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,36 +16,30 @@ import trustme
 from boc.errors import BackendError
 from boc.plugins import backend
 from indexing.server.transport import UnreachableError
-from tests.helpers import send_json
+from tests.helpers import Handler, send_json, serving
 
 NAME = "search.example.org"
 
 
-class Cluster(BaseHTTPRequestHandler):
+class Cluster(Handler):
     """Answers that it is what is asked for, and keeps what it got."""
 
-    protocol_version = "HTTP/1.1"
-    server: Any
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         self.server.got.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         send_json(self, {"version": {"distribution": "opensearch", "number": "3"}}, self.server.product)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
-
-class Proxy(BaseHTTPRequestHandler):
+class Proxy(Handler):
     """A forward proxy, whose names all stand for one port of this machine."""
 
-    server: Any
+    protocol_version = "HTTP/1.0"
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self) -> None:  # noqa: N802
         self.send_response(200)
         self.end_headers()
         self._join(b"")
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         path = "/" + self.path.split("/", 3)[3]
         head = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         self._join(f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
@@ -68,9 +61,6 @@ class Proxy(BaseHTTPRequestHandler):
         except OSError:
             pass
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture(params=["elastic", "opensearch"])
 def kind(request: pytest.FixtureRequest) -> str:
@@ -83,18 +73,9 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def started(stack: ExitStack, handler: type[BaseHTTPRequestHandler], **more: Any) -> Any:
-    server: Any = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-    server.got, server.daemon_threads = [], True
-    server.__dict__.update(more)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    stack.callback(server.shutdown)
-    return server
-
-
 def cluster(stack: ExitStack, kind: str, tls: ssl.SSLContext | None = None) -> Any:
     product = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
-    server = started(stack, Cluster, product=product)
+    server = stack.enter_context(serving(Cluster, got=[], product=product))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     return server
@@ -124,7 +105,7 @@ def test_proxies(
     plain, trusted = cluster(stack, kind), f"ca_certs={tmp_path / 'authority.pem'}"
     secure = cluster(stack, kind, tls_of(authority, NAME))
     for server, scheme, options in ((plain, "http", ""), (secure, "https", trusted)):
-        proxy = started(stack, Proxy, target=server.server_port)
+        proxy = stack.enter_context(serving(Proxy, got=[], target=server.server_port))
         monkeypatch.setenv(f"{scheme.upper()}_PROXY", f"http://127.0.0.1:{proxy.server_port}")
         assert "version" in ask(kind, f"{scheme}://{NAME}:9200/es?{options}")
         assert server.got[-1][0].endswith("/es/photos")
@@ -135,7 +116,7 @@ def test_proxies(
         ask(kind, f"https://{NAME}:9200?ssl_assert_fingerprint={'0' * 64}")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert "version" in ask(kind, f"http://127.0.0.1:{plain.server_port}"), "no proxy for this machine"
-    count, proxy = len(plain.got), started(stack, Proxy, target=plain.server_port)
+    count, proxy = len(plain.got), stack.enter_context(serving(Proxy, got=[], target=plain.server_port))
     assert "version" in ask(kind, f"http://{NAME}?proxy=127.0.0.1:{proxy.server_port}"), "the address goes first"
     assert len(plain.got) > count
 
