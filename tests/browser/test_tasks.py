@@ -14,7 +14,6 @@ from tests.browser.pages import ids, query_of, settle, settle_after
 pytestmark = pytest.mark.slow
 LOG = logging.getLogger(__name__)
 SENTENCE, FIRST = "a green kite", "00000.jpg"
-PLACE = "() => document.querySelector('#results').getBoundingClientRect().top"
 
 
 class Hand:
@@ -152,9 +151,11 @@ def test_reload_keeps_the_place_and_back_returns_to_it(hand: Hand) -> None:
     page.wait_for_selector("dialog .fields")
     page.go_back()
     page.wait_for_function("() => !document.querySelector('dialog').open")
+    place = page.evaluate("scrollY")
+    assert place > 0
     hand.asks("two balloons")
     page.go_back()
-    page.wait_for_function("() => scrollY === 700")
+    page.wait_for_function(f"() => scrollY === {place}")
     assert page.input_value("#q") == SENTENCE
     assert hand.clicks == 1
 
