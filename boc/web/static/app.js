@@ -20,6 +20,7 @@ import { Selection } from "./selection.js";
 
 const TYPING = 80; // milliseconds without a key before the server is asked
 const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
+const NOTHING = { fields: {}, facets: {} }; // of an index that has not described itself yet
 const FRESH = { open: "", word: "", pick: [], name: "" }; // of a state that asks something else
 
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
@@ -86,7 +87,7 @@ const remember = () => rememberPlace(search.depth);
 /** Make the page show the state: fields, settings, hits and dialog. Asks the server only for what is missing. */
 function show(delay = 0) {
   const { state, info } = page;
-  if (document.activeElement !== ui.q || withoutBegun(ui.q.value, info ?? {}).trim() !== state.q.trim()) ui.q.value = state.q;
+  if (document.activeElement !== ui.q || withoutBegun(ui.q.value, info ?? NOTHING).trim() !== state.q.trim()) ui.q.value = state.q;
   ui.clear.hidden = !hasQuery();
   showAskedBy();
   const find = state.find || (info && !info.items.image ? "text" : "image");
@@ -219,7 +220,7 @@ ui.ask.addEventListener("submit", (event) => {
 });
 /** The box holds `text`: its words are the sentence, and its complete conditions filters. */
 function typed(text) {
-  const info = page.info ?? {};
+  const info = page.info ?? NOTHING;
   const { words, filters } = taken(text, info);
   if (filters.length) ui.q.value = words.trimStart();
   const q = withoutBegun(words, info).trimStart();

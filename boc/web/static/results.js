@@ -281,6 +281,7 @@ export class Results {
     const probable = this.probable;
     if (!at) this.least = Infinity;
     for (let again = !at; this.#lay(at, width, probable) && again; again = false); // once more, where a last row was higher than others
+    this.drawn = "";
     this.draw();
   }
 
@@ -314,6 +315,8 @@ export class Results {
   /** Have the items on and near the screen in the page, in their order, and titles before the first of their groups. */
   draw() {
     const [from, to] = this.#near();
+    if (this.drawn === `${from} ${to}`) return;
+    this.drawn = `${from} ${to}`;
     const wanted = [];
     for (let i = from; i < to; i++) wanted.push(...(this.titles.has(i) ? [this.titles.get(i)] : []), this.item(i));
     const held = this.list.querySelector(":scope > li:focus-within");
