@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.atomic_files import sha256
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
@@ -154,8 +155,10 @@ def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
     assert len(backend.open("pets")) == 6
-    monkeypatch.setattr(commits, "sha256", None)
+    hashed: list[str] = []
+    monkeypatch.setattr(commits, "sha256", lambda path: (hashed.append(path.name), sha256(path))[1])
     assert len(backend.open("pets")) == 6
+    assert hashed == [commits.current(tmp_path / "copies" / "pets")]
 
 
 def test_newer_format_is_refused(home: Path) -> None:
