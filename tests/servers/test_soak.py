@@ -212,6 +212,7 @@ def row(name: str, answers: list[Answer], process: int, node: Server | None) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 900)
+@pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")  # a load waits for the server, an edit broke off
 @pytest.mark.parametrize("kind", [None, *(["opensearch-3"] if MINUTES else [])])
 def test_soak_has_no_errors(
     kind: str | None, own: Callable[[Server], Server], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,12 +245,12 @@ def test_soak_has_no_errors(
         answers = [answer for client in crowd for answer in client.answers]
         for each in (*WEIGHTS, "upload", "slow"):
             click.echo(row(each, [answer for answer in answers if answer.kind == each], server.pid, node))
+        assert [error for client in crowd for error in client.errors] == []
         ledger.check()
         click.echo(f"ledger: {ledger.edits} edits, {ledger.repeats} repeated, {ledger.checks} comparisons")
         change()
         boc("verify", "ledger", "--at", at)
         boc("verify", "soak", "--at", at)
     assert ledger.errors == []
-    assert [error for client in crowd for error in client.errors] == []
     assert node or errors == []  # a change may find no server
     assert {answer.kind for answer in answers} >= {"search", "thumb", "upload", "slow"}
