@@ -22,6 +22,7 @@ class Host(ThreadingHTTPServer):
     """A host that answers every search by its body, waiting first until ``ready`` is set, at most ``late`` seconds."""
 
     daemon_threads = True
+    request_queue_size = 100  # connections that wait; of more the system drops some, which come again seconds later
 
     def __init__(self, kind: str) -> None:
         self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
