@@ -41,9 +41,10 @@ class BocError(Exception):
 def named_options(function: F) -> F:
     """Answer a keyword argument that ``function`` does not have with those that it has."""
 
+    known = signature(function).parameters
+
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        known = signature(function).parameters
         for name in keywords:
             if name not in known:
                 raise BocError(f"no option {name!r}; known: {', '.join(known)}")

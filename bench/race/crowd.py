@@ -7,16 +7,17 @@ Ours is `boc index --code dictionary:8`, copied to ``?vectors=byte`` and asked t
 other is asked in the fastest form that the server reads (hnsw.py), over the same connection. Each side is at the first
 setting that reaches a recall on the validation queries. Sides take turns of ``--seconds``, ``--rounds`` times, so that
 a machine that becomes slower does so for both. ``server_s`` and ``client_s`` are processor seconds of a thousand
-queries. Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``lost`` are items that the
-index lacks in the end, or holds too many of. Rows of filters are those of filtered.py: there ours is asked by default.
+queries. Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``put`` are those that were
+put in a second, ``lost`` items that the index lacks in the end, or holds too many of. Rows of filters are those of
+filtered.py: there ours is asked by default.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import count, product
 from pathlib import Path
@@ -31,6 +32,7 @@ from bench.race.filtered import ALL, FILE, NAME, SHARES, Ask, Filters, Race
 from bench.race.hnsw import EFS, base64_form, hnsw_index, hnsw_query
 from bench.race.servers import GRIDS, SCHEMES, Server, remove, start_server
 from bench.report.rows import Writer
+from boc.errors import BocError
 from boc.indexes.build import build_index
 from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
@@ -42,7 +44,7 @@ from indexing.server.searches import scan
 
 COLUMNS = (
     "case", "index", "clients", "setting", "recall", "validation", "few", "qps", "p50_ms", "p99_ms", "server_s",
-    "client_s", "failed", "lost",
+    "client_s", "put", "failed", "lost",
 )  # fmt: skip
 GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
 PUT, DELETED = 200, 50  # items a second
@@ -152,33 +154,30 @@ class Crowd(Race):
     def turn(
         self, index: str, ask: Ask, clients: int, seconds: float, *, writing: bool
     ) -> tuple[list[float], list[float]]:
-        """Return milliseconds of all answers, and seconds, processor seconds of server and client, failures."""
+        """Return milliseconds of answers, and seconds, processor seconds of server and client, items put, failures."""
         queries, numbers, end = self.data.query_sets[0], count(), time.perf_counter() + seconds
-        times, failed = list[float](), list[Exception]()
+        times, failed, row = list[float](), list[BocError](), self.next_row[index]
 
         def client() -> None:
             while (begun := time.perf_counter()) < end:
                 i = next(numbers) % len(queries)
                 try:
                     ask(queries[i : i + 1], ALL)
-                except Exception as error:
+                    times.append(1000 * (time.perf_counter() - begun))
+                except BocError as error:
                     failed.append(error)
-                times.append(1000 * (time.perf_counter() - begun))
 
         def writer() -> None:
             while (begun := time.perf_counter()) < end - 1:
                 self.write(index)
                 time.sleep(max(0.0, begun + 1 - time.perf_counter()))
 
-        threads = [threading.Thread(target=client) for _ in range(clients)]
-        threads += [threading.Thread(target=writer)] if writing else []
         begun, mine, theirs = time.perf_counter(), time.process_time(), self.server.cpu_seconds()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(clients + 1) as pool:
+            for done in [pool.submit(work) for work in [client] * clients + [writer] * writing]:
+                done.result()
         used = [self.server.cpu_seconds() - theirs, time.process_time() - mine]
-        return times, [time.perf_counter() - begun, *used, len(failed)]
+        return times, [time.perf_counter() - begun, *used, self.next_row[index] - row, len(failed)]
 
     def setting(self, index: str, recall: float) -> tuple[str, float]:
         """Return the first setting that reaches a recall on validation queries, or the last, and what it reaches."""
@@ -205,7 +204,17 @@ class Crowd(Race):
                 costs = [f"{1000 * each / len(times):.3f}" for each in sums[1:3]]
                 case = f"{recall:g} {'beside writers' if writing else 'alone'}"
                 cells = [f"{found:.4f}", f"{reached:.4f}", f"{few:.4f}", f"{qps:.0f}", f"{p50:.2f}", f"{p99:.2f}"]
-                yield [case, index, clients, name, *cells, *costs, int(sums[3]), self.lost(index)]
+                yield [
+                    case,
+                    index,
+                    clients,
+                    name,
+                    *cells,
+                    *costs,
+                    f"{sums[3] / sums[0]:.0f}",
+                    int(sums[4]),
+                    self.lost(index),
+                ]
 
     def check(self, index: str, ask: Ask) -> tuple[float, float]:
         """Return recall of the reported queries, and the share of short answers, over what the index holds now."""
@@ -251,7 +260,7 @@ def main(
     with start_server(kind, work / "server", "1g") as node, Writer(sys.stdout, __file__, settings, COLUMNS) as out:
         crowd = Crowd(data, gallery, Server(kind, f"{SCHEMES[node.kind.engine]}+{node.url}?vectors=byte&replicas=0"))
         for case, _, index, setting, found, tried, few, p50, *_ in crowd.rows(shares, most, 0.97, rounds):
-            out.write(case, index, 1, setting, found, tried, few, "", p50, *[""] * 5)
+            out.write(case, index, 1, setting, found, tried, few, "", p50, *[""] * 6)
         for cells in crowd.rates(recalls, clients, seconds, rounds):
             out.write(*cells)
 

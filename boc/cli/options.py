@@ -136,7 +136,7 @@ exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out files of this name, such as copy-?.jpg; can be repeated.",
+    help="Leave out files and folders of this name, such as copy-?.jpg, now and later; can be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 

@@ -25,16 +25,19 @@ def find_terminal(variables: Mapping[str, str]) -> Callable[[Image], str] | None
 
 
 def kitty(image: Image) -> str:
+    """Write a picture as graphics of kitty, in parts of 4,096 characters."""
     parts = re.findall(".{1,4096}", _png(image))
     ends = [f"m={int(number < len(parts))};{part}\x1b\\" for number, part in enumerate(parts, 1)]
     return "\x1b_Ga=T,f=100,q=2," + "\x1b_G".join(ends)
 
 
 def iterm(image: Image) -> str:
+    """Write a picture as an inline file of iTerm2."""
     return f"\x1b]1337;File=inline=1:{_png(image)}\a"
 
 
 def sixel(image: Image) -> str:
+    """Write a picture of 64 colours as sixels, bands of six rows, in which runs of one colour are counted."""
     small = image.quantize(64)
     levels = [100 * value // 255 for value in small.getpalette() or []]
     text = "".join(f"#{i // 3};2;{levels[i]};{levels[i + 1]};{levels[i + 2]}" for i in range(0, len(levels), 3))

@@ -40,7 +40,7 @@ AGAIN = 1.0  # seconds after which an index that could not be opened is opened a
 SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
-TOLD = 20_000  # first items whose words are known
+SENTENCES = 20_000  # first items whose words are known
 EXAMPLES = 6
 BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
 WORD = re.compile(r"[^\W\d_]{3,}")
@@ -106,7 +106,7 @@ class Snapshot:
     @cached_property
     def words(self) -> set[str]:
         """The words of the first sentences of the index."""
-        texts = (item.content for item in islice(self.searcher.index.items(), TOLD) if item.modality == "text")
+        texts = (item.content for item in islice(self.searcher.index.items(), SENTENCES) if item.modality == "text")
         return set(WORD.findall(" ".join(texts).lower()))
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:

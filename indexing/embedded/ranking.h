@@ -57,8 +57,8 @@ static Ranked ranked_at(const Candidates *c, int64_t place)
     return found;
 }
 
-/* Mark all but ``kept`` of the ``tied`` candidates of a rank to be dropped, those of larger ids. In the first part, as a
-   rule the largest, they are ordered by id: few of its ids are read. */
+/* Drop all but ``kept`` of the ``tied`` candidates of a rank, those of larger ids. The candidates of the first part, as a
+   rule the largest, are in the order of their ids, so that a binary search reads few ids. */
 static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
 {
     int64_t mine = 0, others = 0, part = -1;

@@ -62,9 +62,14 @@ TYPES: dict[FieldType, Json] = {
 
 
 OWN_SETTINGS: Json = {
-    **dict.fromkeys(("default_pipeline", "final_pipeline"), "_none"),
-    **dict.fromkeys(("max_result_window", "max_rescore_window"), WINDOW),
-    **{"max_docvalue_fields_search": 100, "max_script_fields": 32, "max_terms_count": 1 << 16, "hidden": False},
+    "default_pipeline": "_none",
+    "final_pipeline": "_none",
+    "max_result_window": WINDOW,
+    "max_rescore_window": WINDOW,
+    "max_docvalue_fields_search": 100,
+    "max_script_fields": 32,
+    "max_terms_count": 1 << 16,
+    "hidden": False,
     "blocks": dict.fromkeys(("read_only", "read_only_allow_delete", "read", "write", "metadata"), False),
 }
 """Settings that a template of the cluster may set otherwise: documents are stored as they were sent, and found."""
@@ -168,13 +173,14 @@ def index_body(
 
     Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term together.
     """
+    by = ["first", "id"] if order == "term" else ["id"]
     return {
         "settings": {
             "number_of_shards": shards,
             "number_of_replicas": replicas,
             "refresh_interval": "-1",
             **OWN_SETTINGS,
-            "sort.field": (by := ["first", "id"] if order == "term" else ["id"]),
+            "sort.field": by,
             **{f"sort.{how}": [value] * len(by) for how, value in SORTED.items()},
             **strategy.settings,
             **vectors.settings,

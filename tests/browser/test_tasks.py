@@ -146,6 +146,13 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
     page.reload()
     settle(page)
     page.wait_for_function("() => scrollY === 700")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    assert page.evaluate("scrollY") == 700
+    settle_after(page, "/api/search", lambda: (page.keyboard.type("a red boat"), page.keyboard.press("Enter")))
+    page.go_back()
+    page.wait_for_function("() => scrollY === 700")
+    assert page.input_value("#q") == SENTENCE
     seen = page.locator("li.hit").nth(30)
     hand.click(seen)
     page.wait_for_selector("dialog .fields")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(
     name: str, sources: tuple[Path, ...], key: str | None, code: Code, detach: bool, yes: bool, as_json: bool, at: str
 ) -> None:
-    """Add codes to the documents of another program. They are of feature files, the documents of the index NAME.
+    """Add codes to the documents of another program. NAME is its index; the codes are those of feature files.
 
     Each item goes to the document with its id, as one object, boc; no other field changes. It first shows the addition
     to the mapping, and asks. Other programs may keep writing. After a kill, the same command continues; repeated later,

@@ -20,7 +20,7 @@ from boc.cli import options
 def command(
     checkpoint: Path, output: Path | None, tokens: Path | None, regions: str | None, stop_list: Path | None
 ) -> None:
-    """Convert a published CHECKPOINT to a model folder. It is a TERN, TERAN or VSRN of its authors.
+    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN of its authors.
 
     Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model get do.
 

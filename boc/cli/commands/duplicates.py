@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List equal and nearly equal pictures of an index. Of the captions, if the index NAME has no pictures.
+    """List equal and nearly equal pictures of an index. If the index NAME has none, its captions are compared.
 
     The first item of a group is the one to keep: it has the most near items. Nothing is deleted; boc
     delete removes items.

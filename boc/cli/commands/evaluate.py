@@ -61,7 +61,7 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure how well captions find their pictures. And pictures their captions, in FEATURES.
+    """Measure how well captions find their pictures. FEATURES has both; the other direction is measured, too.
 
     Prints Recall@1, 5, 10 and the median rank over all items, and without --name also the mean over folds of --fold
     pictures, if there are more.
