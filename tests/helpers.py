@@ -46,6 +46,11 @@ def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
+def leave_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands write no networks in ONNX, which takes half a minute: tests/encoders/runtime/ is about those."""
+    monkeypatch.setattr("boc.cli.options.write_onnx", lambda folder, **_: None)
+
+
 def parse(name: str, arguments: list[str]) -> click.Context:
     """What a command, or a command of a group such as ``boc model get``, makes of its arguments."""
     command = main.commands[name]
