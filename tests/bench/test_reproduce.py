@@ -19,6 +19,7 @@ from boc.cli import main as boc_main
 from tests.bench import published
 from tests.bench.scripts import read_rows
 
+pytestmark = pytest.mark.usefixtures("left_to_torch")
 WRITERS = {
     "tern": ("coco", "bert", "tern"),
     "teran": ("coco", "f30k", "bert", "teran"),
@@ -91,7 +92,9 @@ def test_reproduce_paper(paper: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_command_skips_and_continues(tmp_path: Path) -> None:
+def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = "from boc.cli import main, options; options.write_onnx = lambda folder, **_: None; main()"
+    monkeypatch.setattr("bench.paper.reproduce.BOC", (*BOC[:-1], quick))  # as left_to_torch, in processes of its own
     data, out = write(tmp_path / "data", "vsrn"), tmp_path / "out"
     shutil.move(data / "coco_precomp", tmp_path / "away")
     checkpoints = [data / f"pretrain_model/flickr/model_fliker_{number}.pth.tar" for number in (1, 2)]

@@ -147,6 +147,7 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("left_to_torch")
 def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
     assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0

@@ -29,6 +29,7 @@ from encoders.runtime.torch_towers import TorchTowers
 from encoders.training.losses import hinge
 from tests.helpers import SHARED, run
 
+pytestmark = pytest.mark.usefixtures("left_to_torch")
 Arrays = dict[str, NDArray[Any]]
 Pool = Callable[..., Tensor]
 UNIT, RAW = 1e-6, 1e-5  # on unit vectors; on everything else
@@ -225,34 +226,6 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
             wanted = expected[i, before : max(n - behind, before)]
             assert found.concepts[i].shape == wanted.shape
             assert np.abs(found.concepts[i] - wanted).max(initial=0) <= tolerance
-
-
-def slow_score(A: NDArray[np.float64], n: int, length: int, mode: str) -> float:
-    """One cell of the score matrix from the cosines (rows, columns) of one picture's buffer and one sentence's."""
-    cells = [[A[i, j] if i < n and j < length else 0.0 for j in range(A.shape[1])] for i in range(A.shape[0])]
-    by_word = sum(max(row[j] for row in cells) for j in range(length))
-    by_region = sum(max(cells[i]) for i in range(n))
-    return {"mrsw": by_word, "mwsr": by_region, "symm": by_word + by_region, "mravgw": by_word / length}[mode]
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f.stem.startswith("teran")], ids=lambda file: file.stem)
-@pytest.mark.parametrize("sign", [1, -1])
-def test_padding_counts_as_a_cosine_of_zero(file: Path, sign: int) -> None:
-    """Where no maximum is below zero, the scores of a file do not tell; with its regions turned round they do."""
-    given = arrays(file)
-    first = given["n_tokens"] > 3
-    regions = sign * torch.from_numpy(given["expected_image_set"])[:, 1:].double()
-    words = torch.from_numpy(given["expected_text_set"])[first][:, 1:-2].double()
-    counts, lengths = given["n_regions"], given["n_tokens"][first] - 3
-    masks = [
-        torch.from_numpy(np.arange(size) < c[:, None])
-        for size, c in ((regions.shape[1], counts), (words.shape[1], lengths))
-    ]
-    A = torch.einsum("bnd,tld->btnl", regions, words).numpy()
-    for mode in ("mrsw", "mwsr", "symm", "mravgw"):
-        slow = [[slow_score(A[i, j], n, m, mode) for j, m in enumerate(lengths)] for i, n in enumerate(counts)]
-        found = pool_cosines(regions, masks[0], words, masks[1], mode).numpy()
-        assert np.abs(found - slow).max() <= 1e-12
 
 
 @every_file

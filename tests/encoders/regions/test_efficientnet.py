@@ -99,18 +99,6 @@ def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int
         assert made[channel, i, j] == pytest.approx(min(max(normed, 0), 6), abs=1e-9)
 
 
-@pytest.mark.slow
-def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
-    plain, rich = source("lite0"), source("lite0?crops=3&cells=5")
-    assert plain(picture).features.shape == (49, 1280)
-    assert plain.identity.dim == 1280
-    regions = rich(picture)
-    assert regions.features.shape == (25 + 9, 1280)
-    assert 0 <= regions.features.min() < regions.features.max() <= 6
-    assert np.allclose(regions.boxes[0], [0, 0, 0.2, 0.2])
-    assert np.allclose(regions.boxes[25:], crop_boxes(3))
-
-
 def test_crops(picture: ImageRef, tmp_path: Path) -> None:
     cropped = source("lite0?crops=2&cells=1")(picture)
     with Image.open(picture.path) as opened:
@@ -158,13 +146,6 @@ def test_a_saved_network_is_the_same_source_without_torch(picture: ImageRef, tmp
     assert run.stdout.strip() == str(made.identity)
     found = np.fromfile(tmp_path / "features", np.float32)
     assert np.allclose(found, made(picture).features.ravel(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_each_option_is_another_source() -> None:
-    arguments = ["cells=3", "crops=2"]
-    digests = {source(f"lite0?{argument}").identity.digest for argument in arguments}
-    assert len(digests | {source("lite0").identity.digest, source("lite2").identity.digest}) == len(arguments) + 2
 
 
 @pytest.mark.parametrize(
