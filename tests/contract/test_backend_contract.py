@@ -1,7 +1,7 @@
 """What every back end must do. A new one is one more entry of ``PLACES`` in conftest.py."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -37,6 +37,7 @@ from boc.types import (
     StoredConcepts,
     TextScore,
 )
+from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, columns, rows_for
 from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 
 EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
@@ -548,64 +549,6 @@ def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
             index.search(SearchRequest(sparse.csr_array(np.ones((1, width), np.int32)), k))
 
 
-@dataclass(frozen=True)
-class Row:
-    """What an index holds of an item."""
-
-    item: Item
-    terms: NDArray[np.int32]
-    vector: NDArray[np.float32]
-    concepts: NDArray[np.float32]
-
-
-def rows_for(keys: Sequence[str], seed: int) -> list[Row]:
-    rng = np.random.default_rng(seed)
-    rows = []
-    for key in keys:
-        item = picture(key, f"/{seed}") if rng.random() < 0.5 else sentence(key, f"sentence {seed}", "a")
-        item = replace(item, fields={"year": seed} if rng.random() < 0.7 else {})
-        terms = rng.integers(1, 9, 5, dtype=np.int32) * (rng.random(5) < 0.5)
-        concepts = rng.standard_normal((int(rng.integers(0, 4)), 5)).astype(np.float32)
-        rows.append(Row(item, terms.astype(np.int32), rng.standard_normal(3).astype(np.float32), concepts))
-    return rows
-
-
-def columns(
-    rows: Sequence[Row], dtype: str | None
-) -> tuple[list[Item], sparse.csr_array, NDArray[np.float32], StoredConcepts | None]:
-    terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, 5))
-    sets = None if dtype is None else store_rows([row.concepts for row in rows], dtype)
-    return [row.item for row in rows], terms, np.array([row.vector for row in rows], np.float32).reshape(-1, 3), sets
-
-
-def assert_holds(index: Index, row_of: Mapping[str, Row], dtype: str | None) -> None:
-    """That an index holds these rows and no others, and says so."""
-    keys = sorted(row_of)
-    items, terms, vectors, sets = columns([row_of[key] for key in keys], dtype)
-    assert list(index.items()) == index.find(keys) == items
-    assert index.manifest.items == {m: sum(item.modality == m for item in items) for m in MODALITIES}
-    assert index.manifest.postings == terms.nnz
-    assert same_matrix(index.terms(keys), terms)
-    assert index.used_fields() == {field for item in items for field in item.fields}
-    assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
-    assert np.array_equal(index.vectors(keys), vectors)
-    if sets is not None:
-        actual = index.concepts(keys)
-        assert actual.offsets.tolist() == sets.offsets.tolist()
-        assert np.array_equal(actual.values, sets.values)
-    everything = sparse.csr_array(np.ones((2, 5), np.int32))
-    expected = slow_search(items, terms, [1, 1, 1, 1, 1], 99)
-    assert (
-        [*map(plain, index.search(SearchRequest(everything, 99)))]
-        == pairs(index.rank(SearchRequest(everything, 99)))
-        == [expected] * 2
-    )
-    if len(row_of):
-        rescore = Rescore("dot", Embeddings("text", np.eye(2, 3, dtype=np.float32)), 7)
-        actual = index.rank(SearchRequest(everything, 20, rescore=rescore))
-        assert pairs(actual) == [*map(plain, index.search(SearchRequest(everything, 20, rescore=rescore)))]
-
-
 def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...]) -> None:
     with backend.create(name, manifest, ARRAYS) as writer:
         writer.add(Rows(*rows))
@@ -614,23 +557,24 @@ def load(backend: Backend, name: str, manifest: Manifest, rows: tuple[Any, ...])
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
 def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: str | None) -> None:
-    rng = np.random.default_rng(0)
+    rng, kind = np.random.default_rng(0), Kind(concepts=dtype)
     keys = [f"key {i:02d}" for i in range(25)]
-    manifest = replace(new_manifest(5, 3, ARRAYS, concepts=dtype), fields={"year": "integer", "tag": "keyword"})
-    expected = {row.item.id: row for row in rows_for(keys[:15], 0)}
-    load(backend, name, manifest, columns(list(expected.values()), dtype))
+    model = Model(kind, {row.item.id: row for row in rows_for(kind, keys[:15], 0)})
+    load(backend, name, kind.manifest, columns(kind, list(model.rows.values())))
+    queries = sparse.csr_array(np.ones((2, 5), np.int32))
+    by_vectors = Rescore("dot", Embeddings("text", np.eye(2, 4, dtype=np.float32)), 7)
     for number in range(1, 6):
         source = f"{number:064x}"
         with backend.edit(name) as editor:
             for step in range(4):
                 chosen = rng.choice(keys, 5, replace=False).tolist()
                 if step % 2:
-                    assert editor.delete([*chosen, "unknown"]) == len(expected.keys() & set(chosen))
-                    expected = {key: row for key, row in expected.items() if key not in chosen}
+                    assert editor.delete([*chosen, "unknown"]) == len(model.rows.keys() & set(chosen))
+                    model.rows = {key: row for key, row in model.rows.items() if key not in chosen}
                 else:
-                    rows = rows_for(chosen, 10 * number + step)
-                    editor.put(Rows(*columns(rows, dtype)))
-                    expected |= {row.item.id: row for row in rows}
+                    rows = rows_for(kind, chosen, 10 * number + step)
+                    editor.put(Rows(*columns(kind, rows)))
+                    model.rows |= {row.item.id: row for row in rows}
             if number % 2:  # else it stays as it is
                 unreadable = {f"{number}.jpg": [number, 10**18]}
                 editor.commit(source, unreadable=unreadable)
@@ -642,21 +586,26 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
         assert index.damaged_files() == []
         assert index.manifest.source == source
         assert index.manifest.unreadable == unreadable
-        assert index.manifest.same_contents(replace(manifest, source=source))
-        assert all(same_matrix(index.arrays()[key], array) for key, array in ARRAYS.items())
-        assert_holds(index, expected, dtype)
+        assert index.manifest.same_contents(replace(kind.manifest, source=source))
+        assert_holds(index, model)
+        assert index.used_fields() == {field for row in model.rows.values() for field in row.item.fields} - {"title"}
+        for rescore in (None, by_vectors):
+            request = SearchRequest(queries, 20, rescore=rescore)
+            assert pairs(index.rank(request)) == [*map(plain, index.search(request))]
 
 
 @pytest.mark.parametrize("edits", [False, True])
 def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> None:
-    first = columns(rows_for(["a", "b"], 0), "float16")
-    manifest = replace(new_manifest(5, 3, ARRAYS, concepts="float16"), fields={"year": "integer"})
-    writer: Any = backend.create(name, manifest, ARRAYS)
+    kind = Kind(concepts="float16", fields=False)
+    first, other = (columns(kind, rows_for(kind, keys, 0)) for keys in (["a", "b"], ["c", "d"]))
+    writer: Any = backend.create(name, kind.manifest, ARRAYS)
     if edits:
-        load(backend, name, manifest, first)
+        load(backend, name, kind.manifest, first)
         writer = backend.edit(name)
-    items, terms, vectors, sets = columns(rows_for(["c", "d"], 1), "float16")
+    items, terms, vectors, sets = other
+    rounded = columns(replace(kind, concepts="int8"), rows_for(kind, ["c", "d"], 0))[3]
     wider = store(Ragged.from_sets([np.ones((1, 6), np.float32)] * 2, 6), "float16")
+    alone = columns(kind, rows_for(kind, ["c"], 0))[3]
     with writer:
         if not edits:
             assert not writer.has(["a"])
@@ -669,9 +618,9 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool) -> Non
             ((items, terms[:, :3], vectors, sets), r"\d"),
             ((items, terms, vectors[:, :2], sets), r"\d"),
             ((items, terms, vectors, None), "type None.*type float16"),
-            ((items, terms, vectors, columns(rows_for(["c", "d"], 1), "int8")[3]), "type int8.*type float16"),
-            ((items, terms, vectors, columns(rows_for(["c"], 1), "float16")[3]), "2 items, 1 concept sets"),
-            ((items, terms, vectors, wider), "6 components after some of 5"),
+            ((items, terms, vectors, rounded), "type int8.*type float16"),
+            ((items, terms, vectors, alone), "2 items, 1 concept sets"),
+            ((items, terms, vectors, wider), "6 components after some of 3"),
             (([items[0]] * 2, terms, vectors, sets), "'c'"),
             (([replace(items[0], fields={"tag": "x"}), items[1]], terms, vectors, sets), "'tag'"),
         ):
@@ -784,18 +733,3 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(
             SearchRequest(queries, 20, rescore=rescore)
         )
-
-
-def test_copy_overwrites_nothing(backend: Backend, address: str, name: str, tmp_path: Path) -> None:
-    here = f"file:{tmp_path / 'source'}"
-    terms = random_terms(np.random.default_rng(0), (4, 5), 9, 0.9)
-    build(plugins.backend(here), name, mixed_items(4), terms)
-    build(backend, name, mixed_items(3), terms[:3])
-    with pytest.raises(BocError, match=r"of something else; add --replace"):
-        copy_index(name, at=here, to=address)
-    with pytest.raises(BocError, match=r"copied onto itself"):
-        copy_index(name, at=address)
-    assert sum(backend.open(name).manifest.items.values()) == 3
-    copy_index(name, at=here, to=address, replace=True)
-    copy_index(name, at=address, rm=4, replace=True)
-    assert (sum(backend.open(name).manifest.items.values()), backend.open(name).manifest.rm) == (4, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,12 +130,6 @@ def test_source_copies_agree(given: Given) -> None:
         for found in (each(ref(folder, name)) for each in (source, fresh, copy)):
             assert np.array_equal(found.features, expected.features)
             assert np.array_equal(found.boxes, expected.boxes)
-
-
-def test_the_identity_finds_the_source_again(given: Given) -> None:
-    source, _ = given
-    assert plugins.region_source(source.identity.spec).identity == source.identity
-    assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
 def test_missing_picture(given: Given) -> None:

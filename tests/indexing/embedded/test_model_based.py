@@ -38,6 +38,7 @@ from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
 from boc.names import CONCEPT_DTYPES, VECTOR_DTYPES
+from boc.plugins import Index
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
@@ -200,7 +201,7 @@ def columns(
     return [row.item for row in rows], terms, vectors, store(sets, kind.concepts)
 
 
-def assert_answers(index: EmbeddedIndex, model: Model, query: Question) -> None:
+def assert_answers(index: Index, model: Model, query: Question) -> None:
     """That a search finds what the slow search finds."""
     rescore = None
     if query.vector is not None:
@@ -230,11 +231,10 @@ def assert_matches(
     )
 
 
-def assert_holds(index: EmbeddedIndex, model: Model) -> None:
+def assert_holds(index: Index, model: Model) -> None:
     """That an index holds these rows and no others, and says so."""
     keys = sorted(model.rows)
     items, terms, vectors, sets = columns(model.kind, [model.rows[key] for key in keys])
-    assert len(index) == len(keys)
     assert list(index.items()) == index.find(keys) == items
     assert index.manifest.items == {m: sum(item.modality == m for item in items) for m in MODALITIES}
     assert index.manifest.postings == terms.nnz
@@ -472,6 +472,7 @@ class Machine(RuleBasedStateMachine):
     @rule(reader=consumes(readers), others=KEYS)
     def look_and_close(self, reader: Reader, others: list[str]) -> None:
         assert_holds(reader.index, reader.model)
+        assert len(reader.index) == len(reader.model.rows)
         unknown = next((key for key in others if key not in reader.model.rows), None)
         if unknown is not None:
             for ask in (reader.index.find, reader.index.vectors, reader.index.terms):
