@@ -140,17 +140,6 @@ def test_damaged_file_is_named(home: Path) -> None:
     assert len(list(connect(f"file:{home}").open("pets").items())) == 6
 
 
-def test_full_check_finds_a_byte_changed_under_its_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder_of(home, "segment") / "vectors.npy"
-    stamps = {each: commits.stamp(each) for each in files_of(home)}
-    data = bytearray(path.read_bytes())
-    data[-2] ^= 1
-    path.write_bytes(data)
-    monkeypatch.setattr(commits, "stamp", lambda each: stamps[each])
-    index = connect(f"file:{home}").open("pets")
-    assert index.damaged_files() == [str(path)]
-
-
 def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
@@ -168,21 +157,6 @@ def test_newer_format_is_refused(home: Path) -> None:
     (home / "newer.json").write_text(json.dumps(raw))
     with pytest.raises(ManifestError, match=f"index format {FORMAT + 1}.*upgrade boc"):
         commits.read(home / "newer.json")
-
-
-def test_edit_without_commit_changes_nothing(home: Path) -> None:
-    before = state(home)
-    backend = connect(f"file:{home}")
-    with backend.edit("pets") as editor:
-        editor.delete(["0"])
-        with pytest.raises(BocError, match="is being written by another process"), backend.edit("pets"):
-            raise AssertionError("two editors at once")
-    with backend.edit("pets") as editor:
-        editor.delete([item.id for item in backend.open("pets").items()])
-        with pytest.raises(BackendError, match="boc delete pets --all"):
-            editor.commit("ef" * 32)
-    assert state(home) == before
-    build(home, "pets", n=2)  # the lock is free again
 
 
 def test_index_closes_without_garbage_collection(home: Path) -> None:
@@ -242,21 +216,6 @@ def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) 
     build(home, "pets", n=2)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small")
-def test_empty_segments_are_dropped(tmp_path: Path) -> None:
-    load(tmp_path, 40)
-    backend = connect(f"file:{tmp_path}")
-    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
-    with backend.edit("dogs") as editor:
-        for i in range(60):  # each takes the place of the one before
-            editor.put(Rows([picture("same", f"/{i}" + 1000 * "x")], terms, np.ones((1, 3), np.float32)))
-            editor._flush()
-        editor.commit("ef" * 32)
-    assert len(backend.open("dogs")) == 41
-    assert backend.open("dogs").find(["same"])[0].content.startswith("/59")
-
-
 def test_small_segments_are_merged_by_the_next_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
@@ -300,18 +259,6 @@ def test_leftovers_of_killed_writers(home: Path) -> None:
         build(home, name, n=2)
         kinds = sorted(path.name.partition("-")[0] for path in (home / name).iterdir())
         assert kinds == [".checked", ".lock", "CURRENT", "codec", "commit", "segment"]
-
-
-def test_load_without_commit_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "WAITING", 1)
-    before = state(home)
-    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
-        for key in "ab":  # the one is there when the other begins to be written
-            writer.add(
-                Rows([picture(key)], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
-            )
-        assert before.items() < state(home).items()
-    assert state(home) == before
 
 
 @pytest.mark.parametrize("adds", [1, 2])

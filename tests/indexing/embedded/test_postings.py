@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -206,17 +205,6 @@ def test_some_rows_come_from_their_blocks_alone() -> None:
     assert matrix.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
     with pytest.raises(ValueError, match="the postings are damaged: row"):
         bad.matrix_of(np.array([7, BLOCK + 7]))
-
-
-@both
-def test_postings_may_be_memory_maps(engine: Engine, tmp_path: Path) -> None:
-    terms = random_terms(np.random.default_rng(2), (500, 8), 300, 0.5)
-    made = Postings.from_matrix(terms)
-    arrays = {}
-    for name in ("starts", "rows", "frequencies"):
-        np.save(tmp_path / name, getattr(made, name), allow_pickle=False)
-        arrays[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-    np.testing.assert_equal(top(engine, replace(made, **arrays), terms[:4], 9), top(engine, made, terms[:4], 9))
 
 
 def damage(postings: Postings, name: str, place: int, value: int) -> Postings:

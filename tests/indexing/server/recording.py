@@ -28,10 +28,10 @@ from indexing.server.term_fields import STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 from indexing.server.writer import Load
 from tests.oracles import new_manifest, picture, random_terms
-from tests.servers import KINDS, Server
+from tests.servers import Server
+from tests.servers.fixtures import address
 
 FOLDER = Path(__file__).with_name("recorded")
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, DIM, TERMS = 60, 8, 20
 PHYSICAL = "recorded-boc-000000000000-1"
 
@@ -130,7 +130,7 @@ def loaded(transport: Transport) -> Iterator[None]:
 def record(kind: str) -> None:
     """Start a server, go through all scenarios, and write the file of its kind."""
     with tempfile.TemporaryDirectory() as folder, Server(kind, Path(folder)).start() as server:
-        backend: Any = plugins.backend(f"{SCHEMES[KINDS[kind].engine]}+{server.url}")
+        backend: Any = plugins.backend(address(server))
         found: Json = {}
         with loaded(backend.transport):
             for name, scenario in SCENARIOS.items():

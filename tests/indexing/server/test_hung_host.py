@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from threading import Barrier, Event, Thread
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from indexing import elastic, opensearch
 from indexing.server.transport import Transport, UnreachableError
-from tests.helpers import send_json
+from tests.helpers import Handler, send_json
 
 CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.connect}
 
@@ -32,23 +32,17 @@ class Host(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(Handler):
     """Says that it is the product that is asked for."""
 
-    protocol_version = "HTTP/1.1"
-    server: Host
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         send_json(self, {"version": {"distribution": "opensearch", "number": "3.5.0"}}, self.server.headers)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.paths.append(self.path)
         self.server.ready.wait(self.server.late)
         send_json(self, {"said": body}, self.server.headers)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 @pytest.fixture
