@@ -17,6 +17,7 @@ from boc import doctor
 from boc.doctor import Finding
 from tests.helpers import Handler, boc, run, serving
 from tests.ports import free_port
+from tests.servers.fixtures import address
 
 
 def one(findings: Iterator[Finding] | list[Finding], about: str) -> Finding:
@@ -179,7 +180,6 @@ def test_wrong_settings_file(here: Path) -> None:
 
 
 def test_working_server(server: Any) -> None:
-    scheme = "elastic" if server.kind.engine == "elasticsearch" else "opensearch"
-    [finding] = doctor.backend(f"{scheme}+{server.url}")
+    [finding] = doctor.backend(address(server))
     assert finding.state == "ok"
     assert "scores exactly" in finding.what

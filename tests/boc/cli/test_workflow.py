@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import global_code
-from boc.errors import BackendError, BocError, EncoderError
+from boc.errors import EncoderError
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
@@ -16,39 +15,7 @@ from boc.inputs.features import FeatureFile, read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures, run
-
-
-@pytest.fixture(scope="module")
-def stored(library: Path) -> dict[Modality, tuple[list[str], NDArray[np.float32]]]:
-    """Ids and vectors of the feature file behind the index."""
-    with FeatureFile(library / "photos.h5") as file:
-        return {m: ([item.id for item in file.items(m)], file.vectors(m)) for m in MODALITIES}
-
-
-def assert_ranked_by(hits: list[Hit], query: NDArray[np.float32], ids: list[str], vectors: NDArray[np.float32]) -> None:
-    """All hits carry their dot product with the query, and are the best of all items."""
-    scores = dict(zip(ids, (vectors @ query).tolist(), strict=True))
-    for hit in hits:
-        assert hit.score == pytest.approx(scores[hit.item.id], abs=1e-6)
-    best = sorted(scores.values(), reverse=True)[: len(hits)]
-    assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-6)
-
-
-@pytest.mark.parametrize("find", MODALITIES)
-def test_scores_are_dot_products(
-    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]], library: Path, find: Modality
-) -> None:
-    path = library / "images" / "011.png"
-    text, image = "a green box at the top", searcher.encoder.prepare(ImageRef(path.name, path))
-    for hits, queries in (
-        (searcher.search(text, k=8, rm=20, find=find), searcher.encoder.encode_texts([text])),
-        (searcher.search(image=path, k=8, rm=20, find=find), searcher.encoder.encode_images([image])),
-    ):
-        assert len(hits) == 8
-        assert {hit.item.modality for hit in hits} == {find}
-        assert_ranked_by(hits, queries.vectors[0], *stored[find])
 
 
 @pytest.mark.slow
@@ -57,25 +24,6 @@ def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None
         first = searcher.search(image=path, k=1)[0]
         assert first.item.id == path.name
         assert first.score == pytest.approx(1, abs=2e-3)
-
-
-def test_a_batch_equals_its_queries_one_by_one(
-    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
-) -> None:
-    for modality, (_, vectors) in stored.items():
-        for find in MODALITIES:
-            batch = searcher.search_vectors(Embeddings(modality, vectors), k=5, find=find)
-            alone = [searcher.search_vectors(Embeddings(modality, row[None]), k=5, find=find)[0] for row in vectors]
-            assert batch == alone
-    assert searcher.search_vectors(Embeddings("text", np.empty((0, 16), np.float32))) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "words"), [({}, "one of"), ({"text": "a", "image": "a.png"}, "one of"), ({"text": "\n"}, "empty")]
-)
-def test_invalid_search_is_refused(searcher: Searcher, options: dict[str, object], words: str) -> None:
-    with pytest.raises(BocError, match=words):
-        searcher.search(**options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +42,6 @@ def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> Non
     assert aligned.search(image=path) == aligned.search(image=path, rerank="mrsw")
     asked = aligned.encoder.encode_texts([text])
     assert aligned.search_vectors(asked, find="text")[0] == aligned.search(text, find="text")
-
-
-def test_invalid_rerank_is_refused(searcher: Searcher, aligned: Searcher, tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="holds no concept sets"):
-        searcher.search("a red box", rerank="symm")
-    with pytest.raises(BocError, match="the queries hold no concept sets, which mrsw compares; re-rank by dot"):
-        aligned.search_vectors(Embeddings("text", np.ones((1, 16), np.float32)))
 
 
 @pytest.mark.slow

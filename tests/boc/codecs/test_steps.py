@@ -191,16 +191,6 @@ def test_permutation_frequencies_are_ranks(X: NDArray[np.float32]) -> None:
             assert row[j] == m - rank
 
 
-@given(orders=st.integers(2, 8).flatmap(lambda m: st.tuples(*[st.permutations(range(m))] * 2)))
-def test_permutation_product_is_spearmans_rho(orders: tuple[list[int], list[int]]) -> None:
-    a, b = (np.array(order, dtype=np.float64) for order in orders)
-    tf = DeepPermutation().fit_transform(np.stack([a, b])).toarray().astype(int)
-    m = len(a)
-    rho = 1 - 6 * float(((a - b) ** 2).sum()) / (m * (m * m - 1))
-    squares = m * (m + 1) * (2 * m + 1) / 6
-    assert tf[0] @ tf[1] == pytest.approx(squares - (1 - rho) * m * (m * m - 1) / 12)
-
-
 @settings(max_examples=50)
 @given(X=tied_vectors((1, 6)), data=st.data())
 def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataObject) -> None:
@@ -292,18 +282,6 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
             assert scores[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize("rotations", [0, 1])
-def test_a_shifted_scalar_code_keeps_the_order_of_the_vectors(rotations: int) -> None:
-    X, Q = unit(8, 60, 32), unit(9, 30, 32)
-    codec = variants.shifted_crelu("scalar", rotations).fit(Embeddings("image", X))
-    documents, queries = codec.encode_documents(Embeddings("image", X)), codec.encode_queries(Embeddings("text", Q))
-    scores, dots = (queries @ documents.T).toarray(), Q @ X.T
-    clear = np.abs(dots[:, :, None] - dots[:, None, :]) > 32 * 2 / 10_000  # the most that rounding down can add up to
-    assert clear.mean() > 0.9
-    risen = np.sign(scores[:, :, None] - scores[:, None, :]) == np.sign(dots[:, :, None] - dots[:, None, :])
-    assert risen[clear].all()
-
-
 def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None:
     X, Q = unit(8, 60, 32), unit(9, 30, 32)
     dots = Q @ X.T
@@ -314,17 +292,6 @@ def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None
         scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
         likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
     assert likeness[1] > max(likeness[0], 0.99)
-
-
-def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(BocError, match="no code 'magic'; known: scalar, bits, permutation, dictionary"):
-        global_code("magic")
-    config = {"steps": [{"name": "Magic", "params": {}}], "n_terms": 4}
-    with pytest.raises(BocError, match=r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc"):
-        SurrogateCodec.restore(config, {"widths": np.array([4])})
-    config = {"steps": [{"name": "Center", "params": {}}], "n_terms": 4}
-    with pytest.raises(BocError, match=r"codec array 0\.\w+ of Center is missing; make the index again"):
-        SurrogateCodec.restore(config, {"widths": np.array([4])})
 
 
 def test_restore_of_older_index() -> None:

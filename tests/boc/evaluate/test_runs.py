@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.codecs import Code
@@ -114,13 +112,6 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     refused = boc("evaluate", write(tmp_path / "h.h5", items_of(13, 60), dim=8), "--name", "all", "--at", at)
     assert refused.exit_code == 1
     assert "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that" in refused.stderr
-
-
-@pytest.mark.slow
-@given(metric=st.sampled_from(METRICS), times=st.sampled_from([1, 2, 4]))
-def test_an_ensemble_of_one_model_is_the_model(models: list[Path], metric: str, times: int) -> None:
-    alone = Gallery.of(models[0]).scores(metric)
-    np.testing.assert_array_equal(Gallery.of(*models[:1] * times).scores(metric), alone)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -31,6 +31,7 @@ from indexing.embedded import npy_files
 from indexing.server.requests import documents, pack_item
 from tests.helpers import boc
 from tests.oracles import picture, sentence
+from tests.servers.fixtures import address
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 N = 60
@@ -291,8 +292,7 @@ def test_verify_command(place: str, library: Path) -> None:
 
 @pytest.fixture
 def backend(server: Any) -> Backend:
-    scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
-    return plugins.backend(f"{scheme}+{server.url}")
+    return plugins.backend(address(server))
 
 
 @pytest.fixture

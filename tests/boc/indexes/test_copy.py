@@ -49,7 +49,7 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7}, {"concepts": "int8"}, {"rerank": "mrsw"}, {"vectors": "int8"}],
+    [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7, "concepts": "int8"}, {"rerank": "mrsw", "vectors": "int8"}],
 )
 def test_a_copy_in_a_file_round_trips(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -120,15 +120,6 @@ def test_copy_onto_itself_replaces_the_code(at: str) -> None:
     assert np.array_equal(after.vectors(ids), vectors)
     assert verify(after).right
     assert before.renew().index.manifest == after.manifest
-
-
-def test_deleted_items_are_not_copied(at: str) -> None:
-    delete("photos", ["003.png", "004.png"], at=at)
-    assert copy_index("photos", "fewer", at=at).images == 38
-    index = plugins.backend(at).open("fewer")
-    assert verify(index).right
-    with pytest.raises(KeyError):
-        index.find(["003.png"])
 
 
 @pytest.mark.parametrize(
@@ -231,3 +222,4 @@ def test_copy_command_reports(at: str, tmp_path: Path) -> None:
     assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout
     assert "two: 40 pictures" in boc("copy", "photos", "two", "--at", at).stdout
     assert "copied onto itself" in boc("copy", "photos", "--at", at).stderr
+    assert "of something else; add --replace" in boc("copy", "photos", "two", "--code", "bits:8", "--at", at).stderr

@@ -70,13 +70,6 @@ def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(".splade*features*")] == []
 
 
-@pytest.mark.slow
-def test_sparse_vectors_of_the_size_of_splade(tmp_path: Path) -> None:
-    documents, queries = splade_like(3000, 30_000, 120, 0), splade_like(100, 30_000, 30, 1)
-    build_index("splade", write(tmp_path / "d.jsonl", documents, "d"), at=f"file:{tmp_path}")
-    check(f"file:{tmp_path}", documents, queries)
-
-
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_a_server_gives_the_same_dot_products(server: Server, tmp_path: Path) -> None:
     documents, queries = splade_like(500, 30_000, 120, 0), splade_like(20, 30_000, 30, 1)

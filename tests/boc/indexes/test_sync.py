@@ -32,9 +32,7 @@ from tests.boc.indexes.collections_of_files import (
     new,
 )
 from tests.helpers import boc
-from tests.servers.fixtures import kinds
-
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+from tests.servers.fixtures import address, kinds
 
 
 @pytest.fixture
@@ -112,7 +110,7 @@ def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_so_it_is_on_servers(server: Any) -> None:
     name = f"boc-test-{uuid.uuid4().hex[:12]}"
-    address = f"{SCHEMES[server.kind.engine]}+{server.url}"
+    at = address(server)
 
     @settings(max_examples=8, phases=[Phase.generate])
     @given(
@@ -125,14 +123,14 @@ def test_so_it_is_on_servers(server: Any) -> None:
             patch.chdir(place)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", BocWarning)  # of edits that broke off
-                check(encoder, address, Path(place) / "pictures", steps, breaks[: len(steps)], name)
+                check(encoder, at, Path(place) / "pictures", steps, breaks[: len(steps)], name)
 
     try:
         law()
     finally:
-        for each in plugins.backend(address).names():
+        for each in plugins.backend(at).names():
             if each.startswith(name):
-                plugins.backend(address).remove(each)
+                plugins.backend(at).remove(each)
 
 
 def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
