@@ -16,7 +16,7 @@ import pytest
 
 from boc.atomic_files import sha256
 from tests.ports import free_port
-from tests.servers import KINDS, MismatchError, Server, StartError, UnavailableError, jdk
+from tests.servers import KINDS, MismatchError, UnavailableError, jdk
 from tests.servers import fetch as fetching
 from tests.servers.catalogue import Kind
 from tests.servers.fixtures import ForeignServer, check_fetched, foreign_server, kinds
@@ -76,22 +76,6 @@ def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == ".\n"
 
 
-@pytest.mark.parametrize("kind", kinds("opensearch-3", "elasticsearch-9"))
-def test_server_survives_kill(own: Own, tmp_path: Path, kind: str) -> None:
-    server = own(Server(kind, tmp_path))
-    server.request("PUT", "photos/_doc/1", {"caption": "a dog"})
-    url, first = server.url, server.pid
-    server.kill()
-    assert alive(first) == []
-    server.restart()
-    second = server.pid
-    assert server.url == url
-    assert server.request("GET", "photos/_doc/1")["_source"] == {"caption": "a dog"}
-    server.stop()
-    assert alive(second) == []
-    assert not server.running
-
-
 def alive(group: int) -> list[str]:
     """Processes of a group that are no zombies."""
     shown = subprocess.run(["ps", "-e", "-o", "pgid=,stat=,pid="], capture_output=True, text=True, check=True).stdout
@@ -121,14 +105,6 @@ time.sleep(600)
         starter.send_signal(signal.SIGKILL)
     while alive(group):
         time.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_start_error_has_the_log(own: Own, tmp_path: Path) -> None:
-    server = Server("opensearch-3", tmp_path, settings={"no.such.setting": 1})
-    with pytest.raises(StartError, match=r"opensearch-3 died; the end of .*log.txt:\n(.|\n)*no.such.setting"):
-        own(server)
-    assert not server.running
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
