@@ -181,7 +181,9 @@ def test_indexing_again_does_nothing(home: Path) -> None:
 def test_another_code_needs_replace(home: Path) -> None:
     before = files(home / "index")
     again = ("index", "photos", home / "photos.h5", "--code", "scalar:3", at(home))
-    assert boc(*again).exit_code == 1
+    refused = boc(*again)
+    assert refused.exit_code == 1
+    assert "has an index 'photos' of something else; make it again with --replace" in refused.stderr
     assert files(home / "index") == before
     assert run(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
     told = json.loads(run("info", "photos", at(home), "--json").stdout)

@@ -111,20 +111,6 @@ def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> Non
         alignments(one, one, "scan")
 
 
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
-@pytest.mark.parametrize("metric", ALIGNMENTS)
-@pytest.mark.parametrize("by_words", [True, False])
-def test_an_empty_set_scores_nothing_and_leaves_its_neighbours_alone(metric: str, dtype: str, by_words: bool) -> None:
-    one, none = np.eye(2, 3, dtype=np.float32), np.empty((0, 3), np.float32)
-    stored = store(Ragged.from_sets([none, one, none, none, -one, none], 3), dtype)
-    scores = align(one, stored, metric, asks_by_words=by_words)
-    assert scores.tolist() == pytest.approx([0, slow_alignment(one, one, metric), 0, 0, 0, 0], abs=1e-6)
-    assert align(none, stored, metric, asks_by_words=by_words).tolist() == [0] * 6
-    bare = store(Ragged.from_sets([none, none], 3), dtype)
-    assert align(one, bare, metric, asks_by_words=by_words).tolist() == [0, 0]
-    assert align(one, store(Ragged.from_sets([], 3), dtype), metric, asks_by_words=by_words).tolist() == []
-
-
 @given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(rows: NDArray[np.float32]) -> None:
     unit = unit_rows(rows)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, parse_code
 from boc.codecs.dictionary import dictionary_steps
-from boc.errors import BocError, ManifestError
+from boc.errors import ManifestError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode
@@ -229,16 +229,6 @@ def test_shortlist_reads_a_twentieth_and_five_per_hit(depth: int, k: int) -> Non
     assert size <= depth
     least = max(5 * max(k, 10), depth / 20)
     assert size == depth or least <= size < least + 1
-
-
-def test_queries_that_are_no_numbers_are_refused(searcher: Searcher) -> None:
-    rows = make_clusters(2, 3)
-    rows[1, 0] = np.nan
-    for search in (searcher.search_vectors, searcher.rank_vectors):
-        with pytest.raises(BocError, match="row 1 of the queries holds NaN"):
-            search(Embeddings("image", rows))
-        with pytest.raises(BocError, match="give rows of 24"):
-            search(Embeddings("image", rows[:, 1:]))
 
 
 def test_damaged_lists_are_told(tmp_path: Path) -> None:

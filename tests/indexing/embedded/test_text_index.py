@@ -87,6 +87,18 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     assert passing.tolist() == [*expected, condition.op == "!="]
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("year", (-(2**63), 0, 2**63 - 1)), ("sharpness", (-(2.0**63), 0.0, 2.0**63))]
+)
+def test_bounds_beyond_64_bits(tmp_path: Path, name: str, values: tuple[float, ...]) -> None:
+    items = [replace(picture(str(i)), fields={name: value}) for i, value in enumerate(values)]
+    words = make(tmp_path, items)
+    for bound in (2**63, 2**63 + 1, -(2**63) - 1, 2**64, 10**400):
+        for op in ("=", "!=", "<", "<=", ">", ">="):
+            condition = Filter(name, op, bound)  # type: ignore[arg-type]
+            assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
+
+
 @pytest.mark.slow
 def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
     items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]
@@ -287,6 +299,18 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
 def test_without_words_and_values_there_is_no_file(tmp_path: Path, items: list[Item]) -> None:
     assert not write(tmp_path / "words.sqlite", items, TYPES)
     assert not list(tmp_path.iterdir())
+
+
+def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
+    words = make(tmp_path, [picture("a"), replace(picture("b"), fields={"indoors": True})])
+    assert words.passing(Filter("indoors", "=", True)).tolist() == [False, True]
+    assert words.passing(Filter("year", "!=", 3)).tolist() == [True, True]
+    assert words.passing(Filter("unknown", "=", 3)).tolist() == [False, False]
+    assert words.lengths.tolist() == [0, 0]
+    assert Ranking([words], [None]).match("a dog")[0][0].tolist() == []
+    words = make(tmp_path, captions(["a dog"]), {})
+    assert words.passing(Filter("year", "=", 3)).tolist() == [False]
+    assert Ranking([words], [np.zeros(1, np.uint8)]).match("dog")[0][0].tolist() == []
 
 
 @pytest.mark.parametrize("name", ["with space", "what?mode=rw", "a#b", "100%41", "größe", "a&b=c;d"])
