@@ -34,6 +34,7 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "fine.csv").write_text("id,year:integer,tag,title:text\n000.png,2020,box,A box\n")
     (home / "one.csv").write_text("image,caption\n000.png,a box\n000.png,the box\n")
     at, encoder = f"--at=file:{home / 'index'}", f"--encoder=tern:{home / 'model'}"
+    run("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
     run("index", "tiny", home / "one.csv", encoder, at)
     for name in ("odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
@@ -64,8 +65,13 @@ CASES = [
     (f"search ../photos hello {AT}", ["'../photos'", "cannot name"]),
     (f"search photos hello there {AT}", ["unexpected extra argument"]),
     (f"search photos ' ' {AT}", ["sentence is empty"]),
+    (f"search photos hello -k 0 {AT}", ["k must be at least 1", "0"]),
     (f"search photos hello --queries {{home}}/notes.txt {AT}", ["give TEXT", "--queries FILE"]),
+    (f"search photos --like nobody.png {AT}", ["nobody.png", "boc search prints"]),
     (f"search photos -- -snow {AT}", ["unexpected extra argument"]),
+    (f"search photos {AT} -- -snow", ["nothing to look for", "add a sentence"]),
+    (f"search photos --image {{home}}/none.png {AT}", ["none.png", "No such file"]),
+    (f"search photos --image {{home}}/notes.txt {AT}", ["notes.txt", "not a picture"]),
     (f"search photos --image {{home}}/images/broken.png {AT}", ["broken.png"]),
     (f"search photos --queries {{home}}/none.h5 {AT}", ["none.h5", "boc extract"]),
     (f"search photos --queries {{home}}/stranger.h5 {AT}", ["stranger.h5", "use one encoder"]),
@@ -96,6 +102,10 @@ CASES = [
     ("build-codebook {home}/photos.h5 -o {home}/new.npz --kind hard", ["'hard' is not one of", "learned"]),
     ("convert {home}/notes.txt -o {home}/model --tokens {home}/notes.txt --regions grid", ["delete this one first"]),
     ("evaluate {home}/photos.h5 --ndcg {home}/notes.txt", ["notes.txt"]),
+    (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has: camera, changed_ns"]),
+    (f"search photos hello --sort colour {AT}", ["sorted by 'colour'", "it has: camera, changed_ns"]),
+    (f"search described hello --sort title {AT}", ["sorted by title", "of type text"]),
+    (f"search photos hello --hybrid sum {AT}", ["rrf, sum:WEIGHT and words"]),
     (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["leave out collapse"]),
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
@@ -103,6 +113,7 @@ CASES = [
     (f"search photos hello --request body --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (f"search photos hello --request body --json {AT}", ["give one of --json, --paths, -0, --show and --request"]),
     (f"search photos hello --hybrid both {AT}", ["both", "rrf"]),
+    (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),
     (f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}", ["no id of the metadata", "'x.png'"]),
     (f"add photos {{home}}/stranger.h5 {AT}", ["stranger.h5", "use one encoder"]),
     (f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}", ["year:integer", "it has: camera:keyword"]),
