@@ -5,7 +5,7 @@ Module names follow the published checkpoints, so that their tensors load by nam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .base import Encodings, Network, signed_power
+from .base import Encodings, Network, one_of, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
@@ -227,9 +227,3 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
     """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a forward GRU."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
-
-
-def one_of(name: str, value: str, known: Collection[str]) -> None:
-    """EncoderError unless ``value`` is one of ``known``."""
-    if value not in known:
-        raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")
