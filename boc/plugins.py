@@ -48,8 +48,7 @@ def backend(url: str) -> Backend:
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
-    kind = scheme.partition("+")[0]
-    place: Backend = _module("indexing", kind, kind).connect(url)
+    place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
     return place
 
 
@@ -60,7 +59,7 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
     if not isinstance(spec, (str, Path)):
         raise BocError(f"an encoder must be text such as 'clip', or a model folder, got {type(spec).__name__}")
     kind, argument = _parse_spec(models.spec(str(spec)))
-    loaded: Encoder = _module("encoders", kind, kind).load(argument, runtime or Runtime(device))
+    loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
 
 
@@ -108,11 +107,12 @@ def _package(folder: str) -> ModuleType:
     return package
 
 
-def _module(folder: str, name: str, what: str) -> ModuleType:
+def _module(folder: str, name: str, what: str = "") -> ModuleType:
+    """Import a module of our package ``folder``; BocError if there is none, or a package that it needs is missing."""
     known = sorted(m.name for m in iter_modules(_package(folder).__path__) if not (m.ispkg or m.name.startswith("_")))
     if name not in known:
         raise BocError(f"no {name!r} in {folder}; known: {', '.join(known)}")
-    with needing(what, name if folder == "indexing" else "encoders"):
+    with needing(what or name, name if folder == "indexing" else "encoders"):
         return import_module(f"{folder}.{name}")
 
 
