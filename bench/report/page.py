@@ -16,11 +16,10 @@ import click
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from bench.report.docs import ROOT, Marker, markers, pages
-from bench.report.figures import pdf, plot, svg
-from bench.report.paper import save_figure, save_table
+from bench.report.docs import ROOT, Marker, markers, pages, show
+from bench.report.figures import svg
 from bench.report.rows import Rows, read
-from bench.report.views import Table, table
+from bench.report.views import Table
 
 SHEET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>boc: rows</title><style>
@@ -81,15 +80,8 @@ def whole(name: str) -> Marker:
 
 def part(runs: list[Rows], what: Marker, paper: Path | None) -> str | Table:
     """Return a table, or a figure as SVG, and write it for a paper."""
-    if what.view != "plot":
-        shown = table(runs[0], what.view, what.words)
-        if paper is not None:
-            save_table(paper, *what, shown)
-        return shown
-    drawing = plot(runs, what.words[0])
-    if paper is not None:
-        save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
-    return svg(drawing, f"{what.name}-{what.words[0]}")
+    shown = show(runs, what, paper)
+    return shown if isinstance(shown, Table) else svg(shown, f"{what.name}-{what.words[0]}")
 
 
 def inline(cell: str) -> Markup:
