@@ -173,13 +173,7 @@ def main(
         if brief:
             click.echo("\n".join(summary({(a, b, c): measure for a, b, c, measure in measures}, metrics[0])))
             return
-        settings = {
-            "gallery": gallery,
-            "features": features,
-            "rerank": metrics,
-            "queries": most,
-            "explained": explained,
-        }
+        settings = {**click.get_current_context().params, "metrics": metrics}
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
             for *key, measure in measures:
                 out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)

@@ -25,11 +25,10 @@ from typing import Any
 
 import click
 import numpy as np
-import orjson
 
 from bench.race.data import Data, K, Matrix, first, log, nearest
 from bench.race.filtered import ALL, FILE, NAME, SHARES, Ask, Filters, Race
-from bench.race.hnsw import EFS, base64_form, hnsw_index, hnsw_query
+from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
 from bench.race.servers import GRIDS, SCHEMES, Server, remove, start_server
 from bench.report.rows import Writer
 from boc.errors import BocError
@@ -81,14 +80,11 @@ class Crowd(Race):
         with Bulk(self.server.timed, self.graph) as bulk:
             for row, (draw, cluster) in enumerate(pairs):
                 self._put_graph(bulk, row, draw=draw, cluster=cluster)
-        for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
-            self.server.timed.request("POST", f"/{self.graph}/{step}", timeout=3600)
+        settle(self.server.timed, self.graph)
 
     def _put_graph(self, bulk: Bulk, row: int, **fields: int) -> None:
         item, vector = self.items[row], np.array(self.all[row], np.float32)
-        shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
-        document = {**shown, "words": item.content, "vector": self.form(vector), **fields}
-        bulk.index(item.id, orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+        bulk.index(item.id, hnsw_document(item, self.form(vector), **fields))
 
     def form(self, vector: Any) -> Any:
         return base64_form(vector) if self.server.timed.engine == "elasticsearch" else vector
