@@ -26,7 +26,7 @@ from bench.paper.sparsity_recall import (
     dictionary_settings,
     rows,
 )  # fmt: skip
-from bench.report.figures import Plot, by_sparsity, draw
+from bench.report.figures import by_sparsity, pdf, svg
 from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
 from bench.report.views import Table
@@ -64,13 +64,6 @@ def shown(rows: Rows) -> Table:
     return Table(list(SHOWN), [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]])
 
 
-def save(plot: Plot, path: Path) -> None:
-    """Write a plot as SVG and PDF beside each other."""
-    figure = draw(plot)
-    for suffix in (".svg", ".pdf"):
-        figure.savefig(path.with_suffix(suffix))
-
-
 @click.command()
 @click.argument("vectors", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
@@ -89,7 +82,9 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
     measured = read(out / "rows.csv")
     (out / "table.md").write_text(shown(measured).markdown() + "\n", encoding="utf-8")
     (out / "table.tex").write_text(latex(shown(measured)), encoding="utf-8")
-    save(by_sparsity(measured, ", ".join(path.stem for path in vectors), LINES, 0.5), out / "plot.svg")
+    plot = by_sparsity(measured, ", ".join(path.stem for path in vectors), LINES, 0.5)
+    (out / "plot.svg").write_text(svg(plot, "plot"), encoding="utf-8")
+    (out / "plot.pdf").write_bytes(pdf(plot))
     for path in sorted(out.iterdir()):
         click.echo(str(path))
 

@@ -134,7 +134,13 @@ class Table:
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
         """Return the line of a fitted codec."""
-        return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
+
+        def encode(modality: Modality, side: str) -> NDArray[np.float64]:
+            terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
+            rows: NDArray[np.float64] = terms.toarray().astype(np.float64)  # sums of products are not rounded
+            return rows
+
+        return self._line(section, model, encode)
 
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
         """Return the line of floor(scale * v), negative numbers included, by cosine."""
@@ -159,12 +165,6 @@ class Table:
             scores = encode(asking, "queries") @ encode(target, "documents").T
             positions[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
         return Line(section, model, positions)
-
-
-def exact(terms: TermMatrix) -> NDArray[np.float64]:
-    """Return whole numbers whose products float64 sums without rounding."""
-    dense: NDArray[np.float64] = terms.toarray().astype(np.float64)
-    return dense
 
 
 def paper_cells(model: str, minus: str | None) -> list[object]:

@@ -29,7 +29,7 @@ import numpy as np
 from bench.race.data import Data, K, Matrix, first, log, nearest
 from bench.race.filtered import ALL, FILE, NAME, SHARES, Ask, Filters, Race
 from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
-from bench.race.servers import GRIDS, SCHEMES, Server, remove, start_server
+from bench.race.servers import GRIDS, SCHEMES, Server, start_server
 from bench.report.rows import Writer
 from boc.errors import BocError
 from boc.indexes.build import build_index
@@ -37,6 +37,7 @@ from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
+from indexing.server.aliases import drop_index
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
 from indexing.server.searches import scan
@@ -74,7 +75,7 @@ class Crowd(Race):
     def _load_graph(self) -> None:
         body = hnsw_index(self.server.timed.engine, self.graph, self.data.shape[1])
         body["mappings"]["properties"] |= {name: {"type": "integer"} for name in ("draw", "cluster")}
-        remove(self.server.timed, self.graph)
+        drop_index(self.server.timed, self.graph)
         self.server.timed.request("PUT", f"/{self.graph}", body)
         pairs = zip(self.filters.draw.tolist(), self.filters.cluster.tolist(), strict=True)
         with Bulk(self.server.timed, self.graph) as bulk:

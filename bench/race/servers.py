@@ -52,6 +52,7 @@ from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
+from indexing.server.aliases import drop_index
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
@@ -247,7 +248,7 @@ class Server:
     def _make_graph(self, data: Data, what: str) -> None:
         """The empty index."""
         name = self.name_of(what)
-        remove(self.timed, name)
+        drop_index(self.timed, name)
         try:
             self.timed.request("PUT", f"/{name}", hnsw_index(self.timed.engine, what, data.shape[1]))
         except RefusedError as error:
@@ -312,7 +313,7 @@ class Server:
         """Remove what was made."""
         for what in self.made:
             for name in self._physical(self.name_of(what)):
-                remove(self.timed, name)
+                drop_index(self.timed, name)
         self.made.clear()
 
     def _physical(self, name: str) -> list[str]:
@@ -351,11 +352,3 @@ def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[An
             yield node
     except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def remove(transport: Any, name: str) -> None:
-    try:
-        transport.request("DELETE", f"/{name}")
-    except RefusedError as error:
-        if error.status != 404:
-            raise

@@ -17,7 +17,6 @@ or plot stands the commit of a script that is not in the tree.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -30,6 +29,7 @@ import click
 from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
 from bench.report.views import Table, ViewError, table
+from boc.atomic_files import sha256
 
 if TYPE_CHECKING:
     from bench.report.figures import Plot
@@ -82,7 +82,7 @@ def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path
         paths = runs_of(root / "docs" / "rows" / f"{what.name}.csv")
         runs = [read_finished(path) for path in paths]
         shown = show(runs, what, paper)
-        body = shown.markdown() if isinstance(shown, Table) else figure(shown, what, page, root, digest(*paths), write)
+        body = shown.markdown() if isinstance(shown, Table) else figure(shown, what, page, root, paths, write)
         return f"{match[1]}\n\n{body}{origin(runs[0])}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
@@ -91,10 +91,6 @@ def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path
 def runs_of(path: Path) -> list[Path]:
     """Return the files of the runs of the rows NAME.csv: it, and those such as NAME.1.csv."""
     return [path, *sorted(path.parent.glob(f"{path.stem}.*.csv"))]
-
-
-def digest(*paths: Path) -> str:
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def read_finished(path: Path) -> Rows:
@@ -136,11 +132,11 @@ def show(runs: list[Rows], what: Marker, paper: Path | None) -> Table | Plot:
     return drawing
 
 
-def figure(drawing: Plot, what: Marker, page: Path, root: Path, of: str, write: bool) -> str:
+def figure(drawing: Plot, what: Marker, page: Path, root: Path, rows: list[Path], write: bool) -> str:
     """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
     name = f"{what.name}-{what.words[0]}"
     path = root / "docs" / "figures" / f"{name}.svg"
-    mark = f"<!-- drawn of rows {of} -->"
+    mark = f"<!-- drawn of rows {sha256(*rows)[:16]} -->"
     if write:
         from bench.report.figures import svg
 

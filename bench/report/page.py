@@ -67,15 +67,11 @@ def parts(runs: list[Rows], shown: list[Marker], paper: Path | None) -> list[obj
     """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows
     none, and where these have not what it needs."""
     name = runs[0].name
+    everything = Marker(name, "all", [])
     try:
-        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, whole(name), paper)]
+        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, everything, paper)]
     except (ValueError, LookupError):  # a trial has fewer settings
-        return [part(runs, whole(name), paper)]
-
-
-def whole(name: str) -> Marker:
-    """Return the marker of all rows as they are."""
-    return Marker(name, "all", [])
+        return [part(runs, everything, paper)]
 
 
 def part(runs: list[Rows], what: Marker, paper: Path | None) -> str | Table:
