@@ -130,7 +130,8 @@ class _ImageTower(nn.Module):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
-        reasoned = rows = self.embed_regions(features, real)
+        rows: Tensor = self.fc(features)
+        reasoned = rows = self._unit(rows, real) if self.first_norm else rows
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
@@ -140,11 +141,6 @@ class _ImageTower(nn.Module):
             return self.bn(mean_of(regions, real)), regions
         states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
-
-    def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
-        """Return the regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
-        rows: Tensor = self.fc(features)
-        return self._unit(rows, real) if self.first_norm else rows
 
     def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
         """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
