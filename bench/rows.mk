@@ -21,7 +21,7 @@ SCENES_HELD := 300
 ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
-ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes alignment cutoff scene-truth \
+ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes scene-truth \
 	rivals recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
 ROWS ?= $(ALL)
 RATIOS := race-embedded
@@ -32,7 +32,6 @@ centred := --kind centered --clusters 384
 rescaled := --kind rescaled --clusters 1000
 words := --kind words
 learned := --kind learned --clusters 1024
-ALIGNED := photos-align
 
 ifdef TINY
 DATA := $(OUT)/data
@@ -49,14 +48,11 @@ centred := --kind centered --clusters 9
 rescaled := --kind rescaled --clusters 9
 words := --kind words --clusters 9
 learned := --kind learned --clusters 40
-ALIGNED := photos
 SMALL := $(addprefix --set ,visual_width=16 joint_width=16 feedforward=16 heads=2 text=small text_layers=1 text_lr=1 \
 	epochs=1 batch_size=8 held_out=8)
 FEW_SPARSITIES := --terms 32 --sparsity 0.5 --sparsity 0.99
 FEW_CODES := --code dictionary:2/8 --code 'late(terms=9)'
-FEW_RM := --rm 1 --rm 4
 FEW_QUERIES := --queries 5 --explained 2
-FEW_KINDS := --queries 5 --kinds 1
 FEW_CAPTIONS := --gallery 200 --queries 20
 FEW_INDEXES := --index 'boc bits:16' --index flat --index hnsw32 --rounds 2
 FEW_COMPOSED := --count 400 --dim 16
@@ -145,8 +141,6 @@ $(CODEBOOKS:%=$(F)/%.npz): $(F)/%.npz: $(F)/train-photos.h5
 $(OUT)/all-codes.csv: $(T) $(CODEBOOKS:%=$(F)/%.npz) $(OUT)/table1.csv
 	$(call rows,paper.all_codes $(T) $(FIT) --codebook $(BOOKS)/with.npz $(foreach b,$(CODEBOOKS),--$(b) $(F)/$(b).npz) \
 		$(FEW_CODES))
-$(OUT)/alignment.csv: $(F)/$(ALIGNED).h5 $(F)/train-$(ALIGNED).h5
-	$(call rows,paper.alignment_rerank $< --fit $(F)/train-$(ALIGNED).h5 $(FEW_RM))
 
 # Rows about painted scenes, whose contents are known: the steps of make demo.
 $(S)/photos/captions.csv:
@@ -155,8 +149,6 @@ $(S)/photos.h5: $(S)/photos/captions.csv demo/model/config.json
 	$(BOC) extract $< -o $@ --encoder teran:demo/model
 $(OUT)/scene-truth.csv: $(S)/photos.h5
 	$(call rows,paper.scene_truth $(S)/photos $< --rerank mrsw --rerank dot $(FEW_QUERIES))
-$(OUT)/cutoff.csv: $(S)/photos.h5
-	$(call rows,paper.cutoff $< --gallery $(S)/photos $(FEW_KINDS))
 # Two more galleries, to learn from and to choose settings on.
 $(S)/learned/captions.csv:
 	$(PAINT) $(@D) --count $(SCENES_LEARNED) --seed 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -123,6 +124,11 @@ def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str
     for path in paths:
         feed(digest, path, opener)
     return digest.hexdigest()
+
+
+def json_sha256(value: object) -> str:
+    """Return the hex digest of a value as JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def feed(digest: hashlib._Hash, path: Path, opener: Callable[[str, int], int] | None = None) -> None:

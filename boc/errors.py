@@ -2,7 +2,8 @@
 
 import errno
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
 from typing import Any, TypeVar
@@ -111,6 +112,17 @@ class EncoderError(BocError):
     """An encoder cannot be found, loaded, or trained."""
 
     http_status = 500
+
+
+@contextmanager
+def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[None]:
+    """Turn the error about a package that is missing into ``kind``, which names the extra to install for ``what``."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
+            raise
+        raise kind(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -139,7 +139,6 @@ class IndexLabels:
         self._index = index
         self._n_terms = n_terms
         self._sample = sample
-        self._background: tuple[Counter[str], int] | None = None
 
     def __getitem__(self, term: int) -> Label:
         words = [set(content_words(item.content)) for item in self._ask(term, CAPTIONS, "text")]
@@ -148,15 +147,13 @@ class IndexLabels:
         pictures = self._ask(term, EXAMPLES, "image")
         return Label(tuple(typical), tuple(Example(item.id, item.content) for item in pictures))
 
-    @property
+    @cached_property
     def background(self) -> tuple[Counter[str], int]:
         """The number of captions of the sample with each word, and the size of the sample."""
-        if self._background is None:
-            captions = (item.content for item in self._index.items() if item.modality == "text")
-            step = math.ceil(max(1, self._index.manifest.items["text"]) / self._sample)
-            sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
-            self._background = Counter(word for caption in sample for word in caption), len(sample)
-        return self._background
+        captions = (item.content for item in self._index.items() if item.modality == "text")
+        step = math.ceil(max(1, self._index.manifest.items["text"]) / self._sample)
+        sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
+        return Counter(word for caption in sample for word in caption), len(sample)
 
     def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
         query = sparse.csr_array(([np.int32(1)], ([0], [term])), shape=(1, self._n_terms), dtype=np.int32)

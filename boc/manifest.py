@@ -137,25 +137,18 @@ class Manifest:
         codec: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
         *,
-        rm: float,
         dtype: str,
-        source: str,
         rerank: Metric = "dot",
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
-        unreadable: Mapping[str, list[int]] | None = None,
-        table_facts: Sequence[str] = (),
-        recall: Mapping[str, Any] | None = None,
-        exclude: Sequence[str] = (),
+        **others: Any,
     ) -> Manifest:
-        """Make the manifest of an empty index."""
+        """Make the manifest of an empty index; ``others`` are ``source``, ``rm``, and entries that may be missing."""
         return cls(
             encoder=asdict(encoder),
             codec=dict(codec),
             arrays={name: describe(array) for name, array in arrays.items()},
             vector_dtype=dtype,
-            source=source,
-            rm=rm,
             rerank=rerank,
             concept_dtype=concept_dtype,
             fields=dict(fields or {}),
@@ -163,10 +156,7 @@ class Manifest:
             postings=0,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             maker=f"boc {__version__}, numpy {np.__version__}",
-            unreadable=dict(unreadable or {}),
-            table_facts=list(table_facts),
-            recall=dict(recall or {}),
-            exclude=list(exclude),
+            **others,
         )
 
     def same_contents(self, other: Manifest) -> bool:
@@ -174,14 +164,13 @@ class Manifest:
 
         Budgets that were chosen for the same recall may differ: they follow from the items.
         """
-        target = self.recall.get("target")
-        if target is not None and target == other.recall.get("target"):
-            other = replace(other, rm=self.rm, codec=_with_budgets_of(other.codec, self.codec))
-        elif self.recall.get("target") != other.recall.get("target"):
+        if (self.identity.digest, self.recall.get("target")) != (other.identity.digest, other.recall.get("target")):
             return False
+        one, another = self, other
+        if "target" in self.recall:
+            one, another = (replace(each, rm=1, codec=with_query_z(each.codec, None)) for each in (self, other))
         parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype", "fields")
-        same_encoder = self.identity.digest == other.identity.digest
-        return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
+        return all(getattr(one, part) == getattr(another, part) for part in parts)
 
     def entries(self) -> dict[str, Any]:
         """Return the entries to write."""
@@ -204,15 +193,10 @@ class Manifest:
         """Read a manifest strictly: ManifestError for another format, and for missing or unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
-        if raw["format"] > FORMAT:
+        if raw["format"] != FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; upgrade boc, or make the "
-                "index again with boc index --replace"
-            )
-        if raw["format"] < FORMAT:
-            raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; make the index again with "
-                "boc index --replace"
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; "
+                f"{'upgrade boc, or ' if raw['format'] > FORMAT else ''}make the index again with boc index --replace"
             )
         names = {f.name for f in fields(cls)}
         if set(raw) | OPTIONAL.keys() != names:
@@ -231,15 +215,11 @@ class Manifest:
                 raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
 
 
-def _with_budgets_of(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration of a code with the budgets of queries of another one."""
-    budgets = [step["params"].get("query_z") for step in other["steps"]]
-    if len(budgets) != len(config["steps"]):
-        return config
-    pairs = zip(config["steps"], budgets, strict=True)
+def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
+    """Return a configuration of a code with another budget of queries, where a step has one."""
     steps = [
-        {**step, "params": {**step["params"], "query_z": budget}} if "query_z" in step["params"] else step
-        for step, budget in pairs
+        {**step, "params": {**step["params"], "query_z": query_z}} if "query_z" in step["params"] else step
+        for step in config["steps"]
     ]
     return {**config, "steps": steps}
 

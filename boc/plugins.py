@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
 from boc import models
-from boc.errors import BackendError, BocError, EncoderError
+from boc.errors import BackendError, BocError, EncoderError, needing
 from boc.paths import forms
 from boc.types import Runtime
 
@@ -69,24 +69,19 @@ def region_source(spec: str) -> RegionSource:
     return source
 
 
-def trainer() -> ModuleType:
-    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, checks."""
-    return _module("encoders.training", "train")
+TOOLS = {
+    "train": ("encoders.training", "training"),
+    "learned_terms": ("encoders.training", "training"),
+    "convert": ("encoders.conversion", "boc convert"),
+    "onnx_export": ("encoders.runtime", "this step"),
+}
+"""The modules that make encoders and learned terms: the folder of each, and what needs it."""
 
 
-def term_learner() -> ModuleType:
-    """Import the module that learns terms from pictures and their captions: learned_terms."""
-    return _module("encoders.training", "learned_terms")
-
-
-def converter() -> ModuleType:
-    """Import the module that converts published checkpoints to model folders: convert."""
-    return _module("encoders.conversion", "convert")
-
-
-def exporter() -> ModuleType:
-    """Import the module that writes the networks of a model folder in ONNX: export."""
-    return _module("encoders.runtime", "onnx_export")
+def tool(name: str) -> ModuleType:
+    """Import one of ``TOOLS``."""
+    folder, what = TOOLS[name]
+    return _module(folder, name, what)
 
 
 def _parse_spec(spec: str) -> tuple[str, str]:
@@ -112,22 +107,13 @@ def _package(folder: str) -> ModuleType:
     return package
 
 
-def _module(folder: str, name: str) -> ModuleType:
+def _module(folder: str, name: str, what: str = "") -> ModuleType:
+    """Import a module of our package ``folder``; BocError if there is none, or a package that it needs is missing."""
     known = sorted(m.name for m in iter_modules(_package(folder).__path__) if not (m.ispkg or m.name.startswith("_")))
     if name not in known:
         raise BocError(f"no {name!r} in {folder}; known: {', '.join(known)}")
-    try:
+    with needing(what or name, name if folder == "indexing" else "encoders"):
         return import_module(f"{folder}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
-            raise
-        extra = name if folder == "indexing" else "encoders"
-        what = {
-            "encoders.training": "training",
-            "encoders.conversion": "boc convert",
-            "encoders.runtime": "this step",
-        }.get(folder, name)
-        raise BocError(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")

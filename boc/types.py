@@ -151,6 +151,16 @@ class Ragged:
         """Return the sets of these numbers, in their order."""
         return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
 
+    def blocks(self, rows: int) -> Iterator[Ragged]:
+        """Yield runs of whole sets with at most ``rows`` rows, unless a single set has more."""
+        start = 0
+        while start < len(self):
+            stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
+            stop = max(stop, start + 1)
+            low, high = self.offsets[start], self.offsets[stop]
+            yield Ragged(self.values[low:high], self.offsets[start : stop + 1] - low)
+            start = stop
+
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Join the sets of all parts, part by part."""

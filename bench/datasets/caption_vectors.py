@@ -21,11 +21,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.race.data import BATCH, Matrix, log
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item
 
-BATCH = 256
+TEXTS = 256  # encoded at a time
 
 
 def read_captions(path: Path) -> list[Item]:
@@ -62,7 +63,7 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     vectors = np.empty((len(texts), model.config.hidden_size), np.float32)
     order = np.argsort([len(text) for text in texts], kind="stable")
-    batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    batches = [order[i : i + TEXTS] for i in range(0, len(order), TEXTS)]
     with torch.inference_mode(), click.progressbar(batches, label="batches", file=sys.stderr) as bar:
         for batch in bar:
             tokens = tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
@@ -74,12 +75,19 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     return vectors
 
 
-def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
-    """Write a feature file of embeddings."""
-    source = hashlib.sha256("\n".join(i.content for i in items).encode()).hexdigest()
-    with FeatureWriter(path, Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)) as writer:
-        writer.append(len(items), [Batch(list(items), Embeddings("text", vectors))])
+def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matrix]]) -> None:
+    """Write a feature file of pictures, sentences, or both."""
+    with FeatureWriter(path, header) as writer:
+        done = 0
+        for items, vectors in parts:
+            for start in range(0, len(items), BATCH):
+                block = slice(start, start + BATCH)
+                batch = Batch(list(items[block]), Embeddings(items[0].modality, vectors[block]))
+                if done >= writer.done:  # what a stopped run has written stays
+                    writer.append(len(batch), [batch])
+                done += len(batch)
         writer.finish()
+    log(f"{path}: {done}")
 
 
 @click.command()
@@ -94,9 +102,9 @@ def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> No
     vectors = vectors_of([item.content for items in sets for item in items])
     rows = np.split(vectors, np.cumsum([len(items) for items in sets])[:-1])
     for suffix, items, part in zip(("", "-queries", "-validation"), sets, rows, strict=True):
-        path = out.with_name(f"{out.stem}{suffix}{out.suffix}")
-        write(path, items, part)
-        click.echo(f"{path}: {len(items)}")
+        source = hashlib.sha256("\n".join(item.content for item in items).encode()).hexdigest()
+        header = Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)
+        write(out.with_name(f"{out.stem}{suffix}{out.suffix}"), header, [(items, part)])
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from bench.datasets.caption_vectors import write
 from bench.datasets.captions import DataError
 from bench.paper.models import variates
-from bench.race.data import BATCH, K, Matrix, log, unit
-from boc.inputs.feature_writer import FeatureWriter
+from bench.race.data import K, Matrix, log, unit
 from boc.inputs.features import FeatureFile, Header
-from boc.types import Batch, Embeddings, Item
+from boc.types import Item
 
 LATENT = 600  # dimensions of the latent semantic analysis
 
@@ -93,21 +93,6 @@ def _report(captions: Sequence[Item], sentences: Matrix, means: Matrix, held_out
     own = scores[np.arange(len(asking)), [rows[captions[i].group] for i in asking]]
     share = ((scores > own[:, None]).sum(axis=1) < K).mean()
     log(f"{share:.3f} of {len(asking)} held-out captions find theirs of {len(held_out)} photographs among {K}")
-
-
-def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matrix]]) -> None:
-    """Write a feature file of pictures, sentences, or both."""
-    with FeatureWriter(path, header) as writer:
-        done = 0
-        for items, vectors in parts:
-            for start in range(0, len(items), BATCH):
-                block = slice(start, start + BATCH)
-                batch = Batch(list(items[block]), Embeddings(items[0].modality, vectors[block]))
-                if done >= writer.done:  # what a stopped run has written stays
-                    writer.append(len(batch), [batch])
-                done += len(batch)
-        writer.finish()
-    log(f"{path}: {done}")
 
 
 @click.command()

@@ -155,12 +155,8 @@ def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[st
     for query, ranking in zip(family, rankings, strict=True):
         for name, pair in _score_ranking(query, ranking):
             sums.setdefault(name, []).append(pair)
-    return {name: _mean(pairs) for name, pairs in sums.items()}
-
-
-def _mean(pairs: Sequence[tuple[float, float]]) -> Measure:
-    value, chance = np.mean(pairs, axis=0)
-    return Measure(float(value), float(chance), len(pairs))
+    means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in sums.items()}
+    return {name: Measure(value, chance, len(sums[name])) for name, (value, chance) in means.items()}
 
 
 def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:

@@ -39,14 +39,6 @@ class FeatureFiles:
     truth: Path | None
 
 
-def is_ann(path: Path) -> bool:
-    """Return whether a file has the layout, and not that of our feature files."""
-    if not h5py.is_hdf5(path):
-        return False
-    with h5py.File(path, "r") as file:
-        return "train" in file or "test" in file
-
-
 def convert(path: Path, out: Path) -> FeatureFiles:
     """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into ``out``.
 

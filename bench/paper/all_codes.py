@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
-from bench.paper.ranking import Gallery, K, document_frequencies, postings_read
+from bench.paper.ranking import Gallery, K, document_frequencies, first, item_bytes, postings_read, rerank
 from bench.report.rows import Writer
 from boc import plugins
 from boc.codecs import SurrogateCodec
@@ -93,33 +93,17 @@ class Judge:
         queries = codec.encode_queries(self.gallery.of["text"])
         index, exact = Postings.from_matrix(pictures), self.by(metric)
         candidates = first(index, queries, RM * DEPTH)
-        best = self.rerank(candidates, exact)
-        near = self.rerank(candidates[:, : RM * K], exact)[:, :K]
+        best = rerank(candidates, exact)
+        near = rerank(candidates[:, : RM * K], exact)[:, :K]
         right = [100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean() for hits in (candidates, near)]
         ndcg = float(ndcg_of_hits(best[:, :DEPTH], self.relevance).mean())
         exact_top = topk(exact, K)
         among = (exact_top[:, :, None] == candidates[:, None, : RM * K]).any(axis=2).mean()
-        size = sum(array.nbytes for array in (index.starts, index.rows, index.frequencies)) / index.n
         return [
-            f"{pictures.nnz / index.n:.1f}", f"{size:.0f}",
+            f"{pictures.nnz / index.n:.1f}", f"{item_bytes(index):.0f}",
             f"{postings_read(document_frequencies(pictures), queries):.0f}", f"{right[0]:.2f}", f"{right[1]:.2f}",
             f"{ndcg:.4f}", f"{among:.4f}", f"{shared_terms(pictures, captions):.4f}",
         ]  # fmt: skip
-
-    def rerank(self, candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Sort candidates by the exact score, the best first, -1 last."""
-        scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        best: NDArray[np.int64] = np.take_along_axis(candidates, order, axis=1)
-        return best
-
-
-def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """Return the rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
-    hits = np.full((queries.shape[0], depth), -1)
-    for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
-        row[: len(rows)] = rows
-    return hits
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
@@ -259,13 +243,10 @@ def main(
     books = (
         (codebook, OF_CONCEPTS), (centred, OF_CONCEPTS), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
     )  # fmt: skip
-    settings: dict[str, object] = {"features": features, "fit": fit, "gallery": gallery, "rerank": rerank}
-    settings |= {"codebook": codebook, "centred": centred, "rescaled": rescaled}
-    settings |= {"words": words, "learned": learned}
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,
-        Writer(sys.stdout, __file__, settings, COLUMNS) as out,
+        Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS) as out,
     ):
         items = Gallery(file)
         measures = Judge(items, [item.content for item in file.items("text")])

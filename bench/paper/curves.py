@@ -16,9 +16,20 @@ from pathlib import Path
 import click
 
 from bench.paper.ranking import Gallery
-from bench.paper.sparsity_recall import CHAINS, COLUMNS, PLAIN, PROBES, ROTATED, SPARSITIES, Setting, rows, terms_at
-from bench.report.figures import Plot, by_sparsity, draw
+from bench.paper.sparsity_recall import (
+    COLUMNS,
+    PLAIN,
+    ROTATED,
+    SPARSITIES,
+    Setting,
+    component_settings,
+    dictionary_settings,
+    rows,
+)  # fmt: skip
+from bench.report.figures import by_sparsity, pdf, svg
+from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
+from bench.report.views import Table
 from boc.codecs import global_code
 from boc.indexes.foreign_vectors import write_features
 from boc.indexes.learn import fit_code
@@ -44,43 +55,13 @@ SHOWN = (
 
 def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iterator[Setting]:
     """Yield three codes of components at each sparsity, and a dictionary of ``terms`` at several budgets."""
-    width = 2 * file.dim
-    for code, chain, make in CHAINS:
-        if (code, chain) in CODES:
-            codec = fit_code(file, make(width))
-            for sparsity in sparsities:
-                z = terms_at(sparsity, width)
-                yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
-    dictionary = fit_code(file, global_code("dictionary", terms=terms))
-    for z, query_z in PROBES:
-        if query_z <= dictionary.n_terms:
-            sparsity = round(1 - z / dictionary.n_terms, 4)
-            codec = dictionary.set_budgets(z, query_z)
-            yield Setting("dictionary", f"of {codec.n_terms}", z, query_z, sparsity, codec)
+    yield from component_settings(file, sparsities, CODES)
+    yield from dictionary_settings(fit_code(file, global_code("dictionary", terms=terms)))
 
 
-def markdown(table: Rows) -> str:
-    """Return the rows of codes as a table in Markdown."""
-    lines = [SHOWN, ["---"] * len(SHOWN), *cells(table)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def latex(table: Rows) -> str:
-    """Return the same as a tabular in LaTeX."""
-    body = "".join(" & ".join(line).replace("%", r"\%") + " \\\\\n" for line in [SHOWN, *cells(table)])
-    return f"\\begin{{tabular}}{{ll{'r' * (len(SHOWN) - 2)}}}\n{body}\\end{{tabular}}\n"
-
-
-def cells(table: Rows) -> Iterator[list[str]]:
-    """Yield the shown cells of each row that is no difference."""
-    return ([row[name] for name in SHOWN] for row in table.table if " minus " not in row["code"])
-
-
-def save(plot: Plot, path: Path) -> None:
-    """Write a plot as SVG and PDF beside each other."""
-    figure = draw(plot)
-    for suffix in (".svg", ".pdf"):
-        figure.savefig(path.with_suffix(suffix))
+def shown(rows: Rows) -> Table:
+    """Return the shown columns of each row that is no difference."""
+    return Table(list(SHOWN), [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]])
 
 
 @click.command()
@@ -93,16 +74,17 @@ def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[flo
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "features.h5").exists():
         write_features(vectors, out / "features.h5")
-    parameters = {"vectors": vectors, "terms": terms, "sparsities": sparsities}
     with FeatureFile(out / "features.h5") as file, (out / "rows.csv").open("w", encoding="utf-8") as stream:
         gallery = Gallery(file)
-        with Writer(stream, __file__, parameters, COLUMNS) as writer:
+        with Writer(stream, __file__, click.get_current_context().params, COLUMNS) as writer:
             for row in rows(gallery, settings(file, terms, sparsities)):
                 writer.write(*row)
-    table = read(out / "rows.csv")
-    (out / "table.md").write_text(markdown(table), encoding="utf-8")
-    (out / "table.tex").write_text(latex(table), encoding="utf-8")
-    save(by_sparsity(table, ", ".join(path.stem for path in vectors), LINES, 0.5), out / "plot.svg")
+    measured = read(out / "rows.csv")
+    (out / "table.md").write_text(shown(measured).markdown() + "\n", encoding="utf-8")
+    (out / "table.tex").write_text(latex(shown(measured)), encoding="utf-8")
+    plot = by_sparsity(measured, ", ".join(path.stem for path in vectors), LINES, 0.5)
+    (out / "plot.svg").write_text(svg(plot, "plot"), encoding="utf-8")
+    (out / "plot.pdf").write_bytes(pdf(plot))
     for path in sorted(out.iterdir()):
         click.echo(str(path))
 

@@ -63,17 +63,32 @@ class Gallery:
         of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
         documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
-        depth = max(rms) * K
-        rows = np.full((len(self.of[asking]), depth), -1, dtype=np.int64)
-        for row, (numbers, _) in zip(rows, postings.top(queries, depth), strict=True):
-            row[: len(numbers)] = numbers
-        own = (self.groups[target][rows] == self.groups[asking][:, None]) & (rows >= 0)
-        scores = np.where(rows >= 0, np.take_along_axis(self.products[asking], rows, axis=1), -np.inf)
-        best = (np.argsort(-scores[:, : rm * K], axis=1, kind="stable")[:, :K] for rm in rms)
-        hits = np.stack([np.take_along_axis(own, columns, axis=1).any(axis=1) for columns in best], axis=1)
-        n = len(self.of[target])
-        size = sum(a.nbytes for a in (postings.starts, postings.rows, postings.frequencies)) / n
-        return Retrieval(hits, postings_read(document_frequencies(documents), queries), documents.nnz / n, size)
+        rows = first(postings, queries, max(rms) * K)
+        own = self.groups[asking][:, None]
+        best = (rerank(rows[:, : rm * K], self.products[asking])[:, :K] for rm in rms)
+        hits = np.stack([((self.groups[target][row] == own) & (row >= 0)).any(axis=1) for row in best], axis=1)
+        read = postings_read(document_frequencies(documents), queries)
+        return Retrieval(hits, read, documents.nnz / postings.n, item_bytes(postings))
+
+
+def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
+    """Return the rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
+    hits = np.full((queries.shape[0], depth), -1)
+    for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
+        row[: len(rows)] = rows
+    return hits
+
+
+def rerank(candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Sort the candidates of each query by the exact score, the best first, -1 last."""
+    scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
+    best: NDArray[np.int64] = np.take_along_axis(candidates, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+    return best
+
+
+def item_bytes(index: Postings) -> float:
+    """Return the bytes that posting lists take, an item."""
+    return sum(array.nbytes for array in (index.starts, index.rows, index.frequencies)) / index.n
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:

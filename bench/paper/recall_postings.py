@@ -24,7 +24,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.paper.ranking import document_frequencies, postings_read
+from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
@@ -33,14 +33,13 @@ from boc.codecs.dictionary import Dictionary, dictionary_steps
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix
+from indexing.embedded.postings import Postings
 
-K = 10
 CONCEPT_BUDGETS = (2, 8, 32, None)
 DEPTHS = (100, 300, 500)
 BUDGETS = ((64, 128), (32, 64), (16, 32))
 PROBES = ((1, 32), (1, 64), (1, 128), (2, 16), (2, 28), (2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (4, 128))
 SMALL = 10_000  # items that unsparsified codes can be scored for
-BLOCK = 50  # queries scored at a time
 COLUMNS = ("code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense")
 
 
@@ -56,15 +55,10 @@ class Truth:
 
     def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
         """Return (recall of the dense top 10, percent right) for each depth."""
-        columns = documents.T.tocsr().astype(np.int64)
-        orders: list[list[NDArray[np.int64]]] = [[] for _ in depths]
-        for start in range(0, queries.shape[0], BLOCK):
-            scores = (queries[start : start + BLOCK].astype(np.int64) @ columns).tocsr()
-            for i, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
-                rows, values = scores.indices[low:high], scores.data[low:high]
-                first = rows[np.lexsort((rows, -values))[: max(depths)]]
-                for best, depth in zip(orders, depths, strict=True):
-                    best.append(self._rerank(start + i, first[:depth]))
+        candidates = first(Postings.from_matrix(documents), queries, max(depths))
+        orders = [
+            [self._rerank(i, rows[rows >= 0]) for i, rows in enumerate(candidates[:, :depth])] for depth in depths
+        ]
         recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in orders]
         return [(float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)]
 
@@ -166,14 +160,6 @@ def main(
     codebook: Path | None,
 ) -> None:
     """Measure recall against postings of the embeddings in FEATURES."""
-    parameters = {
-        "features": features,
-        "queries": queries,
-        "fit": fit,
-        "terms": terms,
-        "only": only,
-        "codebook": codebook,
-    }
     both = ("image", "text")
     vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
     asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
@@ -185,7 +171,7 @@ def main(
     settings = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
         settings.append(concept_codes(Codebook.load(codebook), sample))
-    with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
+    with Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS) as out:
         for row in rows(truth, chain.from_iterable(settings)):
             out.write(*row)
 

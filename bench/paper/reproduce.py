@@ -324,7 +324,7 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     if settings and paper != "vsrnpp":
         raise click.UsageError(f"--set is for the training of vsrnpp; the models of {paper} are published")
     try:
-        plugins.trainer().Recipe.of("vsrnpp", dict(setting.split("=", 1) for setting in settings))
+        plugins.tool("train").Recipe.of("vsrnpp", dict(setting.split("=", 1) for setting in settings))
     except (BocError, ValueError) as error:
         raise click.UsageError(f"--set takes NAME=VALUE of a training: {error}") from error
 

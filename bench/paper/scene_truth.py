@@ -51,19 +51,15 @@ COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
-def rank(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
-    """Return the numbers of the pictures that each sentence finds."""
-    hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
-    return [[numbers[hit.item.id] for hit in row] for row in hits]
-
-
 def families(
     searcher: Searcher, gallery: Sequence[Picture], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """Yield the measures of all families."""
     sentences = queries(gallery, most)
     for metric in metrics:
-        rankings = rank(searcher, [query.sentence.text for query in sentences], numbers, metric)
+        texts = [query.sentence.text for query in sentences]
+        hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
+        rankings = [[numbers[hit.item.id] for hit in row] for row in hits]
         for family in FAMILIES:
             mine = [i for i, query in enumerate(sentences) if query.family == family]
             if mine:
@@ -173,13 +169,7 @@ def main(
         if brief:
             click.echo("\n".join(summary({(a, b, c): measure for a, b, c, measure in measures}, metrics[0])))
             return
-        settings = {
-            "gallery": gallery,
-            "features": features,
-            "rerank": metrics,
-            "queries": most,
-            "explained": explained,
-        }
+        settings = {**click.get_current_context().params, "metrics": metrics}
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
             for *key, measure in measures:
                 out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)

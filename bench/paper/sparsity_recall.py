@@ -19,7 +19,7 @@ where A may be "dense".
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -92,11 +92,7 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the
     fitted ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
-    for code, chain, make in CHAINS:
-        codec = fit_code(fit, make(width))
-        for sparsity in sparsities:
-            z = terms_at(sparsity, width)
-            yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
+    yield from component_settings(fit, sparsities)
     for sparsity in sparsities:
         z = terms_at(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
@@ -106,11 +102,29 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     if 0 in sparsities:
         codec_of_all = fit_code(fit, variants.shifted_crelu("scalar"))
         yield Setting("scalar", "shifted", width, width, 0.0, codec_of_all)
+    yield from dictionary_settings(dictionary)
+
+
+def component_settings(
+    fit: FeatureFile, sparsities: Sequence[float], chosen: Container[tuple[str, str]] | None = None
+) -> Iterator[Setting]:
+    """Yield the CHAINS, or the (code, chain) that are ``chosen``, at each sparsity."""
+    width = 2 * fit.header.dim
+    for code, chain, make in CHAINS:
+        if chosen is None or (code, chain) in chosen:
+            codec = fit_code(fit, make(width))
+            for sparsity in sparsities:
+                z = terms_at(sparsity, width)
+                yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
+
+
+def dictionary_settings(dictionary: SurrogateCodec) -> Iterator[Setting]:
+    """Yield a fitted dictionary at the PROBES that it has terms for."""
+    name = f"of {dictionary.n_terms}"
     for z, query_z in PROBES:
-        sparsity = round(1 - z / dictionary.n_terms, 4)
-        yield Setting(
-            "dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.set_budgets(z, query_z)
-        )
+        if query_z <= dictionary.n_terms:
+            codec = dictionary.set_budgets(z, query_z)
+            yield Setting("dictionary", name, z, query_z, round(1 - z / codec.n_terms, 4), codec)
 
 
 def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
@@ -189,8 +203,6 @@ def main(
     sparsities: tuple[float, ...],
 ) -> None:
     """Measure Recall@10 against sparsity of the embeddings in FEATURES."""
-    parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
-    parameters |= {"vectors": True} if vectors else {}
     with ExitStack() as stack:
         gallery_file, sample = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
@@ -200,7 +212,7 @@ def main(
         if gallery.of["image"].concepts is not None and not vectors:
             books = Codebooks(sample, context_free, codebooks, clusters)
             settings.append(concept_settings(books, sample, sparsities))
-        with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
+        with Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)
 

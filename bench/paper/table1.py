@@ -134,7 +134,13 @@ class Table:
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
         """Return the line of a fitted codec."""
-        return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
+
+        def encode(modality: Modality, side: str) -> NDArray[np.float64]:
+            terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
+            rows: NDArray[np.float64] = terms.toarray().astype(np.float64)  # sums of products are not rounded
+            return rows
+
+        return self._line(section, model, encode)
 
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
         """Return the line of floor(scale * v), negative numbers included, by cosine."""
@@ -161,12 +167,6 @@ class Table:
         return Line(section, model, positions)
 
 
-def exact(terms: TermMatrix) -> NDArray[np.float64]:
-    """Return whole numbers whose products float64 sums without rounding."""
-    dense: NDArray[np.float64] = terms.toarray().astype(np.float64)
-    return dense
-
-
 def paper_cells(model: str, minus: str | None) -> list[object]:
     """Return the paper's figures of a model, or its differences of two; empty cells where it has none."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
@@ -183,11 +183,10 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         return dev.code(section, model, codec.fit(*train))
 
     def concept_row(
-        section: str, model: str, book: str, table: Table = dev, scale: float = CONCEPT_SCALE, **options: Any
-    ) -> Line:
-        kind: type[HardAssignment] | type[SoftAssignment] = HardAssignment if section == HARD else SoftAssignment
-        kind, scale = options.pop("kind", kind), options.pop("scale", CONCEPT_SCALE)
-        step = kind.from_codebook(books[book], **options)
+        section: str, model: str, book: str, table: Table = dev, scale: float = CONCEPT_SCALE,
+        kind: type[HardAssignment | SoftAssignment] | None = None, **options: Any,
+    ) -> Line:  # fmt: skip
+        step = (kind or (HardAssignment if section == HARD else SoftAssignment)).from_codebook(books[book], **options)
         codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
         return table.code(section, model, codec.fit(*table.of.values()))
 
@@ -242,14 +241,13 @@ def main(
     dev: Path, train: Path, alone_train: Path | None, alone_dev: Path | None, clusters: int, codebooks: Path | None
 ) -> None:
     """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
-    parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
         gallery, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
         alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
         books = Codebooks(fit, alone_fit, codebooks, clusters)
         sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
         table = Table(gallery)
-        out = stack.enter_context(Writer(sys.stdout, __file__, parameters, COLUMNS))
+        out = stack.enter_context(Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS))
         lines_by_model = {}
         for line in lines(table, Table(alone) if alone else None, sample, books):
             click.echo(line.model, err=True)

@@ -54,31 +54,34 @@ def is_raced(text: str) -> bool:
 class CodeEngine(Engine):
     """An index over a code; a setting is the terms of a query and the candidates that are re-ranked."""
 
+    ours = True
     knobs = ("z", "R")
 
-    def __init__(self, data: Data, code: str, codec: SurrogateCodec) -> None:
+    def __init__(self, data: Data, code: str, searcher: Searcher) -> None:
         parsed = parse_code(code)
-        self.data, self.codec, self.z = data, codec, parsed.z or 1
-        budgets = [z for z in QUERY_Z[parsed.name] if z <= codec.n_terms] or [codec.n_terms]
+        self.data, self.searcher, self.codec, self.z = data, searcher, searcher.codec, parsed.z or 1
+        budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms] or [self.codec.n_terms]
         self.grid = list(product(budgets, [depth for depth in DEPTHS if depth < data.shape[0]] or [K]))
 
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting
         self.codec.set_budgets(self.z, query_z)
+        self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
 
-    def vectors_read(self, setting: Setting) -> int | None:
-        return setting[1]
+    def ask(self, query: Matrix) -> Any:
+        return self.searcher.search_vectors(Embeddings(self.data.asking, query), self.options)[0]
+
+    def rows(self, answer: Any) -> Sequence[int]:
+        return [self.data.rows[hit.item.id] for hit in answer]
 
 
 class Ours(CodeEngine, Local):
     """The embedded engine."""
 
     library = "boc"
-    ours = True
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.searcher = Searcher.open(NAME, f"file:{folder}")
-        CodeEngine.__init__(self, data, code_of(code), self.searcher.codec)
+        CodeEngine.__init__(self, data, code_of(code), Searcher.open(NAME, f"file:{folder}"))
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
@@ -95,22 +98,12 @@ class Ours(CodeEngine, Local):
         rest = parts["other"] + parts["concepts"] - codec
         return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
 
-    def choose(self, setting: Setting) -> None:
-        super().choose(setting)
-        self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
-
-    def ask(self, query: Matrix) -> Any:
-        return self.searcher.search_vectors(Embeddings(self.data.asking, query), self.options)
-
     def vectors_read(self, setting: Setting) -> int:
         shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
         return setting[1] if shortlist is None else shortlist.size(setting[1], K)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         return self.searcher.rank_vectors(Embeddings(self.data.asking, queries), self.options, threads=threads)
-
-    def rows(self, answer: Any) -> Sequence[int]:
-        return [self.data.rows[hit.item.id] for hit in answer[0]]
 
 
 def fit(data: Data, kind: str) -> None:

@@ -25,12 +25,11 @@ from typing import Any
 
 import click
 import numpy as np
-import orjson
 
 from bench.race.data import Data, K, Matrix, first, log, nearest
 from bench.race.filtered import ALL, FILE, NAME, SHARES, Ask, Filters, Race
-from bench.race.hnsw import EFS, base64_form, hnsw_index, hnsw_query
-from bench.race.servers import GRIDS, SCHEMES, Server, remove, start_server
+from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
+from bench.race.servers import GRIDS, SCHEMES, Server, start_server
 from bench.report.rows import Writer
 from boc.errors import BocError
 from boc.indexes.build import build_index
@@ -38,6 +37,7 @@ from boc.indexes.copy import copy_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
+from indexing.server.aliases import drop_index
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
 from indexing.server.searches import scan
@@ -75,20 +75,17 @@ class Crowd(Race):
     def _load_graph(self) -> None:
         body = hnsw_index(self.server.timed.engine, self.graph, self.data.shape[1])
         body["mappings"]["properties"] |= {name: {"type": "integer"} for name in ("draw", "cluster")}
-        remove(self.server.timed, self.graph)
+        drop_index(self.server.timed, self.graph)
         self.server.timed.request("PUT", f"/{self.graph}", body)
         pairs = zip(self.filters.draw.tolist(), self.filters.cluster.tolist(), strict=True)
         with Bulk(self.server.timed, self.graph) as bulk:
             for row, (draw, cluster) in enumerate(pairs):
                 self._put_graph(bulk, row, draw=draw, cluster=cluster)
-        for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
-            self.server.timed.request("POST", f"/{self.graph}/{step}", timeout=3600)
+        settle(self.server.timed, self.graph)
 
     def _put_graph(self, bulk: Bulk, row: int, **fields: int) -> None:
         item, vector = self.items[row], np.array(self.all[row], np.float32)
-        shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
-        document = {**shown, "words": item.content, "vector": self.form(vector), **fields}
-        bulk.index(item.id, orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+        bulk.index(item.id, hnsw_document(item, self.form(vector), **fields))
 
     def form(self, vector: Any) -> Any:
         return base64_form(vector) if self.server.timed.engine == "elasticsearch" else vector

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from bench.race.data import Data, K
+from boc.types import Item
 from indexing.server.binary import to_base64
-from indexing.server.transport import Json
+from indexing.server.transport import Json, Transport
 
 HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
 EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
@@ -50,6 +52,19 @@ def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
     if engine == "elasticsearch":
         return {"query": {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}}
     return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
+
+
+def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:
+    """The document of an item, as JSON."""
+    shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
+    document = {**shown, "words": item.content, "vector": vector, **fields}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def settle(transport: Transport, name: str) -> None:
+    """Merge an index that was loaded to one segment, and wait for it."""
+    for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
+        transport.request("POST", f"/{name}/{step}", timeout=3600)
 
 
 def scale_of(data: Data) -> float:

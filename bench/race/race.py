@@ -54,6 +54,7 @@ from bench.race.servers import Server, connect
 from bench.race.timing import Variant, best_at, measure, measure_rates, summarise, variants_of
 from bench.race.vectors import EF_CONSTRUCTION
 from bench.report.rows import Writer
+from boc.inputs.vector_files import has_vectors
 
 LIBRARIES = ("usearch", "scann", "rabitqlib", "elasticsearch", "opensearch-py")
 PARTS = ("index", "vectors", "codec", "rest")
@@ -158,7 +159,7 @@ def make_data(
     truth = None
     if count is not None:
         gallery, queries, validation = synthetic(work, count, dim, queries_drawn, seed)
-    elif gallery is not None and queries is None and vectors.is_ann(gallery):
+    elif gallery is not None and queries is None and has_vectors(gallery):
         files = vectors.convert(gallery, work / "data")
         gallery, queries, truth = files.gallery, files.queries, files.truth
     if gallery is None or queries is None:

@@ -27,21 +27,32 @@ from typing import Any
 
 import click
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from bench.race.codes import CodeEngine, fit, is_raced, load_codec
 from bench.race.data import Data, K, Matrix, log
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
-from bench.race.hnsw import EFS, HNSW, STORED, base64_form, hnsw_index, hnsw_query, list_form, quantise, scale_of
+from bench.race.hnsw import (
+    EFS,
+    HNSW,
+    STORED,
+    base64_form,
+    hnsw_document,
+    hnsw_index,
+    hnsw_query,
+    list_form,
+    quantise,
+    scale_of,
+    settle,
+)  # fmt: skip
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
 from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
-from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Rows
+from indexing.server.aliases import drop_index
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
@@ -89,28 +100,15 @@ class ServerEngine(Engine):
 class ServerCode(ServerEngine, CodeEngine):
     """Our codes."""
 
-    ours = True
-
     def __init__(self, server: Server, data: Data, what: str) -> None:
         code = what.partition(" ")[0]
         self.library, self.kind, self.timed = server.label, "", server.timed
-        self.searcher = Searcher(server.backend.open(server.name_of(what)))
-        CodeEngine.__init__(self, data, code, self.searcher.codec)
+        CodeEngine.__init__(self, data, code, Searcher(server.backend.open(server.name_of(what))))
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
     def vectors_read(self, setting: Setting) -> int | None:
         return None if setting[1] == ALL else setting[1]  # the server does not tell how many share a term
-
-    def choose(self, setting: Setting) -> None:
-        super().choose(setting)
-        self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
-
-    def ask(self, query: Matrix) -> Any:
-        return self.searcher.search_vectors(Embeddings(self.data.asking, query), self.options)[0]
-
-    def rows(self, answer: Any) -> Sequence[int]:
-        return [self.data.rows[hit.item.id] for hit in answer]
 
 
 class ServerGraph(ServerEngine):
@@ -238,11 +236,8 @@ class Server:
             for start, block in data.blocks():
                 vectors = block if scale is None else quantise(block, scale)
                 for item, vector in zip(items[start : start + len(block)], vectors, strict=True):
-                    shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
-                    document = {**shown, "words": item.content, "vector": form(vector)}
-                    bulk.index(item.id, orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
-        for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
-            self.timed.request("POST", f"/{name}/{step}", timeout=3600)
+                    bulk.index(item.id, hnsw_document(item, form(vector)))
+        settle(self.timed, name)
         seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
         stored, graph = self._bytes_of(name)
         vectors_bytes = data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize
@@ -253,7 +248,7 @@ class Server:
     def _make_graph(self, data: Data, what: str) -> None:
         """The empty index."""
         name = self.name_of(what)
-        remove(self.timed, name)
+        drop_index(self.timed, name)
         try:
             self.timed.request("PUT", f"/{name}", hnsw_index(self.timed.engine, what, data.shape[1]))
         except RefusedError as error:
@@ -318,7 +313,7 @@ class Server:
         """Remove what was made."""
         for what in self.made:
             for name in self._physical(self.name_of(what)):
-                remove(self.timed, name)
+                drop_index(self.timed, name)
         self.made.clear()
 
     def _physical(self, name: str) -> list[str]:
@@ -357,11 +352,3 @@ def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[An
             yield node
     except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def remove(transport: Any, name: str) -> None:
-    try:
-        transport.request("DELETE", f"/{name}")
-    except RefusedError as error:
-        if error.status != 404:
-            raise

@@ -17,19 +17,22 @@ or plot stands the commit of a script that is not in the tree.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from bench.report.paper import save_figure, save_table
 from bench.report.rows import Rows, read
-from bench.report.views import ViewError, table
+from bench.report.views import Table, ViewError, table
+from boc.atomic_files import sha256
+
+if TYPE_CHECKING:
+    from bench.report.figures import Plot
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = re.compile(r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!-- end -->)", re.DOTALL)
@@ -42,7 +45,7 @@ LAST_COMMIT = dict.fromkeys(
         "server_memory.py", "training_cost.py", "training_curve.py", "vsrnpp_tables.py", "words.py",
     ),
     "f214dc2",
-) | {"certificate.py": "d13bbe6"}  # fmt: skip
+) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555", "cutoff.py": "c5a8555"}  # fmt: skip
 """The last commit that has a script whose rows are shown."""
 
 
@@ -78,13 +81,8 @@ def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path
         what = marker(match["what"])
         paths = runs_of(root / "docs" / "rows" / f"{what.name}.csv")
         runs = [read_finished(path) for path in paths]
-        if what.view == "plot":
-            body = figure(runs, what, page, root, digest(*paths), write, paper)
-        else:
-            shown = table(runs[0], what.view, what.words)
-            body = shown.markdown()
-            if paper is not None:
-                save_table(paper, *what, shown)
+        shown = show(runs, what, paper)
+        body = shown.markdown() if isinstance(shown, Table) else figure(shown, what, page, root, paths, write)
         return f"{match[1]}\n\n{body}{origin(runs[0])}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
@@ -93,10 +91,6 @@ def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path
 def runs_of(path: Path) -> list[Path]:
     """Return the files of the runs of the rows NAME.csv: it, and those such as NAME.1.csv."""
     return [path, *sorted(path.parent.glob(f"{path.stem}.*.csv"))]
-
-
-def digest(*paths: Path) -> str:
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def read_finished(path: Path) -> Rows:
@@ -119,27 +113,37 @@ def origin(rows: Rows) -> str:
     return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
 
-def figure(
-    runs: list[Rows], what: Marker, page: Path, root: Path, of: str, write: bool, paper: Path | None = None
-) -> str:
-    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
-    from bench.report.figures import PLOTS, pdf, plot, svg  # matplotlib, for those pages that have plots
+def show(runs: list[Rows], what: Marker, paper: Path | None) -> Table | Plot:
+    """Return the table or the plot of rows, or of several runs of them, and write it for a ``paper``. ViewError if
+    there is none."""
+    if what.view != "plot":
+        shown = table(runs[0], what.view, what.words)
+        if paper is not None:
+            save_table(paper, *what, shown)
+        return shown
+    from bench.report.figures import PLOTS, pdf, plot  # matplotlib, for those pages that have plots
 
-    rows = runs[0]
     try:
         drawing = plot(runs, what.words[0])
     except KeyError as error:
-        raise ViewError(f"{rows.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}") from error
-    name = f"{rows.name}-{what.words[0]}"
-    path = root / "docs" / "figures" / f"{name}.svg"
-    mark = f"<!-- drawn of rows {of} -->"
+        raise ViewError(f"{what.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}") from error
     if paper is not None:
-        save_figure(paper, rows.name, what.words, drawing.title, pdf(drawing))
+        save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
+    return drawing
+
+
+def figure(drawing: Plot, what: Marker, page: Path, root: Path, rows: list[Path], write: bool) -> str:
+    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
+    name = f"{what.name}-{what.words[0]}"
+    path = root / "docs" / "figures" / f"{name}.svg"
+    mark = f"<!-- drawn of rows {sha256(*rows)[:16]} -->"
     if write:
+        from bench.report.figures import svg
+
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{svg(drawing, name).rstrip()}\n{mark}\n", encoding="utf-8")
     elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
-        raise ViewError(f"{path} is not drawn of the rows of {rows.name}; run python -m bench.report.docs")
+        raise ViewError(f"{path} is not drawn of the rows of {what.name}; run python -m bench.report.docs")
     return f"![{drawing.title}]({os.path.relpath(path, page.parent)})"
 
 

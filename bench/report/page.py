@@ -16,11 +16,10 @@ import click
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from bench.report.docs import ROOT, Marker, markers, pages
-from bench.report.figures import pdf, plot, svg
-from bench.report.paper import save_figure, save_table
+from bench.report.docs import ROOT, Marker, markers, pages, show
+from bench.report.figures import svg
 from bench.report.rows import Rows, read
-from bench.report.views import Table, table
+from bench.report.views import Table
 
 SHEET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>boc: rows</title><style>
@@ -68,28 +67,17 @@ def parts(runs: list[Rows], shown: list[Marker], paper: Path | None) -> list[obj
     """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows
     none, and where these have not what it needs."""
     name = runs[0].name
+    everything = Marker(name, "all", [])
     try:
-        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, whole(name), paper)]
+        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, everything, paper)]
     except (ValueError, LookupError):  # a trial has fewer settings
-        return [part(runs, whole(name), paper)]
-
-
-def whole(name: str) -> Marker:
-    """Return the marker of all rows as they are."""
-    return Marker(name, "all", [])
+        return [part(runs, everything, paper)]
 
 
 def part(runs: list[Rows], what: Marker, paper: Path | None) -> str | Table:
     """Return a table, or a figure as SVG, and write it for a paper."""
-    if what.view != "plot":
-        shown = table(runs[0], what.view, what.words)
-        if paper is not None:
-            save_table(paper, *what, shown)
-        return shown
-    drawing = plot(runs, what.words[0])
-    if paper is not None:
-        save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
-    return svg(drawing, f"{what.name}-{what.words[0]}")
+    shown = show(runs, what, paper)
+    return shown if isinstance(shown, Table) else svg(shown, f"{what.name}-{what.words[0]}")
 
 
 def inline(cell: str) -> Markup:

@@ -45,14 +45,14 @@ class Largest:
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Encode items -> int32 csr (n, width)."""
-        rows: Any = self.once(embeddings)
-        for step in self.chain:
-            rows = step.encode_documents(rows, embeddings.modality)
-        return rows
+        return self._encode(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Encode queries -> int32 csr (n, width)."""
+        return self._encode(embeddings, "encode_queries")
+
+    def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         rows: Any = self.once(embeddings)
         for step in self.chain:
-            rows = step.encode_queries(rows, embeddings.modality)
+            rows = getattr(step, side)(rows, embeddings.modality)
         return rows

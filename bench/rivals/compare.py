@@ -27,8 +27,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.paper.all_codes import first
-from bench.paper.ranking import K, document_frequencies, postings_read
+from bench.paper.ranking import K, document_frequencies, first, postings_read
 from bench.report.rows import Writer
 from bench.rivals.base import Code, Largest
 from bench.rivals.cells import CellRanks, CellScalar
@@ -207,8 +206,7 @@ def main(
     small: bool,
 ) -> None:  # fmt: skip
     """Compare codes of others with ours on FEATURES."""
-    settings = {"features": features, "fit": fit, "validation": validation, "words": words, "learned": learned,
-                "queries": queries, "seeds": seeds, "small": small}  # fmt: skip
+    settings = click.get_current_context().params
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "scikit-learn"]) as out:
         pairs = Scenes(fit).pairs
         tried = list(families(pairs, words, learned, small))

@@ -67,6 +67,12 @@ class Head(nn.Module, Largest):
         """Return the latents of at least 0, float32 (n, width)."""
         return relu(self.encode(rows) + self.biases[modality])
 
+    def weights(self, embeddings: Embeddings) -> Floats:
+        """Return the latents, float32 (n, width)."""
+        with torch.no_grad():
+            latents: Floats = self.latents(self.rows(embeddings), embeddings.modality).numpy()
+        return latents
+
     def learn(self, pairs: Pairs, loss: Callable[..., Tensor], epochs: int, seed: int, rate: float) -> None:
         """Train by ``loss``, which takes the rows of pictures, those of captions, the numbers of these, and the share
         of the training that is over."""
@@ -115,12 +121,6 @@ class Autoencoder(Head):
 
         self.learn(pairs, loss, epochs, seed, 1e-3)
 
-    def weights(self, embeddings: Embeddings) -> Floats:
-        """Return the latents, float32 (n, width)."""
-        with torch.no_grad():
-            latents: Floats = self.latents(self.rows(embeddings), embeddings.modality).numpy()
-        return latents
-
 
 class WordPieces(Head):
     """Word-pieces as terms, those that captions of the training have; ``flops`` is the weight of the penalty."""
@@ -137,15 +137,13 @@ class WordPieces(Head):
             row[[number[piece] for piece in words]] = True
 
         def loss(images: Tensor, texts: Tensor, numbers: NDArray[np.int64], over: float) -> Tensor:
-            terms = [torch.log1p(self.latents(images, "image")), torch.log1p(self.latents(texts, "text"))]
+            terms = [self.latents(images, "image"), self.latents(texts, "text")]
             free = torch.rand(len(numbers), 1) < over
             terms[1] = terms[1] * (own[numbers] | free)
             return matching(*terms) + flops * sum(normalize(each).mean(dim=0).square().sum() for each in terms)
 
         self.learn(pairs, loss, epochs, seed, 3e-3)
 
-    def weights(self, embeddings: Embeddings) -> Floats:
+    def latents(self, rows: Tensor, modality: Modality) -> Tensor:
         """Return the weights of the pieces, float32 (n, p)."""
-        with torch.no_grad():
-            terms: Floats = torch.log1p(self.latents(self.rows(embeddings), embeddings.modality)).numpy()
-        return terms
+        return torch.log1p(super().latents(rows, modality))

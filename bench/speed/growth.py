@@ -21,10 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.race.data import Data, K, log, synthetic
+from bench.race.engine import child, use_threads
 from bench.race.engine import status as memory_of
-from bench.race.engine import use_threads
 from bench.race.servers import SCHEMES, start_server
 from bench.report.rows import Writer
 from boc.search.searcher import Searcher
@@ -124,8 +122,7 @@ def row(data: Data, kind: str | None, code: str | None, target: float, rounds: i
             log(f"{candidates} candidates")
         times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.query_sets[0], candidates)]
         sizes = sum(searcher.index.sizes().values()) / 1e6
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            memory_mb = pool.submit(memory, at, data.query_sets[0][:100], candidates).result()
+        memory_mb = child(memory, at, data.query_sets[0][:100], candidates)
         points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
         figures = [f"{value:.2f}" for value in (*took, server, sizes, *memory_mb)]
         if kind is None:

@@ -259,7 +259,7 @@ def write_onnx(folder: Path, *, needed: bool = True) -> None:
     from boc import plugins
 
     try:
-        for line in plugins.exporter().export(folder):
+        for line in plugins.tool("onnx_export").export(folder):
             click.echo(plain(line), err=True)
     except BocError as error:
         if needed:

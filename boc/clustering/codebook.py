@@ -124,7 +124,7 @@ def variant(identity: Identity) -> str:
 def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)
-    words, labels, origin = arrays.get("words"), arrays.get("labels"), arrays.get("origin")
+    words, labels = arrays.get("words"), arrays.get("labels")
     try:
         codebook = Codebook(
             arrays["centroids"],
@@ -135,28 +135,24 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
             None if words is None else tuple(words.tolist()),
             labels,
             {**about["versions"]},
-            origin,
-            arrays.get("thresholds"),
-            arrays.get("means"),
-            arrays.get("axes"),
+            *map(arrays.get, ("origin", "thresholds", "means", "axes")),
         )
         n_labels = 0 if labels is None else len(unpack_labels(labels))
     except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
-    centroids, rows = codebook.centroids, len(codebook.centroids)
-    thresholds, means, axes, dim = codebook.thresholds, codebook.means, codebook.axes, codebook.identity.dim
+    rows, dim = len(codebook), codebook.identity.dim
+    shapes = {
+        "centroids": (rows, dim), "origin": (dim,), "thresholds": (2, 2, rows), "means": (2, dim), "axes": (dim, dim),
+    }  # fmt: skip
+    floats = {name: array for name, array in arrays.items() if name in shapes}
     sound = (
         set(about) == names
         and [*map(type, asdict(codebook.identity).values())] == [str, str, int]
-        and centroids.dtype == np.float32
         and rows > 0
-        and centroids.shape == (rows, dim)
         and all(map(are_moderate, arrays.values()))
+        and all(array.dtype == np.float32 and array.shape == shapes[name] for name, array in floats.items())
+        and ("axes" not in arrays or "means" in arrays)
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
-        and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
-        and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
-        and (means is None or (means.dtype == np.float32 and means.shape == (2, dim)))
-        and (axes is None or (means is not None and axes.dtype == np.float32 and axes.shape == (dim, dim)))
         and (labels is None or (labels.dtype == np.uint8 and n_labels == rows))
     )
     if not sound:

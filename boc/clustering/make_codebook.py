@@ -44,8 +44,7 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
         raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
     first = files[0]
     for file in files:
-        if file.header.kind != "embeddings":
-            raise FeatureFileError(f"{file.path}: holds regions, not vectors; use boc extract --encoder on it first")
+        file.check_embeddings()
         if file.header.digest != first.header.digest:
             raise FeatureFileError(
                 f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, center, nearest, row_block, squared_distances
-from boc.codecs.base import ConceptStep, frequencies, stack_rows
+from boc.codecs.base import ConceptStep, frequencies, reduce_sets, stack_rows
 from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
@@ -38,6 +38,7 @@ class _Assignment(ConceptStep):
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NONE, "axes_": NONE}
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0, "sigma": None, "drop_stopwords": False}
+    outputs: ClassVar[str] = "centroids_"
     clusters: int
     spherical: bool
     centroids_: Floats
@@ -48,10 +49,6 @@ class _Assignment(ConceptStep):
     def fit(self, X: Any, y: object = None) -> _Assignment:
         """Raise ValueError: ``from_codebook`` makes a complete step."""
         raise ValueError(f"{type(self).__name__} learns no centroids; make it by from_codebook")
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.centroids_)
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(self._center(X, modality))
@@ -72,15 +69,8 @@ class _Assignment(ConceptStep):
         self.frozen = True
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
-        """Yield runs of whole sets with at most ``size`` rows, unless a single set has more."""
-        start = 0
-        while start < len(sets):
-            stop = int(np.searchsorted(sets.offsets, sets.offsets[start] + size, side="right")) - 1
-            stop = max(stop, start + 1)
-            low, high = sets.offsets[start], sets.offsets[stop]
-            values = sets.values[low:high]
-            yield Ragged(unit_rows(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
-            start = stop
+        for block in sets.blocks(size):
+            yield Ragged(unit_rows(block.values), block.offsets) if self.spherical else block
 
 
 class HardAssignment(_Assignment):
@@ -135,7 +125,7 @@ class HardAssignment(_Assignment):
             rows = sparse.csr_array(counts, shape=(len(block), len(self.centroids_)))
             rows.sum_duplicates()
             parts.append(frequencies(rows.data, rows))
-        return _stack(parts, len(self.centroids_), np.int32)
+        return stack_rows(parts, len(self.centroids_), np.int32)
 
 
 class SoftAssignment(_Assignment):
@@ -233,17 +223,12 @@ class SoftAssignment(_Assignment):
             else:
                 columns, squared = nearest(block.values, self.centroids_, sought)
                 parts.append(self._aggregate_nearest(block, columns, self._similar(squared)))
-        terms = _stack(parts, p, np.float32)
+        terms = stack_rows(parts, p)
         terms.eliminate_zeros()
         return terms
 
     def _aggregate_all(self, block: Ragged) -> Floats:
-        similar = self._similar(squared_distances(block.values, self.centroids_))
-        result = np.zeros((len(block), similar.shape[1]), np.float32)
-        filled = np.diff(block.offsets) > 0
-        if filled.any():  # reduceat cannot handle empty sets
-            result[filled] = self._ufunc.reduceat(similar, block.offsets[:-1][filled], axis=0)
-        return result
+        return reduce_sets(self._ufunc, self._similar(squared_distances(block.values, self.centroids_)), block)
 
     def _aggregate_nearest(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
         """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z) per set."""
@@ -266,7 +251,3 @@ class SoftAssignment(_Assignment):
         if self.similarity == "deviation":
             similar -= similar.mean(axis=1, keepdims=True)
         return similar
-
-
-def _stack(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:
-    return stack_rows(parts) if parts else sparse.csr_array((0, width), dtype=dtype)

@@ -59,6 +59,8 @@ class Step:
     """Parameters that older indexes have besides, and the one value of each that is still read."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The values of parameters that are words."""
+    outputs: ClassVar[str] = ""
+    """The learned array with a row for each output column; "" if these are the input columns."""
     reads_concepts: ClassVar[bool] = False
     """True if a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024
@@ -122,8 +124,8 @@ class Step:
 
     @property
     def _n_features_out(self) -> int:
-        """Number of output columns, if it differs from the number of input columns."""
-        return int(self.n_features_in_)
+        """Number of output columns."""
+        return len(getattr(self, self.outputs)) if self.outputs else int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         """Transform items of one modality that are to be indexed."""
@@ -266,6 +268,17 @@ def concatenate(parts: Sequence[Any]) -> Any:
     return stack_rows(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
-def stack_rows(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
-    """Stack blocks of rows."""
+def stack_rows(parts: Sequence[sparse.csr_array], width: int = 0, dtype: Any = np.float32) -> sparse.csr_array:
+    """Stack blocks of rows; of no blocks return a matrix (0, width)."""
+    if not parts:
+        return sparse.csr_array((0, width), dtype=dtype)
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
+
+
+def reduce_sets(ufunc: np.ufunc, rows: NDArray[Any], sets: Ragged, empty: float = 0) -> NDArray[np.float32]:
+    """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set without rows."""
+    reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)
+    filled = np.diff(sets.offsets) > 0
+    if filled.any():  # reduceat cannot handle empty sets
+        reduced[filled] = ufunc.reduceat(rows, sets.offsets[:-1][filled], axis=0)
+    return reduced

@@ -250,7 +250,8 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
         blocks = Blocks(sum(map(len, samples)), partial(_transform_samples, chain, number, samples))
         if number > last:
             X, modality = next(iter(blocks))
-            blocks = Blocks(1, partial(iter, [(_head(X), modality)]))  # it learns its width only
+            first = Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
+            blocks = Blocks(1, partial(iter, [(first, modality)]))  # it learns its width only
         if not step.frozen:
             step.fit_blocks(blocks, n_items)
 
@@ -258,11 +259,4 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
 def _transform_samples(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
     """Yield the samples in blocks, as the first ``number`` steps of the chain transform them."""
     for block in (block for sample in samples for block in sample.blocks()):
-        X: Any = chain[0].read(block)
-        for step in chain[:number]:
-            X = step.encode_documents(X, block.modality)
-        yield X, block.modality
-
-
-def _head(X: Any) -> Any:
-    return Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
+        yield _apply(chain[:number], chain[0].read(block), "encode_documents", block.modality), block.modality

@@ -73,6 +73,7 @@ class Dictionary(Step):
 
     rows_together: ClassVar[int] = 2 * ROWS  # a large batch reads the vocabulary once
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "scales_", "heads_", "head_scales_", "starts_")
+    outputs: ClassVar[str] = "centroids_"
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Dictionary(Step):
 
     def sample_rows(self, n_items: int) -> int:
         """12 rows per centroid: of a million items, 8 cost half a percent of recall, and 16 gain a fraction of that."""
-        return ROWS_PER_TERM * (self.terms or vocabulary_size(n_items))
+        return ROWS_PER_TERM * self.terms_at(n_items)
 
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
@@ -135,15 +136,10 @@ class Dictionary(Step):
         self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
         return self
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.centroids_)
-
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero row."""
         rows = self._directions(X)
-        parts = [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)]
-        return stack_rows(parts)
+        return stack_rows([self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)])
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""

@@ -200,8 +200,10 @@ class DeepPermutation(SparseStep):
     def transform(self, X: Any) -> sparse.csr_array:
         """Quantize X (n, d) -> int32 csr (n, d)."""
         X = self._validate(X, reset=False)
-        rows = X if sparse.issparse(X) else _full_rows(X)
-        rows = sparse.csr_array(rows)
+        n, d = X.shape
+        if not sparse.issparse(X):  # store every component, zeros too
+            X = X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d
+        rows = sparse.csr_array(X, shape=(n, d))
         rows.sort_indices()
         lengths = np.diff(rows.indptr)
         row_of = np.repeat(np.arange(rows.shape[0]), lengths)
@@ -210,9 +212,3 @@ class DeepPermutation(SparseStep):
         values = np.empty(len(rows.data), dtype=np.int64)
         values[order] = np.repeat(rows.indptr[1:], lengths) - np.arange(len(rows.data))
         return frequencies(values, rows)
-
-
-def _full_rows(X: NDArray[Any]) -> sparse.csr_array:
-    """Convert ``X`` to a csr_array that stores every component, including zeros."""
-    n, d = X.shape
-    return sparse.csr_array((X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d), shape=(n, d))

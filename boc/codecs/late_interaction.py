@@ -22,7 +22,7 @@ import numpy as np
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, kmeans
-from boc.codecs.base import ConceptStep, stack_rows
+from boc.codecs.base import ConceptStep, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
 
@@ -65,6 +65,7 @@ class LateInteraction(ConceptStep):
     """
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
+    outputs: ClassVar[str] = "centroids_"
 
     def __init__(self, terms: int = 1024, density: int = 20, seed: int = 0) -> None:
         self.terms = terms
@@ -89,13 +90,9 @@ class LateInteraction(ConceptStep):
         self.labels_ = np.unique(labels)
         options = {"seed": self.seed, "rounds": ROUNDS, "crowd": CROWD}
         self.centroids_ = kmeans(words.values, self.terms, spherical=True, **options)
-        largest = np.concatenate([*self._largest(pictures)])
+        largest = np.concatenate(list(self._largest(pictures)))
         self.thresholds_ = np.quantile(largest, 1 - self.density / 100, axis=0, method="lower").astype(np.float32)
         return self
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.centroids_)
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Encode n sets of regions -> int32 csr (n, p)."""
@@ -106,14 +103,9 @@ class LateInteraction(ConceptStep):
         X = self._sets(X)
         if modality == "text" and self.labels_.any():
             return self._histograms(X)
-        filled = np.diff(X.offsets) > 0
-        parts = [_above(block, self.thresholds_) for block in self._largest(X.take(np.flatnonzero(filled).tolist()))]
-        terms = stack_rows(parts) if parts else sparse.csr_array((0, len(self.centroids_)), dtype=np.int32)
-        lengths = np.zeros(len(X), np.int64)
-        lengths[filled] = np.diff(terms.indptr)
-        return sparse.csr_array(
-            (terms.data, terms.indices, np.concatenate([[0], np.cumsum(lengths)])), (len(X), terms.shape[1])
-        )
+        above = (np.maximum(largest - self.thresholds_, 0) for largest in self._largest(X))
+        parts = [sparse.csr_array(np.rint(TOP * block).astype(np.int32)) for block in above]
+        return stack_rows(parts, len(self.centroids_), np.int32)
 
     def _histograms(self, X: Ragged) -> sparse.csr_array:
         numbers = np.zeros(len(X.values), np.int64)
@@ -129,16 +121,6 @@ class LateInteraction(ConceptStep):
         return terms
 
     def _largest(self, X: Ragged) -> Iterator[Floats]:
-        """Yield the largest cosine with each centroid of sets, none of them empty: blocks of float32 (n, p)."""
-        sets = max(1, CELLS // (len(self.centroids_) * max(1, round(len(X.values) / max(1, len(X))))))
-        for first in range(0, len(X), sets):
-            offsets = X.offsets[first : first + sets + 1]
-            cosines = unit_rows(X.values[offsets[0] : offsets[-1]]) @ self.centroids_.T
-            yield np.maximum.reduceat(cosines, offsets[:-1] - offsets[0], axis=0)
-
-
-def _above(largest: Floats, thresholds: Floats) -> sparse.csr_array:
-    """Return the frequencies of what exceeds the thresholds."""
-    terms = sparse.csr_array(np.rint(TOP * np.maximum(largest - thresholds, 0)).astype(np.int32))
-    terms.eliminate_zeros()
-    return terms
+        """Yield the largest cosine of each set with each centroid, -1 for an empty set: blocks of float32 (n, p)."""
+        for block in X.blocks(max(1, CELLS // len(self.centroids_))):
+            yield reduce_sets(np.maximum, unit_rows(block.values) @ self.centroids_.T, block, empty=-1)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats
-from boc.codecs.base import ConceptStep, stack_rows
+from boc.codecs.base import ConceptStep, reduce_sets, stack_rows
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
@@ -66,6 +66,7 @@ class LearnedTerms(ConceptStep):
 
     learned: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "term_labels_")
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
+    outputs: ClassVar[str] = "directions_"
     directions_: Floats
     thresholds_: Floats
     term_labels_: NDArray[np.uint8]
@@ -90,10 +91,6 @@ class LearnedTerms(ConceptStep):
         """Return the rows of each item: its global vector, then its concepts if there are any."""
         return item_rows(embeddings)
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.directions_)
-
     def transform(self, X: Any) -> sparse.csr_array:
         """Encode n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty row."""
         return self.encode_documents(X, "image")
@@ -107,14 +104,10 @@ class LearnedTerms(ConceptStep):
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
         """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
         X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
-        per = max(1, CELLS // (len(self.directions_) * max(1, round(len(X.values) / max(1, len(X))))))
-        parts = []
-        for start in range(0, len(X), per):
-            offsets = X.offsets[start : start + per + 1]
-            block = Ragged(X.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-            products = largest_products(block, self.directions_, thresholds)
-            parts.append(keep_block(np.log1p(np.where(products > LEAST, products, 0)), min(z, products.shape[1])))
-        return stack_rows(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
+        p = len(self.directions_)
+        blocks = X.blocks(max(1, CELLS // p))
+        largest = (largest_products(block, self.directions_, thresholds) for block in blocks)
+        return stack_rows([keep_block(np.log1p(np.where(x > LEAST, x, 0)), min(z, p)) for x in largest], p)
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
@@ -133,11 +126,7 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
     """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p), -inf for none."""
     products: Floats = rows.values @ directions.T
-    filled = np.diff(rows.offsets) > 0
     kinds = np.ones(len(products), np.int64)
-    kinds[rows.offsets[:-1][filled]] = 0
+    kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0
     products -= thresholds[kinds]
-    best = np.full((len(rows), products.shape[1]), -np.inf, np.float32)
-    if filled.any():  # reduceat cannot handle empty sets
-        best[filled] = np.maximum.reduceat(products, rows.offsets[:-1][filled], axis=0)
-    return best
+    return reduce_sets(np.maximum, products, rows, empty=-np.inf)

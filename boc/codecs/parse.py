@@ -57,31 +57,18 @@ class Whole:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a set of words."""
+    """One of some words, each with its value."""
 
-    words: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " or ".join(self.words)
-
-    def read(self, text: str) -> str | None:
-        return text
-
-    def takes(self, value: object) -> bool:
-        return value in self.words
-
-
-class Flag:
-    """true or false."""
+    values: Mapping[str, str | bool]
 
     def __str__(self) -> str:
-        return "true or false"
+        return " or ".join(self.values)
 
-    def read(self, text: str) -> bool | None:
-        return {"true": True, "false": False}.get(text)
+    def read(self, text: str) -> str | bool | None:
+        return self.values.get(text)
 
     def takes(self, value: object) -> bool:
-        return isinstance(value, bool)
+        return isinstance(value, (str, bool)) and value in self.values.values()
 
 
 class File:
@@ -97,7 +84,7 @@ class File:
         return isinstance(value, str) and value != ""
 
 
-Rule: TypeAlias = Whole | OneOf | Flag | File
+Rule: TypeAlias = Whole | OneOf | File
 
 
 @dataclass(frozen=True)
@@ -111,17 +98,20 @@ class Kind:
 NUMBERS: dict[str, Rule] = {"z": Whole(), "query_z": Whole()}
 TERMS: dict[str, Rule] = {"terms": Whole(1, 2**18)}
 BOOK: dict[str, Rule] = {"codebook": File()}
+PLAIN: dict[str, Rule] = {"plain": OneOf({"true": True, "false": False})}
+SIMILARITY = OneOf({"inverse": "inverse", "deviation": "deviation"})
+AGGREGATE = OneOf({"sum": "sum", "max": "max"})
 CODES = {
-    "scalar": Kind("components of the rotated vector, frequencies in proportion", {**NUMBERS, "plain": Flag()}),
+    "scalar": Kind("components of the rotated vector, frequencies in proportion", {**NUMBERS, **PLAIN}),
     "bits": Kind("the same, frequencies of few bits", {**NUMBERS, "bits": Whole(1, 15)}),
-    "permutation": Kind("the same, frequencies by rank", {**NUMBERS, "plain": Flag()}),
+    "permutation": Kind("the same, frequencies by rank", {**NUMBERS, **PLAIN}),
     "dictionary": Kind(
         "nearest centroids of whole vectors, learned from the items", {"z": Whole(1, 16), "query_z": Whole(), **TERMS}
     ),
     "hard": Kind("nearest centroid of each concept, counted", BOOK),
     "soft": Kind(
         "similarities of concepts to their nearest centroids",
-        {**NUMBERS, **BOOK, "similarity": OneOf(("inverse", "deviation")), "aggregate": OneOf(("sum", "max"))},
+        {**NUMBERS, **BOOK, "similarity": SIMILARITY, "aggregate": AGGREGATE},
     ),
     "words": Kind("words nearest to a picture, to be read and searched as text", {**NUMBERS, **BOOK}),
     "learned": Kind("terms learned from pictures and their captions", {**NUMBERS, **BOOK}),

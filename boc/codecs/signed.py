@@ -84,8 +84,8 @@ class Center(Step):
         """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the means."""
         return self._center(X, modality)
 
-    def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        return self._center(X, modality)
+    def encode_documents(self, X: Any, modality: Modality) -> Any:
+        return self.transform(X, modality)
 
     def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
         X = self._validate(X, reset=False)

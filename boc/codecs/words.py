@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import Blocks, one_row
-from boc.codecs.frequencies import largest
+from boc.codecs.base import Blocks
+from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
 from boc.types import Modality
@@ -67,6 +67,7 @@ class WordTerms(Center):
 
     learned: ClassVar[tuple[str, ...]] = ("labels_", "means_", "vocabulary_", "origin_", "term_labels_")
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
+    outputs: ClassVar[str] = "vocabulary_"
 
     def __init__(self, clusters: int, z: int = 32, query_z: int = 32) -> None:
         self.clusters = clusters
@@ -103,16 +104,9 @@ class WordTerms(Center):
         """The word of each term."""
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.vocabulary_)
-
     def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
         """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.z)
-
-    def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self.transform(X, modality)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
         """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
@@ -121,11 +115,4 @@ class WordTerms(Center):
     def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
         """Return the dot products of rows with their ``z`` nearest words, those above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
-        columns = largest(dots, min(z, dots.shape[1]))
-        values = np.take_along_axis(dots, columns, axis=1)
-        large = values > LEAST
-        data, numbers = values[large].astype(np.float32), columns[large].astype(np.int32)
-        if len(rows) == 1:
-            return one_row(data, numbers, dots.shape[1])
-        ends = np.concatenate([[0], np.cumsum(large.sum(axis=1))])
-        return sparse.csr_array((data, numbers, ends), shape=dots.shape)
+        return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

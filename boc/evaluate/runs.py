@@ -60,8 +60,7 @@ class Gallery:
         first: dict[Modality, list[Item]] = {}
         for path in paths:
             with FeatureFile(path) as file:
-                if file.header.kind != "embeddings":
-                    raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
+                file.check_embeddings()
                 items = {modality: file.items(modality) for modality in MODALITIES}
             first = first or items
             for modality in MODALITIES:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
-from boc.errors import BocError
+from boc.errors import BocError, needing
 from boc.evaluate.significance import Difference, compare
 from boc.outputs import HEAD, check_output
 
@@ -101,10 +101,8 @@ def _plain(key: str) -> str:
 
 
 def _tool() -> ModuleType:
-    try:
+    with needing("a run", "measures"):
         import ir_measures
-    except ModuleNotFoundError as error:
-        raise BocError(f"runs need the package {error.name}; install it with: pip install 'boc[measures]'") from error
     return ir_measures
 
 

@@ -244,7 +244,9 @@ class TermLabels(Mapping[int, Label]):
 
     def __getitem__(self, term: int) -> Label:
         if term not in self._cache:
-            self._cache[term] = self._label(term)
+            stored = self._stored.get(term, Label())
+            label = stored if stored.words and stored.examples else self._index_labels[term]
+            self._cache[term] = Label(stored.words or label.words, stored.examples or label.examples)
         return self._cache[term]
 
     def __iter__(self) -> Iterator[int]:
@@ -252,13 +254,6 @@ class TermLabels(Mapping[int, Label]):
 
     def __len__(self) -> int:
         return self._n
-
-    def _label(self, term: int) -> Label:
-        stored = self._stored.get(term, Label())
-        if stored.words and stored.examples:
-            return stored
-        label = self._index_labels[term]
-        return Label(stored.words or label.words, stored.examples or label.examples)
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:

@@ -25,6 +25,7 @@ from boc.errors import BocError, note
 from boc.indexes.learn import held_out
 from boc.indexes.load import BATCH, Vectors
 from boc.indexes.stored import StoredIndex
+from boc.manifest import with_query_z
 from boc.plugins import Encoder, Index
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality, SearchRequest
@@ -93,7 +94,7 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
         queries, own, kind = _queries(index, source, find, encoder, most)
         truth = _nearest(source, find, queries.vectors, own)
         query_z, rm, figures = _cheapest(searcher, queries, truth, own, find, target)
-        budgets = {"rm": rm, "codec": _with_budget(index.manifest.codec, query_z)}
+        budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         chosen |= {**figures, "queries": len(queries), "source": kind}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
@@ -151,14 +152,6 @@ def _sample(index: Index, modality: Modality) -> NDArray[np.float32]:
 
 def _target(index: Index) -> Modality:
     return "image" if index.manifest.items["image"] else "text"
-
-
-def _with_budget(config: dict[str, Any], query_z: int) -> dict[str, Any]:
-    steps = [
-        {**step, "params": {**step["params"], "query_z": query_z}} if step["name"] == "Dictionary" else step
-        for step in config["steps"]
-    ]
-    return {**config, "steps": steps}
 
 
 def _queries(

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from boc import models, plugins
+from boc.atomic_files import json_sha256
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError, named_options, note
 from boc.indexes.budgets import choose_budgets, promise, renew_budgets
 from boc.indexes.encode import converted, encoded
 from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
+from boc.indexes.load import DEFAULT_RM, add_features, load_index, new_manifest
 from boc.indexes.shared_terms import term_faults
 from boc.indexes.stored import stored_manifest
 from boc.inputs.archives import is_archive
@@ -259,7 +260,7 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
         with backend.edit(name) as editor:
             for start in range(0, len(known), LOOKED_UP):
                 editor.delete(known[start : start + LOOKED_UP])
-            editor.commit(digest_of(index.manifest.source, "without", *sorted(known)))
+            editor.commit(json_sha256([index.manifest.source, "without", *sorted(known)]))
     return len(known), [key for key in distinct if key in unknown]
 
 

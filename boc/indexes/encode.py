@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boc.atomic_files import check_writable, file_lock
+from boc.atomic_files import check_writable, file_lock, json_sha256
 from boc.errors import BocError
 from boc.indexes.foreign_vectors import write_features
 from boc.inputs.extraction import Extraction
@@ -55,8 +53,7 @@ def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
 def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
     """Yield the path of a feature file beside the index, which goes when the block succeeds."""
     place = _place(at)
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
-    path = place / f".{name}.{digest}.features.h5"
+    path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
     check_writable(path)
     with file_lock(place / f".{name}.lock", f"{name} is"):
         for left in place.glob(LEFT.format(name)):

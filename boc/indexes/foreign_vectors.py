@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.given import GivenTerms, with_terms
 from boc.errors import SourceError
@@ -38,14 +37,14 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
     if len(widths) > 1:
         raise SourceError(f"{sources[0]} and the others hold vectors of different kinds or widths; index them apart")
     items, spec, codec, (width,) = _items(parts), f"vectors:{sources[0].stem}", None, widths
-    source = _digest([[item.id, item.content, item.group] for part in items for item in part])
-    header = Header("embeddings", spec, _digest(width), width or 1, "float32", source)
+    source = json_sha256([[item.id, item.content, item.group] for part in items for item in part])
+    header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
     if width is None:
         names = sorted({name for part in parts for name in part.names or ()})
         whole = all((part.rows.data == np.rint(part.rows.data)).all() for part in parts)
         step = GivenTerms.of(names, 1 if whole else SCALE)
         codec = SurrogateCodec([step]).fit(with_terms("image", step.rows([{}])))
-        identity = Identity(spec, _digest(names), 1)
+        identity = Identity(spec, json_sha256(names), 1)
         manifest = Manifest.new(identity, codec.config(), codec.arrays(), rm=1, dtype="float16", source=source)
         # The same files give the same header, so that a run that was killed continues.
         header = header_of(replace(manifest, created="1970-01-01T00:00:00+00:00"), "float16")
@@ -60,10 +59,6 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
                 elif done > writer.done:
                     writer.append(len(some), *_dense(part, start, rows, some))
         writer.finish()
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _items(parts: Sequence[Vectors]) -> list[list[Item]]:

@@ -1,8 +1,6 @@
 """Feature files to indexes: fit a code, load, add. ``boc.indexes.build`` starts from pictures."""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -10,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc import plugins
+from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, EncoderError, FeatureFileError, note
@@ -127,7 +126,7 @@ def add_features(
         yield from write_items(editor.put, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=table_facts)
+        editor.commit(json_sha256([manifest.source, _source(file, metadata, sets=sets)]), table_facts=table_facts)
 
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
@@ -197,10 +196,6 @@ class _Fields:
         return replace(item, fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)})
 
 
-def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
-    return file.files if isinstance(file, FeatureFiles) else [file]
-
-
 def _check_range(batch: Batch, manifest: Manifest) -> None:
     """Raise FeatureFileError if a vector has components that the index cannot store."""
     largest = np.finfo(manifest.vector_floats).max
@@ -234,12 +229,7 @@ def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets
     That is its list of items with their vectors, the concept sets if ``sets`` are read, and the metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
-    return digest_of(*parts, *([] if metadata is None else [metadata.digest]))
-
-
-def digest_of(*parts: str) -> str:
-    """Return the digest of a list of texts, hexadecimal."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return json_sha256(parts if metadata is None else [*parts, metadata.digest])
 
 
 def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
@@ -286,7 +276,7 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
         return
     items = (
         item
-        for part in _parts(file)
+        for part in (file.files if isinstance(file, FeatureFiles) else [file])
         for modality in MODALITIES
         for start in range(0, part.count(modality), BATCH)
         for item in part.items(modality, start, start + BATCH)

@@ -1,6 +1,5 @@
 """Read indexes as sources of other indexes: items with all that is stored of them, in batches."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.atomic_files import json_sha256
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import word_fields
 from boc.errors import BocError
@@ -124,7 +124,7 @@ def stored_manifest(
         arrays,
         rm=old.rm if rm is None else rm,
         dtype=old.vector_dtype,
-        source=old.source if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
+        source=old.source if len(parts) == 1 else json_sha256(parts),
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
         fields=fields if codec is None else fields | word_fields(codec.words),

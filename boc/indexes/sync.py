@@ -5,8 +5,6 @@ New and changed items are encoded, moved ones keep their vectors, missing ones a
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boc import plugins
+from boc.atomic_files import json_sha256
 from boc.errors import BocError, SourceError, named_options, note
 from boc.indexes.budgets import renew_budgets
 from boc.indexes.build import PLACE, open_sources, paths_of
@@ -257,8 +256,7 @@ class _Sync:
             yield editor
 
     def _commit(self, editor: IndexEditor, done: Sequence[Sequence[str]]) -> None:
-        source = hashlib.sha256(json.dumps([self._index.manifest.source, *done]).encode()).hexdigest()
-        editor.commit(source, **self._notes())
+        editor.commit(json_sha256([self._index.manifest.source, *done]), **self._notes())
         self._index = self._backend.open(self._name)
 
     @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from boc.errors import BocError
+from boc.errors import BocError, needing
 from boc.indexes.build import PLACE
 from boc.indexes.sync import SyncReport, sync_index
 from boc.search.searcher import Searcher
@@ -101,11 +101,8 @@ class Moments:
 
     def _changes(self) -> Iterator[Collection[object]]:
         """Yield the files that changed; none after a while without a change."""
-        try:
+        with needing("--watch", "watch"):
             import watchfiles
-        except ModuleNotFoundError as error:
-            raise BocError("--watch needs the package watchfiles; install it with: pip install 'boc[watch]'") from error
-
         roots = {place if place.is_dir() else place.parent for place in self._places if place.exists()}
         try:
             yield from watchfiles.watch(

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
 
-from boc.errors import SourceError, check_system
+from boc.errors import SourceError, check_system, needing
 from boc.foreign import parse_json
 from boc.inputs.archives import members, opener
 from boc.inputs.file_facts import FACTS
@@ -140,11 +140,9 @@ def _lines(path: Path, faults: list[str]) -> Objects:
 
 
 def _parquet(path: Path, faults: list[str]) -> Objects:
-    try:
+    with needing(str(path), "parquet", SourceError):
         import pyarrow.parquet as parquet
         from pyarrow import ArrowException
-    except ModuleNotFoundError as error:
-        raise SourceError(f"{path}: needs what reads Parquet; pip install 'boc[parquet]'") from error
     number = 0
     try:
         with parquet.ParquetFile(path) as file:

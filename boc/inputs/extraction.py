@@ -144,8 +144,10 @@ class Extraction:
         pictures = [item for item in items if item.modality == "image"]
         captions = [item for item in items if item.modality == "text"]
         batches, failed = self._pictures(pictures, prepared) if pictures else ([], [])
-        if captions:
-            batches.append(self._captions(captions))
+        if captions and self.encoder is None:
+            batches.append(RegionBatch(captions))
+        elif captions and self.encoder is not None:
+            batches.append(self._batch(captions, self.encoder.encode_texts([item.content for item in captions])))
         return batches, failed
 
     def _pictures(
@@ -168,11 +170,6 @@ class Extraction:
         features = Ragged.from_sets([r.features for r in values], width)
         boxes = Ragged.from_sets([r.boxes for r in values], 4)
         return [RegionBatch(readable, features, boxes)], failed
-
-    def _captions(self, items: Sequence[Item]) -> Batch | RegionBatch:
-        if self.encoder is None:
-            return RegionBatch(list(items))
-        return self._batch(items, self.encoder.encode_texts([item.content for item in items]))
 
     def _batch(self, items: Sequence[Item], encoded: Embeddings) -> Batch:
         if encoded.concepts is None or not self.concepts:

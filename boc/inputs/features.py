@@ -34,6 +34,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.atomic_files import json_sha256
 from boc.errors import FeatureFileError, check_system
 from boc.foreign import parse_json
 from boc.inputs import stored_terms
@@ -154,6 +155,11 @@ class FeatureFile:
             if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
                 raise FeatureFileError(f"{self.path}: its boxes are missing; make the file again with boc extract")
 
+    def check_embeddings(self) -> None:
+        """FeatureFileError for a file of regions."""
+        if self.header.kind != "embeddings":
+            raise FeatureFileError(f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first")
+
     @property
     def dim(self) -> int:
         """Components of a vector."""
@@ -194,8 +200,7 @@ class FeatureFile:
 
         FeatureFileError for a file of regions.
         """
-        if self.header.kind != "embeddings":
-            raise FeatureFileError(f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first")
+        self.check_embeddings()
         items = self.items(modality, start, stop)
         if not items:
             return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
@@ -391,9 +396,9 @@ class FeatureFiles:
         first = self.files[0].header
         if len(self.files) == 1:
             return first
-        sources = json.dumps([file.header.source for file in self.files])
+        source = json_sha256([file.header.source for file in self.files])
         types = {name: kind for file in self.files for name, kind in file.header.types.items()}
-        source, fields = hashlib.sha256(sources.encode()).hexdigest(), json.dumps(types) if types else ""
+        fields = json.dumps(types) if types else ""
         return replace(first, source=source, fields=fields, shard="")
 
     @property
@@ -426,7 +431,7 @@ class FeatureFiles:
 
     def contents(self, *, sets: bool) -> str:
         """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
-        return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
+        return json_sha256([file.contents(sets=sets) for file in self.files])
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
@@ -478,8 +483,7 @@ def _check_distinct(files: Sequence[FeatureFile]) -> None:
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
     """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another encoder."""
     with FeatureFile(path) as file:
-        if file.header.kind != "embeddings":
-            raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
+        file.check_embeddings()
         if file.header.digest != identity.digest:
             raise FeatureFileError(f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one encoder")
         if not any(map(file.count, MODALITIES)):

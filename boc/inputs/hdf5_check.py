@@ -77,7 +77,7 @@ def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], 
     count = len(arrays["ids"])
     for name in STRINGS:
         _expect(path, len(arrays[name]) == count, f"{modality}/{name}", f"{count} strings")
-    rows = _rows(path, modality, arrays, count)
+    rows = _last(path, f"{modality}/offsets", arrays.get("offsets"), count)
     for name, data in arrays.items():
         folder = name.partition("/")[0]
         if folder in ("dense", "ragged"):
@@ -96,14 +96,8 @@ def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], 
 
 def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int, rows: int) -> None:
     """FeatureFileError unless the terms of an exported index are an array per item."""
-    starts = arrays["terms/starts"]
-    _expect(path, starts.shape == (count + 1,) and starts.dtype == np.int64, f"{modality}/terms/starts", "integers")
-    offsets = starts[:]
-    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
-    expected: dict[str, tuple[Any, int]] = {
-        "columns": (np.int32, int(offsets[-1])),
-        "values": (np.int32, int(offsets[-1])),
-    }
+    postings = _last(path, f"{modality}/terms/starts", arrays["terms/starts"], count)
+    expected: dict[str, tuple[Any, int]] = {"columns": (np.int32, postings), "values": (np.int32, postings)}
     expected |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
     for name, (dtype, length) in expected.items():
         data = arrays.get(f"terms/{name}")
@@ -111,14 +105,13 @@ def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], cou
         _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
 
 
-def _rows(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int) -> int:
-    """Return the number of ragged rows of all items."""
-    data = arrays.get("offsets")
+def _last(path: Path, name: str, data: h5py.Dataset | None, count: int) -> int:
+    """Return the last of the offsets of ``count`` items, which rise from 0: the number of their rows."""
     good = data is not None and data.shape == (count + 1,) and data.dtype == np.int64
-    _expect(path, good, f"{modality}/offsets", f"{count + 1} integers")
+    _expect(path, good, name, f"{count + 1} integers")
     assert data is not None
     offsets = data[:]
-    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), f"{modality}/offsets", "rising from 0")
+    _expect(path, offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), name, "rising from 0")
     return int(offsets[-1])
 
 

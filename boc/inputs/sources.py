@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+from boc.atomic_files import json_sha256
 from boc.errors import SourceError, advice, leave_out, note
 from boc.inputs.archives import is_archive, members, opener
 from boc.inputs.captions import READERS, Captions, add_captions, read_captions
@@ -70,7 +71,7 @@ class Source:
     def stamp(self) -> str:
         """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
         paths = [self.file] if self.file else [system_path(i.content) for i in self.items if i.modality == "image"]
-        return hashlib.sha256(json.dumps([(look(path) or ())[:2] for path in paths]).encode()).hexdigest()
+        return json_sha256([(look(path) or ())[:2] for path in paths])
 
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
@@ -157,7 +158,7 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
         try:
             one = _folder(_check_folder(folder), table, begin, exclude)
             if not one.items:
-                raise no_pictures(folder)
+                raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
         except SourceError as error:
             if not (detachable or is_archive(folder)):
                 raise
@@ -177,11 +178,6 @@ def _check_folder(folder: Path) -> Path:
         what = "is no folder" if folder.exists() else "no such folder"
         raise SourceError(f"{folder}: {what}; several sources must all be folders or tar archives, or feature files")
     return folder
-
-
-def no_pictures(folder: Path) -> SourceError:
-    """Return the error for a folder without pictures."""
-    return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
 
 
 @dataclass

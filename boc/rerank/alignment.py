@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from boc.rerank import check_metric
 from boc.rerank.dot import products
-from boc.types import Embeddings, Modality, Ragged, Rescore, StoredConcepts
+from boc.types import Modality, Ragged, Rescore, StoredConcepts
 from boc.vectors import unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
@@ -34,21 +34,12 @@ def alignment_scores(rescore: Rescore, i: int, candidates: StoredConcepts, modal
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
-    if not rescore.parts:
-        return _align(rescore.queries, i, candidates, rescore.metric, modality)
     total = np.zeros(len(candidates), np.float32)
-    for part, weight in rescore.parts:
-        total += np.float32(weight) * _align(part, 0, candidates, rescore.metric, modality)
+    for query, row, weight in [(part, 0, weight) for part, weight in rescore.parts] or [(rescore.queries, i, 1.0)]:
+        assert query.concepts is not None
+        by_words = (query.modality, modality) != ("image", "text")
+        total += np.float32(weight) * align(query.concepts[row], candidates, rescore.metric, asks_by_words=by_words)
     return total
-
-
-def _align(
-    queries: Embeddings, i: int, candidates: StoredConcepts, metric: str, modality: Modality
-) -> NDArray[np.float32]:
-    sets = queries.concepts
-    assert sets is not None
-    by_words = (queries.modality, modality) != ("image", "text")
-    return align(sets[i], candidates, metric, asks_by_words=by_words)
 
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:

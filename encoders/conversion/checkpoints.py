@@ -86,28 +86,18 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
     return "teran" if aligned and name != "tern" else "tern"
 
 
-def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """Return the TERN in a checkpoint from ``read_published``; its sizes are read from the tensors.
-
-    EncoderError for unsupported settings, and for missing or unused tensors.
-    """
-    return _network("tern", checkpoint, {})
-
-
-def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """Return the TERAN in a checkpoint, with shared last layers if the tensors show it. Errors as for TERN."""
-    shared = not any(name.removeprefix(PREFIX).startswith("transformer_encoder_2.") for name in checkpoint["model"])
-    stop_words = not _setting(checkpoint, "model", "exclude-stopwords", False)
-    return _network("teran", checkpoint, {"shared": shared, "stop_words": stop_words})
-
-
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
     """Return the pooling of the published network, as in ``networks.alignment``; None without alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
     return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
 
 
-def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any]) -> Network:
+def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
+    """Return the TERN or TERAN in a checkpoint from ``read_published``; its sizes, and whether its last layers are
+    shared, are read from the tensors.
+
+    EncoderError for unsupported settings, and for missing or unused tensors.
+    """
     for (section, key), known in SETTINGS.items():
         value = _setting(checkpoint, section, key, known[0])
         if value not in known:
@@ -117,7 +107,11 @@ def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any
     layer = _setting(checkpoint, "text-model", "extraction-hidden-layer", bert.num_hidden_layers)
     if layer != bert.num_hidden_layers:
         raise EncoderError(f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}")
-    network = make(kind, {**_sizes(state), **options}, describe(bert))
+    options = _sizes(state)
+    if kind == "teran":
+        options["shared"] = not any(name.startswith("transformer_encoder_2.") for name in state)
+        options["stop_words"] = not _setting(checkpoint, "model", "exclude-stopwords", False)
+    network = make(kind, options, describe(bert))
     load_whole(network, state)
     return network.eval()
 
@@ -146,7 +140,7 @@ def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
 
 
-def _sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
+def _sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
     fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
     return {
         "region_dim": region - BOX_CODE,

@@ -1,6 +1,6 @@
 """Conversion of a published checkpoint to a model folder, for ``boc convert``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
@@ -20,14 +20,8 @@ from ..networks.foreign import reading_model
 from ..networks.tokens import Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
-from .checkpoints import teran_from_published, tern_from_published
 from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
 
-MAKERS: dict[str, Callable[[Mapping[str, Any]], Network]] = {
-    "tern": tern_from_published,
-    "teran": teran_from_published,
-    "vsrn": vsrn_from_published,
-}
 NEEDED = ("[UNK]", "[CLS]", "[SEP]")
 NOTES = ("config.json", "training.json", "history.json")
 """Files that show that a folder holds a model, and how it was made."""
@@ -88,7 +82,7 @@ def convert(
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
     """Kind and network of a checkpoint from ``read_published``. EncoderError says what does not fit."""
     kind = checkpoints.kind_of(checkpoint)
-    return kind, MAKERS[kind](checkpoint)
+    return kind, vsrn_from_published(checkpoint) if kind == "vsrn" else checkpoints.network_from(kind, checkpoint)
 
 
 def _words(path: Path, network: Network) -> Vocabulary:

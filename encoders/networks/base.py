@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from boc.errors import EncoderError
 from boc.types import Regions
 
 from . import text_towers
@@ -75,6 +76,12 @@ class Network(nn.Module):
 def _row_mask(start: int, stop: Tensor, size: int) -> Tensor:
     places = torch.arange(size, device=stop.device)[None, :]
     return (places >= start) & (places < stop[:, None])
+
+
+def one_of(name: str, value: str, known: Collection[str]) -> None:
+    """EncoderError unless ``value`` is one of ``known``."""
+    if value not in known:
+        raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def signed_power(features: Tensor, power: float) -> Tensor:

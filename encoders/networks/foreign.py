@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,20 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
         line = _reason(error)
         check_system(message(line), error, EncoderError)
         raise EncoderError(message(line)) from error
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the library of transformers, whose warnings are about what is checked here, or intended."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def _reason(error: Exception) -> str:

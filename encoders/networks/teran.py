@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Encodings
+from .base import Encodings, one_of
 from .tern import Tern, TernConfig
 
 CLAMP = 20.0  # of the logarithm of a row's weight
@@ -37,8 +37,7 @@ class TeranConfig(TernConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vector not in VECTORS:
-            raise ValueError(f"vector must be one of {', '.join(VECTORS)}, got {self.vector!r}")
+        one_of("vector", self.vector, VECTORS)
 
 
 class Teran(Tern):

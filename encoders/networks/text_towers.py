@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from boc.errors import EncoderError
 from boc.labels import stop_words
 
-from .foreign import reading_model
+from .foreign import quiet_transformers, reading_model
 from .layers import padding_mask
 from .tokens import LIMIT, Tokens, Vocabulary, WordPieces
 
@@ -153,7 +153,6 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
 def _bert_tower(folder: Path, layers: int) -> TextTower:
     """Return the first ``layers`` layers of the BERT in a folder of the transformers library."""
     from transformers import BertConfig, BertModel
-    from transformers.utils import logging as transformers_logging
 
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
@@ -162,13 +161,11 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
         raise EncoderError(f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got {layers}")
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
-    transformers_logging.disable_progress_bar()
-    # The library reports the layers beyond the cut as unused weights, as intended.
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
     tower = Bert(config)
-    tower.bert_model = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False, dtype=torch.float32)
-    transformers_logging.set_verbosity(verbosity)
+    with quiet_transformers():  # which tells the layers beyond the cut as unused weights
+        tower.bert_model = BertModel.from_pretrained(
+            folder, config=config, add_pooling_layer=False, dtype=torch.float32
+        )
     return TextTower(tokens, describe(config), tower)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from boc.atomic_files import open_whole
-from boc.errors import EncoderError
+from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
 
 from .foreign import reading_model
@@ -152,8 +152,6 @@ def is_words(value: Any) -> bool:
 @cache
 def _treebank() -> Any:
     # Importing a part of nltk imports all of it, which takes seconds, so it is imported with the first text.
-    try:
+    with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
-    except ImportError as error:
-        raise EncoderError("towers that read whole words need nltk; install it: pip install 'boc[words]'") from error
     return NLTKWordTokenizer()

@@ -5,7 +5,7 @@ Module names follow the published checkpoints, so that their tensors load by nam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .base import Encodings, Network, signed_power
+from .base import Encodings, Network, one_of, signed_power
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
@@ -130,7 +130,8 @@ class _ImageTower(nn.Module):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
-        reasoned = rows = self.embed_regions(features, real)
+        rows: Tensor = self.fc(features)
+        reasoned = rows = self._unit(rows, real) if self.first_norm else rows
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
@@ -140,11 +141,6 @@ class _ImageTower(nn.Module):
             return self.bn(mean_of(regions, real)), regions
         states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
-
-    def embed_regions(self, features: Tensor, real: Tensor) -> Tensor:
-        """Return the regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
-        rows: Tensor = self.fc(features)
-        return self._unit(rows, real) if self.first_norm else rows
 
     def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
         """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
@@ -227,9 +223,3 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
     """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a forward GRU."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
-
-
-def one_of(name: str, value: str, known: Collection[str]) -> None:
-    """EncoderError unless ``value`` is one of ``known``."""
-    if value not in known:
-        raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")

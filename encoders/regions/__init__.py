@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from boc.errors import EncoderError
+from boc.errors import EncoderError, needing
 from boc.plugins import RegionSource
 
 KINDS = {
@@ -27,12 +27,8 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")
     name, function, _, extra = KINDS[kind]
-    try:
+    with needing(kind, extra, EncoderError):
         module = import_module(f".{name}", __name__)
-    except ModuleNotFoundError as error:
-        raise EncoderError(
-            f"{kind} needs the package {error.name}; install it with: pip install 'boc[{extra}]'"
-        ) from error
     made_of = (argument,) if network is None else (argument, network)
     source: RegionSource = getattr(module, function)(*made_of)
     return source

@@ -24,14 +24,13 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
     name, options = parse_spec(argument, Options)
     if name not in SIDES:
         raise EncoderError(f"efficientnet:{name}: no such network; known: {', '.join(SIDES)}")
-    return MapRegions(read_network(network) if network else _export(name), "efficientnet", name, options)
-
-
-def _export(name: str) -> bytes:
+    if network is not None:
+        return MapRegions(read_network(network), "efficientnet", name, options)
     from . import lite
 
     path = _weights(name)
-    return lite.export(lite.read_network(name, path), SIDES[name], {WEIGHTS: sha256(path)})
+    exported = lite.export(lite.read_network(name, path), SIDES[name], {WEIGHTS: sha256(path)})
+    return MapRegions(exported, "efficientnet", name, options)
 
 
 def _weights(name: str) -> Path:

@@ -52,7 +52,9 @@ def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    edges = _normalise(_of_cells(_histograms(pixels), side))
+    rows = _of_cells(_histograms(pixels), side)
+    clipped = np.minimum(rows / _lengths(rows), 0.2)
+    edges = clipped / _lengths(clipped)  # of unit length, clipped, and of unit length again: "L2-Hys"
     colours = rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
@@ -81,13 +83,6 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
     places = (part[:, None] * side + part) * ORIENTATIONS + bins
     sums = np.bincount(places.ravel(), magnitude.ravel(), side * side * ORIENTATIONS)
     return sums.reshape(side, side, ORIENTATIONS) / PIXELS**2
-
-
-def _normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
-    clipped = np.minimum(rows / _lengths(rows), 0.2)
-    scaled: NDArray[np.float64] = clipped / _lengths(clipped)
-    return scaled
 
 
 def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from boc.errors import EncoderError
+from boc.errors import EncoderError, needing
 from boc.types import Runtime
 
 
@@ -18,15 +18,8 @@ def runs_onnx(runtime: Runtime) -> bool:
 
 def import_for_torch(name: str) -> ModuleType:
     """Import a module of this folder that needs torch. EncoderError says how to get what is missing."""
-    try:
+    with needing("this model has no networks in ONNX that are usable here, and torch", "encoders", EncoderError):
         return import_module(f".{name}", __package__)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders"}:
-            raise
-        raise EncoderError(
-            f"this model has no networks in ONNX that are usable here, and torch needs the package {error.name}; "
-            "install it with: pip install 'boc[encoders]'"
-        ) from error
 
 
 def has_cuda() -> bool:

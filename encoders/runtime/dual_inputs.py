@@ -64,16 +64,19 @@ def window(processor: Any, width: int, height: int) -> tuple[float, float, float
     picture. Beyond [0, 1] if the crop is larger than the picture."""
     size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
     if getattr(processor, "do_resize", False):
-        shortest = size.get("shortest_edge")
-        if shortest:
-            short = min(width, height)
-            width, height = int(shortest * width / short), int(shortest * height / short)
-        elif size.get("height") and size.get("width"):
-            width, height = size["width"], size["height"]
+        width, height = resized(size, width, height)
     if not getattr(processor, "do_center_crop", False) or not crop.get("height") or not crop.get("width"):
         return 0.0, 0.0, 1.0, 1.0
     left, top = (width - crop["width"]) // 2, (height - crop["height"]) // 2
     return left / width, top / height, (left + crop["width"]) / width, (top + crop["height"]) / height
+
+
+def resized(size: Mapping[str, int], width: int, height: int) -> tuple[int, int]:
+    """Return the width and height of a picture that is brought to a ``size``: its shortest edge, or both."""
+    if shortest := size.get("shortest_edge"):
+        short = min(width, height)
+        return int(shortest * width / short), int(shortest * height / short)
+    return size.get("width") or width, size.get("height") or height
 
 
 def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int) -> NDArray[np.float32]:
@@ -116,7 +119,7 @@ class PixelForm:
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
         """Return the pixels (3, height, width) of a picture in RGB, as processors do."""
         if self.do_resize:
-            picture = picture.resize(self._target(*picture.size), Image.Resampling(self.resample))
+            picture = picture.resize(resized(self.size, *picture.size), Image.Resampling(self.resample))
         if self.do_center_crop:
             left, top = (
                 (side - self.crop_size[name]) // 2 for side, name in zip(picture.size, ("width", "height"), strict=True)
@@ -125,12 +128,6 @@ class PixelForm:
         pixels = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
         normed = (pixels - np.array(self.image_mean, np.float32)) / np.array(self.image_std, np.float32)
         return {"pixel_values": [np.ascontiguousarray(normed.transpose(2, 0, 1), np.float32)]}
-
-    def _target(self, width: int, height: int) -> tuple[int, int]:
-        if "shortest_edge" not in self.size:
-            return self.size["width"], self.size["height"]
-        short, shortest = min(width, height), self.size["shortest_edge"]
-        return int(shortest * width / short), int(shortest * height / short)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,13 @@ from PIL import Image
 from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Runtime
 
 from ..conversion import open_clip
 from ..networks.dual_tower import Tower
-from ..networks.foreign import reading_model
+from ..networks.foreign import quiet_transformers, reading_model
 from . import device
 from .batching import in_batches, to_device
 from .dual_inputs import ClipInput, Inputs, Preparer, TextForm
@@ -110,8 +107,9 @@ class DualNetwork:
 
 def read_model(name: str, folder: Path, weights: list[str], runtime: Runtime) -> DualNetwork:
     """Read the model in a folder, whose weights have these names. EncoderError for one that cannot be used."""
-    unusable = f"get it again, or take one of {WORKS}"
-    with _quiet(), reading_model(lambda reason: f"{name}: no dual encoder that can be used ({reason}); {unusable}"):
+    again = f"get it again, or take one of {WORKS}"
+    unusable = f"{name}: no dual encoder that can be used"
+    with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
         if weights[0].startswith("open_clip"):
             model, tokenizer, processor = open_clip.load(folder, weights[0])
         else:
@@ -162,15 +160,3 @@ def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
             return rows, columns
     side = round(tokens**0.5)
     return (side, side) if side * side == tokens and height == width else None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the library; this module checks what matters."""
-    transformers_logging.disable_progress_bar()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from boc.types import Ragged
 
 from .dual_inputs import ClipInput, PixelForm, Preparer, TextForm
-from .onnx_record import IMAGE, OnnxRecord, OnnxSessions
-from .onnx_towers import of_one_length, run
+from .onnx_record import IMAGE, OnnxRecord
+from .onnx_towers import OnnxSessions
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -37,21 +37,20 @@ class DualOnnx(OnnxSessions):
 
     def images(self, prepared: Sequence[ClipInput]) -> tuple[NDArray[np.float32], Ragged]:
         pixels = [each.inputs["pixel_values"] for each in prepared]
-        return self._encode(self.image, "pixel_values", pixels, [slice(None)] * len(pixels))
+        return self._of(self.image, "pixel_values", pixels, [slice(None)] * len(pixels))
 
     def texts(self, encodings: Sequence[Encoding]) -> tuple[NDArray[np.float32], Ragged]:
         arrays = [self.form.arrays([each]) for each in encodings]
-        return self._encode(self.text, "input_ids", [ids[0] for ids, _, _ in arrays], [own[0] for *_, own in arrays])
+        return self._of(self.text, "input_ids", [ids[0] for ids, _, _ in arrays], [own[0] for *_, own in arrays])
 
-    def _encode(
+    def _of(
         self, session: Any, name: str, inputs: Sequence[NDArray[Any]], places: Sequence[Any]
     ) -> tuple[NDArray[np.float32], Ragged]:
         """Return the vectors of inputs, and the rows ``places`` of each set."""
-        vectors = np.empty((len(inputs), self.record.dim), np.float32)
-        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(inputs)
-        for batch in of_one_length([len(each) for each in inputs], self.batch):
-            vectors[batch], rows = run(session, self.record.dim, {name: np.stack([inputs[i] for i in batch])})
-            for place, own in zip(batch, rows, strict=True):
-                if self._concepts:
-                    sets[place] = own[places[place]]
-        return vectors, Ragged.from_sets(sets, self.record.dim)
+        kept = places if self._concepts else [slice(0)] * len(places)
+        return self.encode(
+            session,
+            [len(each) for each in inputs],
+            lambda batch: {name: np.stack([inputs[i] for i in batch])},
+            lambda place, own: own[kept[place]],
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from boc.atomic_files import sha256, write_text
 from boc.errors import EncoderError
 from boc.foreign import read_json
 from boc.types import Identity
-
-from .sessions import open_session
 
 TEXT, IMAGE, RECORD = "text.onnx", "image.onnx", "onnx.json"
 
@@ -74,21 +71,6 @@ class OnnxRecord:
         if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
             raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
         return path
-
-
-class OnnxSessions:
-    """The two networks of a model in ONNX, each opened with its first input."""
-
-    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
-        self.folder, self.record, self.batch = folder, record, batch
-
-    @cached_property
-    def image(self) -> Any:
-        return open_session(self.record.check(self.folder, IMAGE))
-
-    @cached_property
-    def text(self) -> Any:
-        return open_session(self.record.check(self.folder, TEXT))
 
 
 def read_record(folder: Path, parts: Parts) -> OnnxRecord | None:

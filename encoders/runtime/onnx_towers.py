@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,39 +14,72 @@ from boc.errors import EncoderError
 from boc.types import Ragged, Regions
 
 from ..networks.foreign import reading_model
-from .onnx_record import OnnxSessions
+from .onnx_record import IMAGE, TEXT, OnnxRecord
+from .sessions import open_session
 
 Places = Sequence[Sequence[int]]
 """Rows of the set of each text, in ascending order."""
 
 
+class OnnxSessions:
+    """The two networks of a model in ONNX, each opened with its first input."""
+
+    def __init__(self, folder: Path, record: OnnxRecord, batch: int) -> None:
+        self.folder, self.record, self.batch = folder, record, batch
+
+    @cached_property
+    def image(self) -> Any:
+        return open_session(self.record.check(self.folder, IMAGE))
+
+    @cached_property
+    def text(self) -> Any:
+        return open_session(self.record.check(self.folder, TEXT))
+
+    def encode(
+        self,
+        session: Any,
+        lengths: Sequence[int],
+        inputs: Callable[[list[int]], Mapping[str, NDArray[Any]]],
+        rows: Callable[..., NDArray[np.float32]],
+    ) -> tuple[NDArray[np.float32], Ragged]:
+        """Run a network on inputs with these ``lengths``, those of one length together, so that there is no padding.
+
+        ``inputs`` gives those at some places; ``rows`` the set at a place, from what the network gives beside vectors.
+        """
+        vectors = np.empty((len(lengths), self.record.dim), np.float32)
+        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(lengths)
+        for places in of_one_length(lengths, self.batch):
+            vectors[places], *outputs = run(session, self.record.dim, inputs(places))
+            for place, *own in zip(places, *outputs, strict=True):
+                sets[place] = rows(place, *own)
+        return vectors, Ragged.from_sets(sets, self.record.dim)
+
+
 class OnnxTowers(OnnxSessions):
-    """The networks that ``onnx_export`` wrote into a model folder. A batch holds inputs of one length, so that there is
-    no padding."""
+    """The networks that ``onnx_export`` wrote into a model folder."""
 
     def images(self, regions: Sequence[Regions]) -> tuple[NDArray[np.float32], Ragged]:
-        vectors = np.empty((len(regions), self.record.dim), np.float32)
-        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(regions)
-        for places in of_one_length([len(each) for each in regions], self.batch):
-            vectors[places], rows = run(self.image, self.record.dim, image_inputs([regions[i] for i in places]))
-            for place, own in zip(places, rows, strict=True):
-                sets[place] = own[: len(regions[place])]
-        return vectors, Ragged.from_sets(sets, self.record.dim)
+        return self.encode(
+            self.image,
+            [len(each) for each in regions],
+            lambda places: image_inputs([regions[i] for i in places]),
+            lambda place, own: own[: len(regions[place])],
+        )
 
     def texts(
         self, ids: Sequence[list[int]], places: Places | None = None
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
-        vectors = np.empty((len(ids), self.record.dim), np.float32)
-        sets: list[NDArray[np.float32]] = [vectors[:0]] * len(ids)
         chosen: list[Sequence[int]] = list(places) if places is not None else [range(0)] * len(ids)
-        for batch in of_one_length([len(row) for row in ids], self.batch):
-            inputs = {"ids": np.array([ids[i] for i in batch], np.int64)}
-            vectors[batch], rows, words = run(self.text, self.record.dim, inputs)
-            for place, own, mask in zip(batch, rows, words, strict=True):
-                if places is None:
-                    chosen[place] = np.flatnonzero(mask).tolist()
-                sets[place] = own[list(chosen[place])]
-        return vectors, Ragged.from_sets(sets, self.record.dim), chosen
+
+        def rows(place: int, own: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+            if places is None:
+                chosen[place] = np.flatnonzero(mask).tolist()
+            return own[list(chosen[place])]
+
+        def inputs(batch: list[int]) -> dict[str, NDArray[np.int64]]:
+            return {"ids": np.array([ids[i] for i in batch], np.int64)}
+
+        return *self.encode(self.text, [len(row) for row in ids], inputs, rows), chosen
 
 
 def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from boc.errors import EncoderError
+from boc.errors import EncoderError, needing
 
 from ..networks.foreign import reading_model
 
@@ -15,12 +15,8 @@ def open_session(model: Path | bytes, threads: int = 0) -> Any:
     """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without ONNX Runtime, or for
     a damaged file."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it keeps a device id and looks up its collector otherwise
-    try:
+    with needing("this network", "search", EncoderError):
         import onnxruntime
-    except ModuleNotFoundError as error:
-        raise EncoderError(
-            f"this network needs the package {error.name}; install it with: pip install 'boc[search]'"
-        ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4

@@ -70,45 +70,36 @@ class SetEncoder:
         words = [[row[i] for i in own] for row, own in zip(ids, places, strict=True)]
         return Embeddings("text", vectors, sets, words=self.tokens.strings(words)), words
 
+    def alone(self) -> SetEncoder:
+        """Return the encoder of the same network without context."""
+        spec, digest = f"{self.identity.spec}?alone", f"alone:{self.identity.digest}"
+        identity = Identity(spec, digest, self.identity.dim)
+        return AloneEncoder(self._images, self.encode_ids, self.tokens, self._source, identity)
 
-class AloneEncoder:
+
+class AloneEncoder(SetEncoder):
     """An encoder whose concepts have no context: each region and each word goes through the network alone (BoC, section
     IV). Global vectors are those of the whole pictures and sentences."""
 
-    def __init__(self, encoder: SetEncoder, identity: Identity) -> None:
-        self.encoder = encoder
-        self.identity = identity
-
-    @property
-    def regions(self) -> RegionSource:
-        return self.encoder.regions
-
-    @property
-    def preparer(self) -> RegionSource:
-        return self.encoder.preparer
-
-    def prepare(self, image: ImageRef) -> Regions:
-        return self.encoder.prepare(image)
-
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
         """Each region is encoded as the only region of a picture, which costs as much as a picture."""
-        whole = self.encoder.encode_images(prepared)
+        whole = super().encode_images(prepared)
         single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
-        alone = self.encoder.encode_images(single).concepts
+        alone = super().encode_images(single).concepts
         assert alone is not None
         return _with_concepts(whole, alone.values)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
-        whole, words = self.encoder.encode_words(texts)
+        whole, words = self.encode_words(texts)
         each, place = np.unique(np.concatenate([np.empty(0, np.int64), *map(np.array, words)]), return_inverse=True)
-        first, last = self.encoder.tokens.ids([""])[0]
+        first, last = self.tokens.ids([""])[0]
         alone = [[first, int(word), last] for word in each]
-        _, sets, _ = self.encoder.encode_ids(alone, [[1]] * len(alone))
+        _, sets, _ = self.encode_ids(alone, [[1]] * len(alone))
         return _with_concepts(whole, sets.values[place])
 
 
-def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
+def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
     """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which has the same global
     vectors, and another digest.
 
@@ -118,10 +109,7 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
     if mark and variant != "alone":
         raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER or FOLDER?alone")
     encoder = _load(Path(folder), kind, runtime)
-    if not mark:
-        return encoder
-    base = encoder.identity
-    return AloneEncoder(encoder, Identity(f"{base.spec}?alone", f"alone:{base.digest}", base.dim))
+    return encoder.alone() if mark else encoder
 
 
 def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls
 
+from ..networks.base import one_of
+
 CHOICES: dict[str, Callable[[Recalls, Ndcg | None], float]] = {
     "recall": lambda recalls, ndcg: recalls.total,
     "ndcg": lambda recalls, ndcg: 0.0 if ndcg is None else ndcg.text_to_image + ndcg.image_to_text,
@@ -75,16 +77,12 @@ class TrainConfig:
     seed: int = 0  # of every random choice
 
     def __post_init__(self) -> None:
-        if self.schedule not in {"cosine", "steps"}:
-            raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
-        if self.loss not in {"hinge", "contrast"}:
-            raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
-        if self.choose not in CHOICES:
-            raise EncoderError(f"choose must be one of {', '.join(CHOICES)}, got {self.choose!r}")
+        one_of("schedule", self.schedule, ("cosine", "steps"))
+        one_of("loss", self.loss, ("hinge", "contrast"))
+        one_of("choose", self.choose, CHOICES)
+        one_of("keep", self.keep, ("best", "last"))
         if self.relevance and self.choose == "recall":
             raise EncoderError("relevance is for choose=ndcg or choose=ndcg-image; set one, or leave relevance out")
-        if self.keep not in {"best", "last"}:
-            raise EncoderError(f"keep must be best or last, got {self.keep!r}")
         for name in ("fragments", "opposites"):
             if getattr(self, name) and self.text_lr == 0:
                 raise EncoderError(f"{name} need a text tower that learns; set text_lr, or {name} to 0")

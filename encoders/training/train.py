@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from boc.atomic_files import write_text
+from boc.atomic_files import json_sha256, write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
 from boc.foreign import parse_json
@@ -100,7 +99,7 @@ def describe(
     run = {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
     if validate is None:
         return run
-    return {**run, "validate": hashlib.sha256(json.dumps(sorted(validate)).encode()).hexdigest()}
+    return {**run, "validate": json_sha256(sorted(validate))}
 
 
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,8 @@ class Trainer:
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                with _plain_attention(self.device):
+                # On a CPU the gradients of fused attention take several times as long for small sets.
+                with sdpa_kernel(SDPBackend.MATH) if self.device == "cpu" else nullcontext():
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
                 yield Progress(self.state.step, self.steps, epoch, self._loss)
@@ -283,12 +284,6 @@ class Trainer:
     def _set(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self.learned.items():
             parameter.copy_(values[name])
-
-
-def _plain_attention(device: str) -> AbstractContextManager[None]:
-    """Use plain attention on a CPU, where the fused one's gradients take several times as long for small sets."""
-    context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
-    return context
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:

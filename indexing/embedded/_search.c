@@ -270,30 +270,23 @@ static const Part *part_from(const Call *call, const Candidates *found, int64_t 
     return call->plan->parts + found->parts[first];
 }
 
-/* Rank the candidates from ``from`` on by estimates from compact codes; the query is in ``w->compact``. */
-static void estimate_candidates(const Call *call, Work *w, int64_t from)
-{
-    Candidates *found = &w->found;
-    for (int64_t first = from, end = 0; first < found->n; first = end) {
-        const Part *part = part_from(call, found, first, &end);
-        fetch_rows(part->compact, w->compact.bytes, found->rows + first, end - first);
-        estimate(&w->compact, part->compact, part->compact_scales, found->rows + first, end - first,
-                 w->products + first);
-    }
-    for (int64_t j = from; j < found->n; j++)
-        found->ranks[j] = rank_of(w->products[j]);
-}
-
-/* Rank the candidates of query i from ``from`` on by their products with its vector. */
-static void multiply_candidates(const Call *call, Work *w, int64_t i, int64_t from)
+/* Rank the candidates of query i from ``from`` on by their products with its vector, or by estimates of these from
+   ``compact`` codes; the query is in ``w->compact`` then. */
+static void rank_candidates(const Call *call, Work *w, int64_t i, int64_t from, int compact)
 {
     const int64_t d = call->plan->d;
     Candidates *found = &w->found;
     for (int64_t first = from, end = 0; first < found->n; first = end) {
         const Part *part = part_from(call, found, first, &end);
-        fetch_rows(part->vectors, row_items(d, part->item) * part->item, found->rows + first, end - first);
-        multiply_rows(call->vectors + i * d, part->vectors, part->item, found->rows + first, end - first, d, w->padded,
-                      w->products + first);
+        const int64_t *rows = found->rows + first, n = end - first;
+        float *products = w->products + first;
+        if (compact) {
+            fetch_rows(part->compact, w->compact.bytes, rows, n);
+            estimate(&w->compact, part->compact, part->compact_scales, rows, n, products);
+        } else {
+            fetch_rows(part->vectors, row_items(d, part->item) * part->item, rows, n);
+            multiply_rows(call->vectors + i * d, part->vectors, part->item, rows, n, d, w->padded, products);
+        }
     }
     for (int64_t j = from; j < found->n; j++)
         found->ranks[j] = rank_of(w->products[j]);
@@ -313,17 +306,14 @@ static void shorten(const Call *call, Work *w, int64_t i)
     if (call->plan->signs == NULL || w->found.n <= call->size)
         return;
     round_query_of(call, w, i);
-    estimate_candidates(call, w, 0);
+    rank_candidates(call, w, i, 0, 1);
     keep_largest(&w->found, call->size);
 }
 
 /* Rank the candidates of a scan from ``from`` on, and keep the best of all; return how many. */
 static int64_t rank_listed(const Call *call, Work *w, int64_t i, int64_t from, int compact)
 {
-    if (compact)
-        estimate_candidates(call, w, from);
-    else
-        multiply_candidates(call, w, i, from);
+    rank_candidates(call, w, i, from, compact);
     keep_largest(&w->found, compact ? call->depth : call->k);
     return w->found.n;
 }
@@ -361,7 +351,7 @@ static void scan(Call *call, Work *w, int64_t i)
     }
     rank_listed(call, w, i, ranked, compact);
     if (compact)
-        multiply_candidates(call, w, i, 0);
+        rank_candidates(call, w, i, 0, 0);
 }
 
 /* Write the k best candidates of query i, the best first. */
@@ -379,14 +369,6 @@ static void give(const Call *call, Work *w, int64_t i)
         call->scores[at] = call->vectors ? (double)value_of(found->ranks[place]) : (double)found->ranks[place];
     }
     call->counts[i] = found->n;
-}
-
-/* The n rows of ``queries`` less the mean. */
-static void centre(const float *queries, const float *mean, int64_t n, int64_t d, float *centred)
-{
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < d; j++)
-            centred[i * d + j] = queries[i * d + j] - mean[j];
 }
 
 /* The frequencies of a query's z terms: exp((cosine - the largest) / temperature) times ``top`` in double, rounded to 1 to
@@ -415,7 +397,9 @@ static const char *encode(Call *call)
     call->offsets = malloc((size_t)(n + 1) * sizeof *call->offsets);
     call->terms = malloc((size_t)(2 * n * z + 1) * sizeof *call->terms);
     if (centred && numbers && call->offsets && call->terms) {
-        centre(call->vectors, call->code->mean, n, d, centred);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < d; j++)
+                centred[i * d + j] = call->vectors[i * d + j] - call->code->mean[j];
         const int64_t fewest = find_nearest(&s, centred, n, numbers, cosines);
         wrong = fewest < 0   ? OUT_OF_MEMORY
                 : fewest < z ? "the centroids are damaged: too few lie in the cells; index again"
@@ -455,7 +439,7 @@ static const char *answer(Call *call)
             scan(call, &w, i);
         } else if (call->vectors != NULL) {
             shorten(call, &w, i);
-            multiply_candidates(call, &w, i, 0);
+            rank_candidates(call, &w, i, 0, 0);
         }
         give(call, &w, i);
     }

@@ -37,7 +37,7 @@ class EmbeddedBackend:
             f"one process loads an index of file:{self.folder}; leave out --shard, or load into a server"
         )
 
-    learned = create_part
+    learn_once = create_part
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(f"file:{self.folder} holds indexes of boc only; attach to a server's with --at elastic+URL")

@@ -129,7 +129,8 @@ class Postings:
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
         rows = self._absolute(self.rows[span], np.diff(bounds))
-        return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span)
+        frequencies = self.frequencies[span].astype(np.int32) if len(self.frequencies) else np.ones(len(rows), np.int32)
+        return bounds[:: self.blocks] - bounds[0], rows, frequencies
 
     def matrix(self) -> TermMatrix:
         """Return the term matrix (n, V) that ``from_matrix`` was given; reads every posting."""
@@ -204,8 +205,3 @@ class Postings:
         if absolute.max(initial=-1) >= self.n:
             raise ValueError(f"the postings are damaged: row {absolute.max()} of {self.n}; index again")
         return absolute
-
-    def _frequencies(self, span: slice) -> NDArray[np.int32]:
-        if len(self.frequencies):
-            return self.frequencies[span].astype(np.int32)
-        return np.ones(span.stop - span.start, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import numpy as np
@@ -46,11 +47,5 @@ class Strings:
 
     def find(self, value: str) -> int | None:
         """Return the row of ``value`` among sorted strings, or None."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
-        return low if low < len(self) and self[low] == value else None
+        row = bisect_left(self, value)
+        return row if row < len(self) and self[row] == value else None

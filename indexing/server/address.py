@@ -149,21 +149,12 @@ def _proxy(value: str) -> str:
     return f"http://{value}"
 
 
-def _number(least: float) -> Callable[[str], float]:
+def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
     def read(value: str) -> float:
-        number = float(value)
+        number = kind(value)
         if not least <= number < float("inf"):
             raise ValueError(value)
         return number
-
-    return read
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        if int(value) < least:
-            raise ValueError(value)
-        return int(value)
 
     return read
 
@@ -179,13 +170,13 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "proxy": ("HOST:PORT; a proxy with a password goes into HTTPS_PROXY", _proxy),
     "ssl_assert_fingerprint": ("a fingerprint", str),
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
-    "request_timeout": ("a number of seconds above 0", _number(1e-3)),
-    "search_timeout": ("a number of seconds above 0", _number(1e-3)),
+    "request_timeout": ("a number of seconds above 0", _number(float, 1e-3)),
+    "search_timeout": ("a number of seconds above 0", _number(float, 1e-3)),
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
-    "shards": ("a number from 1", _count(1)),
-    "replicas": ("a number from 0", _count(0)),
-    "replicas_while_loading": ("a number from 0", _count(0)),
-    "patience": ("a number of seconds", _number(0)),
+    "shards": ("a number from 1", _number(int, 1)),
+    "replicas": ("a number from 0", _number(int, 0)),
+    "replicas_while_loading": ("a number from 0", _number(int, 0)),
+    "patience": ("a number of seconds", _number(float, 0)),
 }

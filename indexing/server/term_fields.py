@@ -100,18 +100,23 @@ def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) ->
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
-class SparseVector(Strategy):
-    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms of low weight."""
+class _Weights(Strategy):
+    """A field of features with weights, which keep 9 significant bits."""
 
-    name = "sparse_vector"
-    base = 512  # features keep 9 significant bits
+    base = 512
 
     @property
     def mapping(self) -> Json:
-        return {"type": "sparse_vector"}
+        return {"type": self.name}
 
     def field(self, features: Mapping[str, int]) -> dict[str, int]:
         return dict(features)
+
+
+class SparseVector(_Weights):
+    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms of low weight."""
+
+    name = "sparse_vector"
 
     def clause(self, feature: str, weight: int) -> Json:
         return self.query({feature: weight})
@@ -120,18 +125,10 @@ class SparseVector(Strategy):
         return {"sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False}}
 
 
-class RankFeatures(Strategy):
+class RankFeatures(_Weights):
     """``rank_features``, queried with ``linear``: the default, saturation, depends on the other documents."""
 
     name = "rank_features"
-    base = 512  # features keep 9 significant bits
-
-    @property
-    def mapping(self) -> Json:
-        return {"type": "rank_features"}
-
-    def field(self, features: Mapping[str, int]) -> dict[str, int]:
-        return dict(features)
 
     def clause(self, feature: str, weight: int) -> Json:
         return {"rank_feature": {"field": f"{self.path}.{feature}", "linear": {}, "boost": weight}}

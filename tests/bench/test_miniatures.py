@@ -229,24 +229,6 @@ def test_recall_postings(mini: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_alignment(mini: Path) -> None:
-    rows = run_rows(
-        "alignment_rerank.py", mini / "dev.h5", "--fit", mini / "train.h5", "--rm", 1, "--rm", 8, "--timed", 2
-    )
-    # By vectors a query's own is first wherever it is a candidate; of 80 candidates it is. By alignment a picture finds
-    # its A: both words have their region; of others at most one has (and the other a tenth, as u_c leans to o_0).
-    for direction in ("text to image", "image to text"):
-        for stored in ("float16", "int8"):
-            row = only(rows, direction=direction, stored_as=stored, metric="dot", Rm="8")
-            assert cells(row, "R@1", "R@10") == [100, 100]
-    row = only(rows, direction="image to text", stored_as="float16", metric="mrsw", Rm="8")
-    assert cells(row, "R@10") == [100]
-    # 22 components of 4 bytes, a compact code of 6 bytes and its scale of 4, and three heads of .npy files, 128 bytes
-    # each, spread over 120 items: 101.2, rounded up.
-    assert cells(row, "vectors") == [102]
-
-
-@pytest.mark.slow
 def test_models(tmp_path: Path) -> None:
     e = np.eye(2)
     captions = [

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from bench.datasets.terms import main, write_terms
 from bench.paper import curves
-from bench.race import sparse
 from boc import Searcher, build_index
 from boc.codecs.surrogate_text import to_counts
 from boc.errors import BocError
@@ -132,19 +131,6 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
     (tmp_path / "mine.text.ciff").write_text("dear diary")
     with pytest.raises(BocError, match="not of the kind"):
         write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
-
-
-def test_a_race_of_sparse_vectors_has_exact_engines(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name, n, each in (("d", 80, 20), ("q", 6, 8)):
-        vectors = [{f"w{j}": float(rng.integers(1, 90)) for j in rng.choice(60, each, replace=False)} for _ in range(n)]
-        lines = [json.dumps({"id": f"{name}{i}", "vector": vector}) for i, vector in enumerate(vectors)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    arguments = [tmp_path / "d.jsonl", tmp_path / "q.jsonl", "--work", tmp_path / "work", "--rounds", 1]
-    result = CliRunner().invoke(sparse.main, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    rows = [line.split(",") for line in result.stdout.splitlines() if not line.startswith("#")]
-    assert [row[:3] for row in rows[1:3]] == [["boc", "exact", "1.0000"], ["scipy", "exact", "1.0000"]]
 
 
 def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ import pytest
 from numpy.typing import NDArray
 
 from bench.race.engine import status_of
-from bench.speed.serve_speed import start
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError
@@ -193,6 +192,17 @@ class Ledger(threading.Thread):
         self.checks += 1
 
 
+def serve(name: str, at: str) -> tuple[subprocess.Popen[str], str]:
+    """Start `boc serve` on a free port; return it and its address."""
+    command = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--at", at, "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    for line in server.stderr:
+        if " is at http://" in line:
+            return server, line.split(" is at ")[1].strip()
+    raise AssertionError("the server did not start")
+
+
 def crash(node: Server) -> None:
     node.kill()
     node.start()
@@ -224,7 +234,7 @@ def test_soak_has_no_errors(
     change, errors, end = changes(library, tmp_path, at), list[str](), threading.Event()
     ledger = Ledger(library, at, end)
     with ExitStack() as stack:
-        server, url = start("soak", at, [])
+        server, url = serve("soak", at)
         stack.enter_context(server)
         stack.callback(server.terminate)
         threading.Thread(target=server.stderr.read, daemon=True).start()

@@ -50,7 +50,7 @@ def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind
         if kind == "words":
             made = make_codebook.vocabulary(files, clusters or 1000, tell=tell)
         elif kind == "learned":
-            made = plugins.term_learner().learned_terms(files, clusters or 1000, tell=tell)
+            made = plugins.tool("learned_terms").learned_terms(files, clusters or 1000, tell=tell)
         else:
             size = clusters or make_codebook.default_clusters(files)
             if kind is None:

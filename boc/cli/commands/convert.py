@@ -40,7 +40,7 @@ def command(
     if output is None or tokens is None or regions is None:
         raise click.UsageError("a checkpoint needs -o FOLDER, --tokens FILE and --regions KIND[:PATH]")
     source = plugins.region_source(regions)
-    model = plugins.converter().convert(checkpoint, output, tokens, source, stop_list=stop_list)
+    model = plugins.tool("convert").convert(checkpoint, output, tokens, source, stop_list=stop_list)
     settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())
     click.echo(f"{model.kind} of {model.parameters:,} parameters: {settings}")
     if model.training:

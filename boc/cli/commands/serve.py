@@ -68,19 +68,14 @@ def command(
               boc serve photos --workers 4 --log json
               boc serve photos --at elastic+https://USER@HOST:9200 --api-only
     """
-    from boc.errors import BocError
+    from boc.errors import BocError, needing
 
-    try:
+    with needing("boc serve", "web"):
         from boc.web.http.server import listen
         from boc.web.http.workers import run_workers
         from boc.web.settings import Settings, default_cache
 
         import_module("boc.web.app")  # each worker imports it again; a missing package is reported here
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
-            raise
-        raise BocError(f"boc serve needs the package {error.name}; install it with: pip install 'boc[web]'") from error
-
     token = os.environ.get("BOC_TOKEN")
     if token is not None and not token.strip():
         raise BocError("BOC_TOKEN is empty; set it to a token that is hard to guess, or unset it")

@@ -73,7 +73,7 @@ def command(
     from boc.atomic_files import check_writable, sole_writer
     from boc.inputs.sources import join_sources, open_source, without
 
-    trainer = plugins.trainer()
+    trainer = plugins.tool("train")
     check_writable(output / "config.json")
     trainer.check_model_folder(output)
     recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boc.web.http.headers import HEADERS, path_of
-from boc.web.http.responses import ProblemError, refusal
+from boc.web.http.responses import ProblemError
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
@@ -53,7 +53,7 @@ class Guard:
         try:
             answer = self._check(scope, Headers(scope=scope))
         except ProblemError as error:
-            answer = refusal(error.status, str(error), error.headers)
+            answer = error.answer()
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:

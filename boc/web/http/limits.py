@@ -33,14 +33,13 @@ class BodyLimit:
             return
         try:
             size = self._size(Headers(scope=scope))
+            self._room -= size
+            try:
+                await self._with_body(scope, receive, send)
+            finally:
+                self._room += size
         except ProblemError as error:
-            await refusal(error.status, str(error), error.headers)(scope, receive, send)
-            return
-        self._room -= size
-        try:
-            await self._with_body(scope, receive, send)
-        finally:
-            self._room += size
+            await error.answer()(scope, receive, send)
 
     def _size(self, headers: Headers) -> int:
         """Return the bytes that a body may have. ProblemError if they are too many, alone or with those in memory."""
@@ -55,12 +54,8 @@ class BodyLimit:
         try:
             body = await asyncio.wait_for(self._read(receive), self._patience)
         except asyncio.TimeoutError:
-            answer = refusal(408, f"the picture took longer than {self._patience:g} s to arrive; send a smaller one")
-            await answer(scope, receive, send)
-            return
-        except ProblemError as error:
-            await refusal(error.status, str(error), error.headers)(scope, receive, send)
-            return
+            said = f"the picture took longer than {self._patience:g} s to arrive; send a smaller one"
+            raise ProblemError(408, said) from None
         if body is None:
             return
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -114,9 +109,8 @@ class LoadLimit:
         scope.setdefault("state", {})["start"] = perf_counter()
         kind = _kind(scope)
         if not self._room[kind]:
-            await refusal(429, "too many requests at once; ask again in a second", {"Retry-After": "1"})(
-                scope, receive, send
-            )
+            busy = refusal(429, "too many requests at once; ask again in a second", {"Retry-After": "1"})
+            await busy(scope, receive, send)
             return
         response: list[Message] = []
 

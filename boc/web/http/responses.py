@@ -29,6 +29,10 @@ class ProblemError(Exception):
         self.status = status
         self.headers = dict(headers or {})
 
+    def answer(self) -> Response:
+        """Return the response that says so."""
+        return refusal(self.status, str(self), self.headers)
+
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response that must not be cached."""
@@ -50,7 +54,7 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(ProblemError)
     def problem(_: Request, error: ProblemError) -> Response:
-        return refusal(error.status, str(error), error.headers)
+        return error.answer()
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:

@@ -92,7 +92,7 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
     source = open_source(table)
     assert list(Extraction(source, tmp_path / "regions.h5", regions=regions).run()) == [0, 36]
 
-    trainer = plugins.trainer()
+    trainer = plugins.tool("train")
     sizes = {"visual_width": 8, "joint_width": 8, "feedforward": 8, "heads": 2, "text_layers": 1}
     plan = {"epochs": 1, "batch_size": 4, "held_out": 4}
     recipe = trainer.Recipe.of("small", {name: str(value) for name, value in (sizes | plan).items()})

@@ -26,7 +26,7 @@ from boc.codecs import (
     parse_code,
 )
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
-from boc.codecs.parse import Flag, OneOf, Rule, Whole
+from boc.codecs.parse import OneOf, Rule, Whole
 from boc.errors import BocError
 from boc.names import CONCEPT_CODES, GLOBAL_CODES, LEARNED_CODES, WORD_CODES
 from boc.types import Embeddings, Identity
@@ -39,9 +39,7 @@ def values(rule: Rule) -> st.SearchStrategy[Any]:
     """All that an argument may be, numbers up to a million."""
     if isinstance(rule, Whole):
         return st.integers(rule.least, rule.most or 10**6)
-    if isinstance(rule, OneOf):
-        return st.sampled_from(rule.words)
-    return st.booleans() if isinstance(rule, Flag) else TEXTS
+    return st.sampled_from([*rule.values.values()]) if isinstance(rule, OneOf) else TEXTS
 
 
 @st.composite
@@ -177,7 +175,7 @@ def test_limits_match_steps() -> None:
     for argument, words in SoftAssignment.choices.items():
         rule = soft[argument]
         assert isinstance(rule, OneOf)
-        assert set(rule.words) <= set(words)
+        assert set(rule.values) <= set(words)
     sample = Embeddings("image", np.random.default_rng(0).standard_normal((20, 8), np.float32))
     for bits in (1, 15):
         Code("bits", bits=bits).codec(8).fit(sample)

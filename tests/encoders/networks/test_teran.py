@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from boc.errors import EncoderError
 from encoders.networks import text_towers
 from encoders.networks.teran import TeranConfig
 from encoders.runtime.model_folder import make
@@ -100,7 +101,7 @@ def test_empty_text() -> None:
 
 
 def test_a_vector_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="vector must be"):
+    with pytest.raises(EncoderError, match="vector must be one of first"):
         TeranConfig(vector="last")
 
 

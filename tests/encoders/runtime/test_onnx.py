@@ -84,7 +84,7 @@ def test_both_runtimes_give_one_result(name: str, tmp_path: Path, monkeypatch: p
 
 
 def _alone(encoder: Any, texts: list[str]) -> Embeddings:
-    return set_encoder.AloneEncoder(encoder, encoder.identity).encode_texts(texts)
+    return encoder.alone().encode_texts(texts)
 
 
 @pytest.mark.slow

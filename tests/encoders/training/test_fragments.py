@@ -72,8 +72,8 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"loss": "guess"}, "loss must be hinge or contrast, got 'guess'"),
-        ({"keep": "first"}, "keep must be best or last, got 'first'"),
+        ({"loss": "guess"}, "loss must be one of hinge, contrast, got 'guess'"),
+        ({"keep": "first"}, "keep must be one of best, last, got 'first'"),
         ({"fragments": 0.5}, "fragments need a text tower that learns"),
         ({"opposites": 1.0, "objective": "alignment"}, "opposites need a text tower that learns"),
         ({"opposites": 1.0, "text_lr": 1.0}, "opposites need an alignment, which objective=matching lacks"),

@@ -79,4 +79,4 @@ def test_error_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "encoders.training.learned_terms")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(BocError, match=r"needs the package torch; install it with: pip install 'boc\[encoders\]'"):
-        plugins.term_learner()
+        plugins.tool("learned_terms")

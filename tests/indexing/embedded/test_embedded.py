@@ -19,14 +19,15 @@ from scipy import sparse
 
 from boc.atomic_files import sha256
 from boc.errors import BackendError, BocError, ManifestError
+from boc.indexes.build import build_index
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Filter, Item, Ragged, Rows, SearchRequest
+from boc.types import Batch, Embeddings, Filter, Item, Ragged, Rows, SearchRequest
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.file import connect
-from tests.oracles import new_manifest, picture, random_terms, sentence
+from tests.oracles import new_manifest, picture, random_terms, sentence, write_features
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -478,6 +479,12 @@ def test_empty_place_and_bad_address(tmp_path: Path) -> None:
         connect(f"file:{tmp_path / 'nowhere'}").open("pets")
     with pytest.raises(BackendError, match="write file:DIR"):
         connect("file:")
+
+
+def test_folder_takes_no_parts_of_a_load(tmp_path: Path) -> None:
+    rows = Batch([picture("1.jpg")], Embeddings("image", np.ones((1, 3), np.float32)))
+    with pytest.raises(BackendError, match="leave out --shard"):
+        build_index("pets", write_features(tmp_path / "pets.h5", rows), at=f"file:{tmp_path}", shard="1/2")
 
 
 def test_unwritable_place_is_named(tmp_path: Path) -> None:
