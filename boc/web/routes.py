@@ -221,7 +221,7 @@ async def why(
             explanation = explain_item(
                 searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
             )
-            return serialize.explanation(explanation, searcher.index.terms([id]))
+            return serialize.explanation(explanation)
 
         return as_json(library.do(explain))
 
