@@ -88,7 +88,7 @@ class LibraryAnswer(BaseModel):
 
 
 class UnknownWord(BaseModel):
-    """A word that no sentence of the index has and the encoder does not know whole, and the one there most like it."""
+    """A word that neither the index nor its encoder has, and the one there most like it."""
 
     word: str
     near: str | None

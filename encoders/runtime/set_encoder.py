@@ -53,6 +53,10 @@ class SetEncoder:
     def preparer(self) -> RegionSource:
         return self.regions
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return self.tokens.vocabulary
+
     def prepare(self, image: ImageRef) -> Regions:
         return self.regions(image)
 
@@ -86,6 +90,10 @@ class AloneEncoder:
     @property
     def preparer(self) -> RegionSource:
         return self.encoder.preparer
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return self.encoder.vocabulary
 
     def prepare(self, image: ImageRef) -> Regions:
         return self.encoder.prepare(image)
