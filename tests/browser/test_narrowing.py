@@ -97,6 +97,10 @@ def test_facets_narrow_the_search(visit: Callable[..., Any], odd_server: str) ->
     assert "filter" not in query_of(page)
     page.keyboard.press("Escape")
     assert not page.locator("details.facet[open]").count()
+    page.locator("details.facet", has_text="year").locator("summary").click()
+    page.wait_for_selector("details[open] .facet-value")
+    page.locator("#meter").click()
+    assert not page.locator("details.facet[open]").count()
 
 
 def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], server: str) -> None:

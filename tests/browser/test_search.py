@@ -36,6 +36,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
 def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
     kept: list[Any] = []
+    page.wait_for_selector("#results[data-shows=library]:not([aria-busy])")
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
     page.fill("#q", "slow")
     page.wait_for_function("() => document.querySelector('#results').classList.contains('stale')")

@@ -261,6 +261,10 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
     assert settle(page) == shown
     page.go_back()
     page.wait_for_selector("text=60 pictures, newest first")
+    page.go_forward()
+    assert settle(page) == shown
+    page.get_by_title("Start again").click()
+    page.wait_for_selector("text=60 pictures, newest first")
     assert hand.clicks == 1
 
 

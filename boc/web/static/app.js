@@ -73,7 +73,7 @@ let controls = null; // made when the server has described the index
 function step(change, kind = "step", delay = 0) {
   page.state = { ...page.state, ...change };
   const above = Boolean(page.state.open) && !dialog.opened;
-  commit(kind, { address: write(page.state), key: page.picture?.key ?? null, above, remember });
+  commit(kind, { address: write(page.state, page.picture && "picture"), key: page.picture?.key ?? null, above, remember });
   show(delay);
 }
 

@@ -13,6 +13,8 @@ export class Facets {
 
   constructor(root, onFilters) {
     Object.assign(this, { root, onFilters, fields: new Map() });
+    const fold = ({ target }) => [...this.fields.values()].forEach(({ element }) => element.contains(target) || (element.open = false));
+    document.addEventListener("pointerdown", fold);
   }
 
   /** Offer the facets of an index. */
@@ -48,12 +50,8 @@ export class Facets {
 
   #field(name) {
     const body = h("div", { class: "facet-body" }, h("p", { class: "hint" }, "Counting …"));
-    const element = h("details", { class: "facet" }, h("summary", { text: name }), body);
-    element.addEventListener("toggle", () => {
-      if (!element.open) return;
-      for (const other of this.fields.values()) if (other.element !== element) other.element.open = false;
-      this.refresh();
-    });
+    const element = h("details", { class: "facet", name: "facet" }, h("summary", { text: name }), body);
+    element.addEventListener("toggle", () => element.open && this.refresh());
     element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();

@@ -147,8 +147,7 @@ export class Search {
     clearTimeout(this.spelling);
     const { q, all } = page.state;
     if (page.picture || !q.trim()) return;
-    const shown = this.#shown;
-    const wrong = advice(q, page.info);
+    const [shown, wrong] = [this.#shown, advice(q, page.info)];
     this.spelling = setTimeout(async () => {
       if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
       const words = await api.unknownWords(page.state).catch(() => []); // a hint, of which nothing depends
