@@ -42,7 +42,7 @@ class BocError(Exception):
 def named_options(function: F) -> F:
     """Answer a keyword argument that ``function`` does not have with those that it has."""
 
-    known = signature(function).parameters
+    known = [name for name in signature(function).parameters if name != "self"]
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from boc.indexes.build import LoadReport
     from boc.indexes.sync import SyncReport
     from boc.inputs.images import Picture
+    from boc.inputs.metadata import Metadata
     from boc.names import Hybrid, Metric, Modality
+    from boc.progress import Progress
     from boc.search.hits import Hits
     from boc.search.options import Filters
     from boc.types import Item
@@ -182,22 +184,46 @@ class Index:
         with nullcontext() if image is None else picture_file(image) as path:
             return explain(self._searcher, _text("id", id), text, path)
 
-    def add(self, source: Path | str | Sequence[Path | str], **options: Any) -> LoadReport:
+    @named_options
+    def add(
+        self,
+        source: Path | str | Sequence[Path | str],
+        *,
+        metadata: Metadata | Path | str | None = None,
+        images: Path | None = None,
+        ocr: bool = False,
+        progress: bool | Progress = False,
+    ) -> LoadReport:
         """Add everything in ``source`` to the index, under its code; items with the same ids are replaced.
 
-        ``source`` is a folder of pictures, a CSV of image,caption, or feature files. ``options`` are those of
-        ``boc.build_index`` that describe items: ``metadata``, ``images``, ``ocr``; and ``progress``.
+        ``source`` is a folder of pictures, a CSV of image,caption, or feature files. The options are those of
+        ``boc.build_index``.
         """
-        report = add_items(self.name, source, at=self.at, encoder=self._encoder, device=self._device, **options)
+        where: dict[str, Any] = {"at": self.at, "encoder": self._encoder, "device": self._device}
+        report = add_items(self.name, source, metadata=metadata, images=images, ocr=ocr, progress=progress, **where)
         self.refresh()
         return report
 
-    def sync(self, source: Path | str | Sequence[Path | str], **options: Any) -> SyncReport:
+    @named_options
+    def sync(
+        self,
+        source: Path | str | Sequence[Path | str],
+        *,
+        metadata: Metadata | Path | str | None = None,
+        images: Path | None = None,
+        exclude: Sequence[str] | None = None,
+        keep_missing: bool = False,
+        remove_many: bool = False,
+        ocr: bool = False,
+        progress: bool | Progress = False,
+    ) -> SyncReport:
         """Bring the index in line with the pictures that it was made from: only new and changed ones are encoded.
 
-        ``options`` are those of ``boc.indexes.sync.sync_index``, such as ``keep_missing=True``.
+        The options are those of ``boc.indexes.sync.sync_index``.
         """
-        report = sync_index(self.name, source, at=self.at, searcher=self._searcher, **options)
+        more: dict[str, Any] = {"at": self.at, "searcher": self._searcher, "exclude": exclude, "progress": progress}
+        more |= {"keep_missing": keep_missing, "remove_many": remove_many}
+        report = sync_index(self.name, source, metadata=metadata, images=images, ocr=ocr, **more)
         self.refresh()
         return report
 
@@ -207,7 +233,7 @@ class Index:
         BackendError if the index would be empty.
         """
         if not isinstance(ids, (str, Iterable)):
-            raise BocError(f"ids must be one id or several, got {ids!r}")
+            raise BocError(f"ids must be one id or several, got {ids!r}; give the id of a hit")
         chosen = [ids] if isinstance(ids, str) else [_text("id", id) for id in ids]
         report = DeleteReport(*delete(self.name, chosen, at=self.at))
         self.refresh()

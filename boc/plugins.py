@@ -47,7 +47,7 @@ def backend(url: str) -> Backend:
     """Return the back end at a URL; ``file:DIR`` is the embedded engine."""
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
-        raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
+        raise BackendError(f"{url!r} is no address; write file:DIR, for example file:{url or 'boc-data'}")
     place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
     return place
 
@@ -132,8 +132,10 @@ def find_item(index: Index, id: str) -> Item:
 def check_name(name: str) -> str:
     """Return ``name`` if every engine accepts it as the name of an index; BackendError states the rule."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
+        such = re.sub("[^a-z0-9_]+", "-", Path(str(name)).name.lower()).strip("-_")
+        rule = "use lower-case letters, digits, - and _, a letter or digit first"
         raise BackendError(
-            f"{name!r} cannot name an index; use lower-case letters, digits, - and _, a letter or digit first"
+            f"{name!r} cannot name an index; {rule}{f', such as {such}' if NAME.fullmatch(such) else ''}"
         )
     return name
 
@@ -148,7 +150,10 @@ class RegionSource(Protocol):
 
 
 class Encoder(Protocol):
-    """Encodes pictures and sentences as unit vectors in one space with ``identity.dim`` components."""
+    """Encodes pictures and sentences as unit vectors in one space with ``identity.dim`` components.
+
+    It may have a ``vocabulary``, the words that it reads whole, from which a spelling is suggested.
+    """
 
     identity: Identity
 

@@ -22,6 +22,7 @@ from boc import models
 from boc.errors import EncoderError
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
+from .networks.tokens import whole_words
 from .runtime.device import has_cuda, import_for_torch, runs_onnx
 from .runtime.dual_inputs import ClipInput, Preparer, TextForm
 from .runtime.onnx_record import Parts, read_record
@@ -82,6 +83,10 @@ class ClipEncoder:
     @property
     def preparer(self) -> Preparer:
         return self._preparer()
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return whole_words(self.form.tokenizer)
 
     def prepare(self, image: ImageRef) -> ClipInput:
         return self.preparer(image)

@@ -109,7 +109,7 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "results/encoders.md": ["10 to 25 minutes"],
     "results/server-size.md": ["4 GB of heap", "each 30 GB or 10 million", "64 GB of memory"],
     "results/servers.md": ["a heap of 2 GB"],
-    "tutorial/first-search.md": ["0.6 GB for a CLIP"],
+    "tutorial/first-search.md": ["0.6 GB for a model"],
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class Explanation:
     """The explanation of the score of ``item`` for a query.
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
-    ``query_terms`` (1, V) are all terms of the query. ``query_parts`` and ``item_parts`` are None without concepts;
+    ``query_parts`` and ``item_parts`` are None without concepts;
     ``missing`` then says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words) of
     the item in each term; its rows sum to 1, or to 0 for terms without single parts.
     """
@@ -75,7 +75,6 @@ class Explanation:
     item_parts: Parts | None = None
     part_shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
-    query_terms: TermMatrix | None = None
 
     @property
     def score(self) -> int:
@@ -85,6 +84,33 @@ class Explanation:
     def share(self, match: Match) -> Fraction:
         """Return the share of ``match`` in the score; all shares sum to 1."""
         return Fraction(match.product, self.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values for JSON: terms with words and examples; parts with names, boxes and weights."""
+        shares = self.part_shares if self.part_shares.any() else np.zeros((len(self.matches), 0))
+        return {
+            "id": self.item.id,
+            "modality": self.item.modality,
+            "score": self.score,
+            "terms": [
+                {
+                    "term": match.term,
+                    "words": [*(label := match.label or Label()).words],
+                    "examples": [{"id": each.id, "box": each.box and [*each.box]} for each in label.examples],
+                    "query": match.query_frequency,
+                    "item": match.item_frequency,
+                    "product": match.product,
+                    "share": match.product / self.score,
+                    "parts": _round(row) if row.any() else None,
+                }
+                for match, row in zip(self.matches, shares, strict=True)
+            ],
+            "item_parts": _part_values(self.item_parts, self.weights),
+            "query_parts": _part_values(self.query_parts, None),
+            "alignment": None if self.alignment is None else _round(self.alignment),
+            "weighed_by": self.weighed_by,
+            "missing": self.missing or None,
+        }
 
     @cached_property
     def alignment(self) -> NDArray[np.float32] | None:
@@ -149,7 +175,7 @@ def explain_item(
     code = code if query_z is None else heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    explanation = Explanation(query, item, matches, _parts(embeddings), query_terms=code)
+    explanation = Explanation(query, item, matches, _parts(embeddings))
     if searcher.codec.given is not None:
         return replace(explanation, missing="another system made the terms, from parts that it knows")
     try:
@@ -260,3 +286,15 @@ def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32
     maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(maxima, parts.of, rows)
     return maxima
+
+
+def _part_values(parts: Parts | None, weights: NDArray[np.float64] | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+    boxes = None if parts.boxes is None else _round(parts.boxes)
+    return {"names": parts.names, "boxes": boxes, "weights": None if weights is None else _round(weights)}
+
+
+def _round(values: NDArray[Any]) -> list[Any]:
+    rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()
+    return rounded

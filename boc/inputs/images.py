@@ -131,7 +131,7 @@ def picture_file(picture: Picture) -> Iterator[Path]:
             kept.save(file, "PNG", exif=turned)
         data = file.getvalue()
     elif callable(read := getattr(picture, "read", None)) and not iscoroutinefunction(read):
-        data = read()
+        data = "" if isinstance(picture, io.TextIOBase) else read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise BocError(
             f"image must be a path, a PIL image, bytes, or a file opened by 'rb', got {type(picture).__name__}; "

@@ -24,7 +24,7 @@ from boc.errors import BocError, SourceError, leave_out
 from boc.foreign import parse_json
 from boc.inputs.text_lines import table_rows
 from boc.paths import nfc
-from boc.types import FieldType, Filter, Hit, Item
+from boc.types import FOR_PROGRAMS, FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
 
@@ -178,7 +178,7 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
     """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
-        there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
+        there = _known(types)
         raise BocError(f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})")
     if types[name] == "text":
         raise BocError(f"hits cannot be sorted by {name}, which is of type text; choose a field of another type")
@@ -243,7 +243,7 @@ def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> s
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
     if not isinstance(name, str) or name not in types:
-        there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
+        there = _known(types)
         raise BocError(f"the index has no metadata field {name!r} ({there})")
     if types[name] == "text":
         raise BocError(f"{name} is of type text, which is searched by its words (--hybrid); filters need another type")
@@ -333,3 +333,9 @@ def _date(text: str) -> str:
     except OverflowError:  # beyond the years 1 to 9999
         raise ValueError from None
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _known(types: Mapping[str, FieldType]) -> str:
+    """Say which fields an index has, for an error."""
+    names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
+    return f"it has: {names}" if names else "it has none; index with --metadata FILE"

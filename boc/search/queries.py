@@ -68,7 +68,8 @@ class Query:
         if not isinstance(self.parts, Sequence) or not all(isinstance(part, Part) for part in self.parts):
             raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
         if not self.positive:
-            raise BocError("there is nothing to look for; add a sentence, a picture or an item that is wanted")
+            only = ", only what is unwanted" if self.parts else ""
+            raise BocError(f"there is nothing to look for{only}; add a sentence, a picture or an item that is wanted")
 
     @classmethod
     def of(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from boc.inputs.metadata import values_of
-from boc.search.options import SearchOptions, parse_filters
+from boc.search.options import SearchOptions
 from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
 from boc.web.live_index import Snapshot
@@ -14,7 +14,7 @@ from boc.web.live_index import Snapshot
 DEPTH = 500  # hits that are counted at most
 LINE = 0.5  # confidence from which a hit is probably right
 LEAST = 100  # hits that are counted, however few are probably right
-VALUES, MANY = 12, 30  # values shown per field; a number with more values is a measure, without facet
+VALUES, MANY = 12, 30  # usual values of a field, and those counted; a number with more is a measure, without facet
 TECHNICAL = {"width", "height", "orientation", "size"}  # facts of files by which nobody looks for a picture
 KINDS = ("keyword", "boolean", "integer", "date")
 
@@ -40,17 +40,16 @@ def facets(snapshot: Snapshot, query: Query, encoded: Sequence[Embeddings], opti
     hits = snapshot.searcher.search_query(query, whole, encoded=encoded)
     sure = sum((hit.confidence or 0) >= LINE for hit in hits)
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
-    chosen = {each.field for each in parse_filters(options.filters, snapshot.fields)}
-    counts = [_facet(name, kind, items, chosen=name in chosen) for name, kind in _offered(snapshot)]
+    counts = [_facet(name, kind, items) for name, kind in _offered(snapshot)]
     return {"hits": len(items), "facets": [each for each in counts if each is not None]}
 
 
-def _facet(name: str, kind: FieldType, items: Sequence[Item], *, chosen: bool) -> dict[str, Any] | None:
-    """Return the facet of a field; None if it does not divide the items, unless one of its values was ``chosen``."""
+def _facet(name: str, kind: FieldType, items: Sequence[Item]) -> dict[str, Any] | None:
+    """Return the facet of a field; None without values, and for a measure."""
     counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
-    if not (_divides(kind, counts) or (chosen and counts)):
+    if not counts or (kind == "integer" and len(counts) > MANY):
         return None
-    best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
+    best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
     if kind in ("date", "integer"):
         best.sort(key=lambda pair: pair[0], reverse=True)
     values = [{"value": str(value), "filters": _filters(name, kind, value), "count": n} for value, n in best]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -26,6 +24,7 @@ from boc.plugins import Encoder, find_item
 from boc.search.options import check_sentence, parse_filters
 from boc.search.queries import Part
 from boc.search.searcher import Searcher
+from boc.search.spelling import Spelling
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.responses import ProblemError, unknown
 from boc.web.microbatch import Batcher
@@ -40,11 +39,8 @@ AGAIN = 1.0  # seconds after which an index that could not be opened is opened a
 SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
-SENTENCES = 20_000  # first items whose words are known
 EXAMPLES = 6
 BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
-WORD = re.compile(r"[^\W\d_]{3,}")
-ALIKE = 0.75  # of 1: likeness of a word and one that may be meant
 SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
@@ -104,10 +100,9 @@ class Snapshot:
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     @cached_property
-    def words(self) -> set[str]:
-        """The words of the first sentences of the index."""
-        texts = (item.content for item in islice(self.searcher.index.items(), SENTENCES) if item.modality == "text")
-        return set(WORD.findall(" ".join(texts).lower()))
+    def spelling(self) -> Spelling:
+        """The words that the index and its encoder have."""
+        return Spelling(self.searcher)
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, the newest first, by the date taken, else that of the file; of a
@@ -177,14 +172,6 @@ class Library:
 
         key = encoder.identity.digest, text
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
-
-    def unknown_words(self, snapshot: Snapshot, text: str) -> list[dict[str, str | None]]:
-        """Return the ``UnknownWord``s of a sentence: those that no sentence of the index has and the encoder cuts."""
-        words = [word for word in dict.fromkeys(WORD.findall(text.lower())) if word not in snapshot.words]
-        pieces = {word: self.sentence(snapshot, word).words for word in words}
-        unknown = [word for word, cut in pieces.items() if cut and list(map(str.lower, cut[0])) != [word]]
-        near = {word: get_close_matches(word, snapshot.words, 1, ALIKE) for word in unknown}
-        return [{"word": word, "near": next(iter(near[word]), None)} for word in unknown]
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
         """Return the embedding of a picture, from the cache if possible; ``key`` changes with its contents."""

@@ -176,7 +176,7 @@ async def library(
 @api.get("/words", response_model=schemas.SpellingAnswer)
 async def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
     """The words of a sentence that neither the index nor its encoder knows."""
-    return await service.answer(lambda snapshot: {"unknown": service.library.unknown_words(snapshot, q)})
+    return await service.answer(lambda snapshot: {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]})
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
@@ -221,7 +221,7 @@ async def why(
             explanation = explain_item(
                 searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
             )
-            return serialize.explanation(explanation, searcher.index.terms([id]))
+            return serialize.explanation(explanation)
 
         return as_json(library.do(explain))
 

@@ -88,7 +88,7 @@ class LibraryAnswer(BaseModel):
 
 
 class UnknownWord(BaseModel):
-    """A word that no sentence of the index has and the encoder does not know whole, and the one there most like it."""
+    """A word that neither the index nor its encoder has, and the one there most like it."""
 
     word: str
     near: str | None
@@ -196,13 +196,6 @@ class PartsAnswer(BaseModel):
     weights: list[float] | None
 
 
-class SurrogateAnswer(BaseModel):
-    """The surrogate texts of query and item: each term repeated as often as its frequency. Long texts are cut."""
-
-    query: str
-    item: str
-
-
 class ExplanationAnswer(BaseModel):
     """Why an item has its score: the products of ``terms`` add up to ``score``.
 
@@ -218,4 +211,3 @@ class ExplanationAnswer(BaseModel):
     alignment: list[list[float]] | None
     weighed_by: Literal["terms", "alignment"]
     missing: str | None
-    surrogate: SurrogateAnswer

@@ -21,6 +21,7 @@ from .foreign import reading_model
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 START, END, UNKNOWN = 1, 2, 3
 LIMIT = 512  # ids per text; the network itself has no limit
+MARKS = ("</w>", "\u2581", "\u0120")  # of tokens that end, or begin, a word
 BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 
 # Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ? before a space,
@@ -64,6 +65,10 @@ class Vocabulary:
     def size(self) -> int:
         return len(self.words)
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return frozenset(self.words[len(SPECIALS) :])
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
         return [
@@ -96,6 +101,10 @@ class Tokens(Protocol):
     def size(self) -> int:
         """Number of different ids."""
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """The words that have an id of their own."""
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, cut to the limit of the tower."""
 
@@ -120,6 +129,10 @@ class WordPieces:
         size: int = self._tokenizer.get_vocab_size()
         return size
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return whole_words(self._tokenizer)
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
@@ -142,6 +155,14 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         raise ValueError(f"{path} holds no tokenizer")
     limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
     return WordPieces(Tokenizer.from_str(dumped), limit)
+
+
+def whole_words(tokenizer: Tokenizer) -> frozenset[str]:
+    """Return the words that are one token of a tokenizer, in lower case, without the marks of its kind."""
+    tokens = tokenizer.get_vocab()
+    mark = next((each for each in MARKS if sum(each in token for token in tokens) > len(tokens) / 20), "")
+    words = (token.replace(mark, "").lower() for token in tokens if mark in token)
+    return frozenset(word for word in words if word.isalpha())
 
 
 def is_words(value: Any) -> bool:

@@ -53,6 +53,10 @@ class SetEncoder:
     def preparer(self) -> RegionSource:
         return self.regions
 
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        return self.tokens.vocabulary
+
     def prepare(self, image: ImageRef) -> Regions:
         return self.regions(image)
 

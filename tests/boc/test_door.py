@@ -104,6 +104,14 @@ def pets(library: Path) -> boc.Index:
 WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: boc.open(5), "5 cannot name an index; use lower-case letters"),
     (lambda index: boc.open("photos", 5), "5 is no address; write file:DIR"),
+    (
+        lambda index: boc.open("photos", "/tmp/data"),
+        "'/tmp/data' is no address; write file:DIR, for example file:/tmp/data",
+    ),
+    (lambda index: boc.open("My Photos"), "a letter or digit first, such as my-photos"),
+    (lambda index: index.search(image=io.TextIOWrapper(io.BytesIO(b"\xff"))), "opened by 'rb', got TextIOWrapper"),
+    (lambda index: index.add("more", deep=True), "no option 'deep'; known: source, metadata, images, ocr, progress"),
+    (lambda index: index.delete(3), "ids must be one id or several, got 3; give the id of a hit"),
     (lambda index: boc.open("nothing", index.at), "no index 'nothing'"),
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (lambda index: build_index("x", []), r"got \[\]"),
@@ -275,6 +283,10 @@ def test_completion_offers_the_options() -> None:
     assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
     offered = {each.name for each in jedi.Script('import boc\nboc.build_index("photos", ').complete()}
     assert {"encoder=", "code=", "progress="} <= offered
+    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").add("more", ').complete()}
+    assert {"metadata=", "images=", "ocr=", "progress="} <= offered
+    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").sync("photos", ').complete()}
+    assert {"metadata=", "exclude=", "keep_missing=", "remove_many=", "progress="} <= offered
 
 
 def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, library: Path) -> None:

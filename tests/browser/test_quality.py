@@ -95,7 +95,7 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "upload": ("", upload),
     "empty": ("", empty),
     "error": ("", away),
-    "settings": (f"{ASKED}&hybrid=sum", settings),  # the last: a visit remembers them
+    "settings": (f"{ASKED}&hybrid=sum&words_weight=1000", settings),
 }
 
 

@@ -36,6 +36,7 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
 def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
     page = visit(server)
     kept: list[Any] = []
+    page.wait_for_selector("#results[data-shows=library]:not([aria-busy])")
     page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
     page.fill("#q", "slow")
     page.wait_for_function("() => document.querySelector('#results').classList.contains('stale')")
@@ -189,10 +190,15 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.fill("#q", SENTENCE)
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
-    for label, keys in (("Hits at first", 2), ("Candidates re-ranked per hit", 3), ("Query terms", 2)):
-        page.get_by_label(label).focus()
-        for _ in range(keys):
-            page.keyboard.press("ArrowLeft")
+    for label, value in (
+        ("Query terms", "1000000"),
+        ("Query terms", "8"),
+        ("Hits at first", "10"),
+        ("Candidates re-ranked per hit", "3"),
+    ):
+        page.get_by_label(label).fill(value)
+        page.keyboard.press("Enter")
+    assert "z=1000000" not in page.url
     settle_after(page, "hybrid=rrf", lambda: page.get_by_label("Fuse ranks").check())
     page.locator("a.open").nth(2).click()
     unfold(page)
@@ -203,7 +209,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.reload()
     unfold(page)
     assert (page.locator("dialog .figures").inner_text(), ids(page)[:10]) == (title, shown[:10])
-    assert page.get_by_label("Candidates re-ranked per hit").get_attribute("aria-valuetext") == "3 \u00d7"
+    assert page.get_by_label("Candidates re-ranked per hit").input_value() == "3"
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert "open" not in query_of(page)
@@ -227,25 +233,15 @@ def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: st
     settle(page)
     read = "() => [...document.querySelectorAll('.cell')].map((c) => [c.querySelector('dt').textContent, c.querySelector('dd').firstChild.textContent])"  # noqa: E501
     before = dict(page.evaluate(read))
-    page.wait_for_timeout(1100)  # an answer that stood for a second is what the next one is compared with
     page.get_by_role("button", name="Settings of the search").click()
-    page.get_by_label("Query terms").focus()
-
-    def fewer() -> None:
-        for _ in range(3):
-            page.keyboard.press("ArrowLeft")
-
-    settle_after(page, "z=", fewer)
-    page.wait_for_selector(".cell .was")
+    page.get_by_label("Query terms").fill("4")
+    settle_after(page, "z=", lambda: page.keyboard.press("Enter"))
     after = dict(page.evaluate(read))
     number = {
         name: int(text.replace(",", "")) for name, text in after.items() if name in ("postings read", "query terms")
     }
     assert number["postings read"] < int(before["postings read"].replace(",", ""))
     assert number["query terms"] == int(query_of(page)["z"][0])
-    assert f"was {before['postings read']}" in page.locator(".cell", has_text="postings read").inner_text()
-    shown = page.locator("li.hit").count()
-    assert f"of {shown}" in page.locator(".cell", has_text="as before").inner_text()
 
 
 def test_more_hits_come_by_scrolling_and_none_twice(visit: Callable[..., Any], server: str) -> None:

@@ -124,6 +124,7 @@ def test_search_two_libraries_at_once(hand: Hand) -> None:
     assert {each.partition("/")[0] for each in shown} == {"scenes", "album"}
     assert shown[0] == f"scenes/{FIRST}"
     assert page.locator("[aria-current=page]").all_inner_texts() == ["All"]
+    assert page.locator("details.facet summary").all_inner_texts() == ["taken", "trip"]
     hand.click(page.locator("a.open[href*=album]").first)
     page.wait_for_function("() => document.querySelector('dialog .scene img')?.naturalWidth")
     page.wait_for_selector("dialog .captions")
@@ -136,6 +137,20 @@ def test_search_two_libraries_at_once(hand: Hand) -> None:
     page.get_by_role("button", name="Clear the search").click()
     page.wait_for_selector("text=80 pictures, newest first")
     assert hand.clicks == 3
+
+
+def test_filter_and_spelling_of_all_libraries(visit: Callable[..., Any], scenes: Any) -> None:
+    page = visit(f"{scenes.url}?in=all&q={quote('a gren kite with a submarien')}")
+    settle(page)
+    page.wait_for_selector("#meter >> text=“gren”, “submarien” are no words of these libraries or their models")
+    page.locator("details.facet summary", has_text="trip").click()
+    values = page.locator("details[open] .facet-value")
+    values.first.wait_for()
+    assert [each.split() for each in values.all_inner_texts()] == [["Alps", "40"], ["Coast", "40"]]  # 60 and 20
+    shown = settle_after(page, "/api/search", values.first.click)
+    assert {int(each[-9:-4]) % 2 for each in shown} == {0}
+    assert {each.partition("/")[0] for each in shown} == {"scenes", "album"}
+    assert page.locator(".chip").all_inner_texts() == ["trip is Alps"]
 
 
 def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
@@ -205,12 +220,35 @@ def test_settings_and_figures_are_shown_and_hidden(hand: Hand) -> None:
 def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
     page = hand.page
     hand.asks("a gren kite with a submarien")
-    page.wait_for_selector("#meter >> text=“gren”, “submarien” are words that this library and its model do not know")
+    page.wait_for_selector("#meter >> text=“gren”, “submarien” are no words of this library or its model")
     settle_after(
         page, "/api/search", lambda: hand.click(page.get_by_role("button", name="a green kite with a submarien"))
     )
     assert page.input_value("#q") == "a green kite with a submarien"
     assert hand.clicks == 1
+
+
+def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any) -> None:
+    page = visit(scenes.url, expected="Failed to load resource")
+    hand = Hand(page)
+    hand.asks("a kite camera:canon")
+    page.wait_for_selector("#meter >> text=“camera:” is no filter here; these are: taken, trip.")
+    page.fill("#q", "a kite year:20 ")
+    page.wait_for_selector("text=Taken is of type date, '20' is not; give a date")
+    page.get_by_role("button", name="Remove taken is 20").click()
+    hand.asks(f"a kite {YEAR}")
+    shown = settle_after(
+        page, "/api/search", lambda: hand.click(page.get_by_role("button", name=f"a kite year:{YEAR}"))
+    )
+    assert years(page, shown) == {YEAR}
+    assert page.input_value("#q") == "a kite"
+    assert hand.clicks == 1
+
+
+def test_a_selection_whose_pictures_are_gone(visit: Callable[..., Any], scenes: Any) -> None:
+    page = visit(f"{scenes.url}?pick=gone.jpg&name=Gone")
+    page.wait_for_selector("text=These pictures are not in this library any more.")
+    assert page.locator("#meter b").inner_text() == "Gone: 0 pictures"
 
 
 def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
@@ -219,6 +257,14 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
         hand.click(page.get_by_role("button", name="Search by a picture"))
     shown = settle_after(page, "/api/search", lambda: chooser.value.set_files(scenes.photos / FIRST))
     assert shown[0] == FIRST
+    page.reload()
+    assert settle(page) == shown
+    page.go_back()
+    page.wait_for_selector("text=60 pictures, newest first")
+    page.go_forward()
+    assert settle(page) == shown
+    page.get_by_title("Start again").click()
+    page.wait_for_selector("text=60 pictures, newest first")
     assert hand.clicks == 1
 
 

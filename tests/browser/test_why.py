@@ -56,18 +56,6 @@ def test_words_colour_the_regions(why: Any) -> None:
     assert "word" not in why.url
 
 
-def test_texts_mark_what_is_shared(why: Any) -> None:
-    shared = why.locator("dialog .terms li").count()
-    for n in (0, 1):
-        text = why.locator("dialog .surrogate").nth(n)
-        text.locator("summary").click()
-        assert text.locator("mark").count() == shared
-        assert text.locator("pre").inner_text().startswith("t")
-    text = why.locator("dialog .surrogate pre").first
-    text.click()
-    assert why.evaluate("getSelection().toString()").strip() == text.inner_text().strip()
-
-
 def test_captions_and_focus(why: Any) -> None:
     assert why.locator("dialog .captions li").count() == 2
     inside = "() => document.querySelector('dialog').contains(document.activeElement)"

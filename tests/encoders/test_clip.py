@@ -593,3 +593,11 @@ def test_network_without_concepts(
     whole = open_encoder(folders("clip"))
     assert np.array_equal(found.vectors, whole.encode_images([whole.prepare(each) for each in pictures]).vectors)
     assert np.array_equal(said.vectors, whole.encode_texts(TEXTS).vectors)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
+def test_words_of_the_vocabulary_are_one_piece(kind: str, folders: Callable[[str], Path]) -> None:
+    encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
+    known = sorted(word for word in encoder.vocabulary if word.isascii())  # other bytes stand for parts of letters
+    assert known
+    assert [pieces for pieces in encoder.encode_texts(known).words if len(pieces) > 1] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,6 @@ from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.explain.score import Explanation
-    from boc.labels import Label
 
 
 @click.command("explain", cls=options.TextCommand)
@@ -45,7 +44,8 @@ def command(
     text = text_and_id[0] if image is None else None
     explanation = explain(searcher, text_and_id[-1], text, image)
     if as_json:
-        click.echo(json.dumps(_record(explanation), ensure_ascii=False))
+        said = {"query": explanation.query.content, "content": explanation.item.content}
+        click.echo(json.dumps({**said, **explanation.to_dict()}, ensure_ascii=False))
     else:
         _print(explanation, LABELLED)
     if explanation.missing:
@@ -70,38 +70,3 @@ def _print(explanation: Explanation, top: int) -> None:
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
         click.echo("words    " + ", ".join(f"{options.plain(word)} {count}" for word, count in counts.items()))
-
-
-def _record(explanation: Explanation) -> dict[str, Any]:
-    cosines, query, item = explanation.alignment, explanation.query_parts, explanation.item_parts
-    return {
-        "query": explanation.query.content,
-        "id": explanation.item.id,
-        "modality": explanation.item.modality,
-        "content": explanation.item.content,
-        "score": explanation.score,
-        "terms": [
-            {
-                "term": match.term,
-                "query_frequency": match.query_frequency,
-                "item_frequency": match.item_frequency,
-                "product": match.product,
-                "share": float(explanation.share(match)),
-                "label": _label(match.label),
-            }
-            for match in explanation.matches
-        ],
-        "query_parts": query.names if query else None,
-        "item_parts": item.names if item else None,
-        "boxes": None if item is None or item.boxes is None else item.boxes.tolist(),
-        "weights": None if explanation.weights is None else explanation.weights.tolist(),
-        "weighed_by": explanation.weighed_by,
-        "alignment": None if cosines is None else cosines.tolist(),
-    }
-
-
-def _label(label: Label | None) -> dict[str, Any] | None:
-    if label is None:
-        return None
-    examples = [{"id": e.id, "content": e.content, "box": e.box} for e in label.examples]
-    return {"words": label.words, "examples": examples}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +50,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 
 @click.command("search", cls=options.TextCommand)
 @options.name
-@click.argument("text", type=options.SENTENCE, required=False)
+@click.argument("words", type=options.SENTENCE, nargs=-1, metavar="[TEXT]")
 @click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
 @click.option(
     "--like",
@@ -96,7 +99,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @options.moved_encoder
 def command(
     name: str,
-    text: str | None,
+    words: tuple[str, ...],
     images: tuple[Path, ...],
     like: tuple[str, ...],
     queries: Path | None,
@@ -138,9 +141,13 @@ def command(
               boc search photos --queries topics.tsv --run photos.run
               boc search photos "a dog" --request curl --at elastic+https://USER@HOST:9200
     """
+    if len(words) > 1 and any(word.startswith("-") for word in words):
+        raise click.UsageError(f"write TEXT in quotes: {' '.join(words)!r}")
+    text = " ".join(words) if words else None
     one_query = text is not None or bool(images or like)
     if one_query == (queries is not None):
-        raise click.UsageError("give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE")
+        where = f"; {name!r} is read as the name of an index" if queries is None else ""
+        raise click.UsageError(f"give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE{where}")
     if run is not None and (queries is None or sort is not None):
         raise click.UsageError("--run writes the hits of --queries by score; add --queries FILE, leave out --sort")
     mode, weight = hybrid or (None, None)
@@ -213,6 +220,26 @@ def command(
             _print(hits, draw)
         if not hits:
             click.echo(_why_none(search_options), err=True)
+    if text is not None and mode != "words":
+        _tell_words(searcher, text)
+
+
+def _tell_words(searcher: Searcher, text: str) -> None:
+    """Say on stderr what of a sentence nothing knows, and what may be meant."""
+    from boc.search.spelling import Spelling
+
+    with suppress(OSError, ValueError):
+        if Path(text).is_file():
+            click.echo(
+                f"{options.plain(text)} was searched as words; by the picture: --image {shlex.quote(text)}", err=True
+            )
+            return
+    if condition := re.search(r"(?<!\S)[^\W\d]\w*:\S+", text):
+        click.echo(f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE", err=True)
+        return
+    for word, near in Spelling(searcher).unknown(text):
+        meant = f"; did you mean {near}?" if near else ""
+        click.echo(f"{word!r} is no word of this index or its encoder{meant}", err=True)
 
 
 def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...] = ()) -> Query:

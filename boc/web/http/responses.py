@@ -46,7 +46,7 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 def unknown(id: str) -> ProblemError:
     """Return the 404 error for an unknown item ``id``."""
-    return ProblemError(404, f"no item {id[:200]!r} in the index; give an id as a search gives it")
+    return ProblemError(404, f"no item {id[:200]!r} in the index; it may have been removed or renamed")
 
 
 def answer_problems(app: FastAPI) -> None:
@@ -76,6 +76,9 @@ def answer_problems(app: FastAPI) -> None:
 
 
 def _message(error: Mapping[str, Any]) -> str:
+    if error["type"] == "string_too_long":
+        what = "the sentence" if error["loc"][-1] == "q" else error["loc"][-1]
+        return f"{what} has {len(error['input']):,} characters; shorten it to {error['ctx']['max_length']:,}"
     value = f", got {str(error['input'])[:100]!r}" if isinstance(error.get("input"), (str, int, float)) else ""
     return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 

@@ -20,10 +20,11 @@ export function read(query) {
   return state;
 }
 
-/** The address of a state, from the page's own. */
-export function write(state) {
+/** The address of a state, from the page's own; `by` says that there is a picture beside it, which no address holds. */
+export function write(state, by = "") {
   const query = parameters(state);
   if (state.all) query.set("in", "all");
+  if (by) query.set("by", by);
   for (const name of ["q", "open", "word", "name"]) if (state[name]) query.set(name, state[name]);
   for (const name of LISTS) for (const id of state[name]) query.append(name, id);
   const text = query.toString();

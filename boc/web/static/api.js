@@ -53,13 +53,24 @@ async function call(path, query, { picture = null, signal } = {}) {
     throw new Away("The server does not answer. It may have been stopped, or the network is down.");
   }
   if (response.ok && body) return body;
-  const message = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
+  const said = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
+  const message = said.replace(/^[a-z]+ /, (word) => word[0].toUpperCase() + word.slice(1));
   if (AWAY.has(response.status)) throw new Away(message);
   throw new Refused(message, response.status, Number.parseFloat(response.headers.get("retry-after")) || 0);
 }
 
-/** What the index holds and what may be asked of it. */
-export const info = () => call("api/info");
+/** What the index holds and what may be asked of it; of all libraries what they share. */
+export async function info() {
+  const own = await call("api/info");
+  const others = page.state.all ? own.indexes.filter((name) => name !== own.name) : [];
+  const settled = await Promise.allSettled(others.map((name) => call(`index/${name}/api/info`)));
+  const each = [own, ...settled.flatMap(({ value }) => value ?? [])];
+  const shared = (fields) => Object.keys(fields).filter((name) => each.every((one) => name in one.fields));
+  const fields = Object.fromEntries(shared(own.fields).map((name) => [name, own.fields[name]]));
+  const values = (name) => [...new Set(each.flatMap(({ facets }) => facets[name] ?? []))];
+  const facets = Object.fromEntries(each.flatMap((one) => shared(one.facets)).map((name) => [name, values(name)]));
+  return { ...own, items: sums(each.map(({ items }) => items)), fields, facets };
+}
 
 /**
  * The answers at `path` of the libraries that the state names, which is one but for `all`, and of several those that can
@@ -82,18 +93,19 @@ async function answers(state, path, query, options) {
   if (fatal) throw fatal.reason;
   return settled.flatMap(({ value }, i) => {
     const name = places[i].slice("index/".length);
-    const hits = value?.hits.map((hit) => ({ ...hit, id: name + hit.id, thumb: hit.thumb && places[i] + hit.thumb }));
-    return value ? { ...value, hits } : [];
+    const whole = (hit) => ({ ...hit, id: name + hit.id, thumb: hit.thumb && places[i] + hit.thumb });
+    return value ? { ...value, hits: value.hits?.map?.(whole) ?? value.hits } : []; // facets have their number
   });
 }
+
+const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+const sums = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, sum(all.map((one) => one[key]))]));
 
 /** One answer of several, whose numbers add up. Hits that are probably right come first, by confidence, others in turns. */
 function joined(parts) {
   if (parts.length < 2) return parts[0];
   const rank = ({ confidence }, at) => (confidence >= LINE ? -confidence : at);
   const ranked = parts.flatMap(({ hits }) => hits.map((hit, at) => [rank(hit, at), hit]));
-  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
-  const sums = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, sum(all.map((one) => one[key]))]));
   const [{ find }] = parts;
   const totals = sums(parts.map(({ postings, terms, candidates }) => ({ postings, terms, candidates })));
   const hits = ranked.sort(([a], [b]) => a - b).map(([, hit]) => hit);
@@ -127,14 +139,20 @@ export async function library(state, shown, k, signal) {
     return query;
   };
   const parts = await answers(state, "api/library", ask, { signal });
-  const pictures = parts.reduce((sum, part) => sum + part.pictures, 0);
+  const pictures = sum(parts.map((part) => part.pictures));
   const hits = parts.flatMap((part) => part.hits);
   if (state.all) hits.sort(byDate);
   return { pictures, hits: hits.slice(0, k), find: "image", more: ids.length + Math.min(k, hits.length) < pictures };
 }
 
-/** The words of a sentence that nothing here knows, each with the known word most like it. */
-export const unknownWords = async (q, signal) => (await call("api/words", new URLSearchParams({ q }), { signal })).unknown;
+/** The words of the sentence that no library searched has, each with the known word most like it. */
+export async function unknownWords(state) {
+  const [first, ...others] = (await answers(state, "api/words", () => new URLSearchParams({ q: state.q }))).map(({ unknown }) => unknown);
+  const again = (unknown, word) => unknown.find((each) => each.word === word);
+  return first
+    .filter(({ word }) => others.every((unknown) => again(unknown, word)))
+    .map(({ word, near }) => ({ word, near: [near, ...others.map((unknown) => again(unknown, word).near)].find(Boolean) }));
+}
 
 /** `query` with the sentence and the items of a question. */
 function asked(query, state) {
@@ -143,9 +161,19 @@ function asked(query, state) {
   return query;
 }
 
-/** How many hits have which value of each field. */
-export const facets = (state, picture, signal) =>
-  call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
+/** How many hits have which value of each field that all libraries searched have. */
+export async function facets(state, picture, signal) {
+  const query = parameters({ ...state, hybrid: "", sort: "" });
+  const ask = (own) => asked(new URLSearchParams(query), { ...state, like: own(state.like), unlike: own(state.unlike) });
+  const parts = await answers(state, "api/facets", ask, { picture, signal });
+  const counted = new Map();
+  for (const { field, values } of parts.flatMap((part) => part.facets)) {
+    const before = counted.get(field) ?? new Map();
+    for (const each of values) before.set(each.value, { ...each, count: each.count + (before.get(each.value)?.count ?? 0) });
+    counted.set(field, before);
+  }
+  return { hits: sum(parts.map(({ hits }) => hits)), facets: [...counted].map(([field, values]) => ({ field, values: [...values.values()] })) };
+}
 
 /** Why an item has its score for what is asked. */
 export async function explain(id, state, picture, signal) {

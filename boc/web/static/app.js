@@ -48,7 +48,7 @@ const search = new Search(ui.results, {
   meter,
   notices,
   onWelcome: () => results.replace(page.info ? welcome(page.info) : ""),
-  onQuery: searchWord,
+  onQuery: searchFor,
   onShown() {
     dialog.show();
     facets.refresh();
@@ -61,7 +61,7 @@ const dialog = new Dialog(ui.why, results, {
   onMove: move,
   onClose: leave,
   onLike: searchLike,
-  onQuery: searchWord,
+  onQuery: searchFor,
   onUnlike: (id) => compose("unlike", "like", [id]),
   onWord: (word) => step({ word }, "move"),
   onFailed: (error) => error.status === 401 && askToken(),
@@ -73,7 +73,7 @@ let controls = null; // made when the server has described the index
 function step(change, kind = "step", delay = 0) {
   page.state = { ...page.state, ...change };
   const above = Boolean(page.state.open) && !dialog.opened;
-  commit(kind, { address: write(page.state), key: page.picture?.key ?? null, above, remember });
+  commit(kind, { address: write(page.state, page.picture && "picture"), key: page.picture?.key ?? null, above, remember });
   show(delay);
 }
 
@@ -96,7 +96,7 @@ function show(delay = 0) {
     input.disabled = Boolean(info) && !info.items[input.value];
   }
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
-  facets.show(hasQuery() && !state.all);
+  facets.show(hasQuery());
   selection.showKept(ui.kept, page.state.name);
   order.show(state, page.info, hasQuery() ? results.hits : []);
   for (const link of ui.indexes?.querySelectorAll("a") ?? []) {
@@ -106,6 +106,7 @@ function show(delay = 0) {
     else link.removeAttribute("aria-current");
   }
   document.title = title();
+  if (state.all) ui.library.textContent = "all";
   search.update(delay);
   dialog.show();
 }
@@ -157,9 +158,10 @@ function searchLike(id) {
   if (!fromResults && !dialog.open) ui.results.focus({ preventScroll: true });
 }
 
-function searchWord(q) {
+function searchFor(text) {
   page.picture = null;
-  step({ ...FRESH, q, like: [], unlike: [] });
+  const { words, filters } = taken(`${text} `, page.info);
+  step({ ...FRESH, q: words.trim(), like: [], unlike: [], filters: [...new Set([...page.state.filters, ...filters])] });
 }
 
 /** Add items to the question: to the list `to`, and no more to `from`. */
@@ -204,11 +206,7 @@ async function start() {
   search.recovered();
   search.reset();
   facets.describe(page.info);
-  controls = new Controls(ui.panel, ui.chips, page.info, (change, final) => {
-    if (final) return step(change, "knob");
-    page.state = { ...page.state, ...change };
-    show(TYPING);
-  });
+  controls = new Controls(ui.panel, ui.chips, page.info, (change) => step(change, "knob"));
   show();
 }
 
@@ -250,7 +248,7 @@ ui.file.addEventListener("change", () => {
 ui.find.addEventListener("change", (event) => step({ ...FRESH, find: event.target.value }));
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
-  if (event.target.closest?.("input:not([type=range], [type=radio]), textarea, select")) return;
+  if (event.target.closest?.("input:not([type=radio]), textarea, select")) return;
   event.preventDefault();
   ui.q.focus();
   ui.q.select();

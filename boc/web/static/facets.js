@@ -4,6 +4,8 @@ import * as api from "./api.js";
 import { count, h, many } from "./dom.js";
 import { page, request } from "./page.js";
 
+const SHOWN = 12; // values of a field
+
 /** `onFilters(filters)` gets the filters that are wanted. The counts are asked for where a field is unfolded. */
 export class Facets {
   #running = null;
@@ -11,6 +13,8 @@ export class Facets {
 
   constructor(root, onFilters) {
     Object.assign(this, { root, onFilters, fields: new Map() });
+    const fold = ({ target }) => [...this.fields.values()].forEach(({ element }) => element.contains(target) || (element.open = false));
+    document.addEventListener("pointerdown", fold);
   }
 
   /** Offer the facets of an index. */
@@ -34,10 +38,11 @@ export class Facets {
     try {
       const found = await api.facets(page.state, page.picture?.file ?? null, this.#running.signal);
       this.#shown = wanted;
-      for (const facet of found.facets) this.#draw(facet, found.hits);
-      for (const [name, { element }] of this.fields) {
-        element.hidden = !found.facets.some((facet) => facet.field === name); // no values, or too many
-      }
+      const { filters } = page.state;
+      const chosen = ({ filters: its }) => its.every((filter) => filters.includes(filter));
+      const told = found.facets.filter(({ values }) => values.length > 1 || values.some(chosen));
+      for (const facet of told) this.#draw(facet, found.hits, chosen);
+      for (const [name, { element }] of this.fields) element.hidden = !told.some((facet) => facet.field === name);
     } catch (error) {
       if (error.name !== "AbortError" && !(error instanceof api.Refused) && !(error instanceof api.Away)) throw error;
     }
@@ -45,12 +50,8 @@ export class Facets {
 
   #field(name) {
     const body = h("div", { class: "facet-body" }, h("p", { class: "hint" }, "Counting …"));
-    const element = h("details", { class: "facet" }, h("summary", { text: name }), body);
-    element.addEventListener("toggle", () => {
-      if (!element.open) return;
-      for (const other of this.fields.values()) if (other.element !== element) other.element.open = false;
-      this.refresh();
-    });
+    const element = h("details", { class: "facet", name: "facet" }, h("summary", { text: name }), body);
+    element.addEventListener("toggle", () => element.open && this.refresh());
     element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
@@ -60,16 +61,18 @@ export class Facets {
     return { element, body };
   }
 
-  #draw(facet, hits) {
+  #draw(facet, hits, chosen) {
     const { body } = this.fields.get(facet.field) ?? {};
     if (!body) return;
     const focused = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const { filters } = page.state;
-    const values = facet.values.map(({ value, filters: its, count: n }) => {
-      const chosen = its.every((filter) => filters.includes(filter));
+    const best = facet.values.sort((a, b) => b.count - a.count).slice(0, SHOWN);
+    if (best.every(({ value }) => /^\d+$/.test(value))) best.sort((a, b) => b.value - a.value); // years
+    const values = best.map((each) => {
+      const { value, filters: its, count: n } = each;
       const rest = filters.filter((filter) => !its.includes(filter));
-      const onclick = () => this.onFilters(chosen ? rest : [...rest, ...its]);
-      const props = { type: "button", class: "facet-value", "aria-pressed": `${chosen}`, "data-key": value, onclick };
+      const onclick = () => this.onFilters(chosen(each) ? rest : [...rest, ...its]);
+      const props = { type: "button", class: "facet-value", "aria-pressed": `${chosen(each)}`, "data-key": value, onclick };
       return h("li", {}, h("button", props, h("span", { text: value }), h("small", { text: count(n) })));
     });
     body.replaceChildren(h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`), h("ul", { role: "list" }, ...values));

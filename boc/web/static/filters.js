@@ -33,7 +33,8 @@ function meant(name, sign, text, info) {
     const after = new Date(Date.UTC(month ? year : year + 1, day ? month - 1 : month, day + 1));
     return [`${field}>=${`${value}-01-01`.slice(0, 10)}`, `${field}<${after.toISOString().slice(0, 10)}`];
   }
-  const known = (info.facets[field] ?? []).find((each) => each.toLowerCase().includes(value.toLowerCase()));
+  const names = info.fields[field] === "keyword" ? (info.facets[field] ?? []) : [];
+  const known = names.find((each) => each.toLowerCase().includes(value.toLowerCase()));
   return [`${field}${sign === ":" ? "=" : sign}${sign === ":" && known ? known : value}`];
 }
 
@@ -50,6 +51,17 @@ export function taken(text, info) {
 
 /** `text` without the condition that is still being typed at its end. */
 export const withoutBegun = (text, info) => text.replace(BEGUN, (whole, space, name, sign) => (sign && fieldOf(name, info) ? space : whole));
+
+/** What of a sentence looks like a filter and is none, as {text, right}, with what may be meant; else null. */
+export function advice(q, info) {
+  const [, name] = /(?<!\S)-?([\p{L}_][\p{L}\p{N}_]*):\S/u.exec(q) ?? [];
+  const known = Object.keys(info.facets);
+  if (name && !fieldOf(name, info))
+    return { text: `“${name}:” is no filter here; ${known.length ? `these are: ${known.join(", ")}` : "there is none"}.` };
+  const [year] = /(?<!\S)(19|20)\d\d(?!\S)/.exec(q) ?? [];
+  const written = year && fieldOf(YEAR, info) && q.replace(year, `${YEAR}:${year}`);
+  return written ? { text: `“${year}” is looked for as a word.`, right: written } : null;
+}
 
 /** How what is typed may go on: with a field, or with a value of the field before a colon. */
 export function completions(text, info) {

@@ -9,8 +9,8 @@ const SAME_STEP = 2000; // milliseconds within which changes of a slider are one
  */
 export function commit(kind, { address, key, above, remember }) {
   const last = history.state ?? {};
-  const here = location.pathname + location.search;
-  if (address === here || (address === location.search && key === (last.picture ?? null))) return;
+  const same = [location.search, location.pathname + location.search].includes(address);
+  if (same && key === (last.picture ?? null)) return;
   const continues = last.kind === kind && (kind === "typing" || (kind === "knob" && Date.now() - last.at < SAME_STEP));
   if (!continues) remember();
   const entry = { kind, at: Date.now(), picture: key, above };

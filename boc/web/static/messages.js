@@ -15,12 +15,10 @@ export function welcome({ name, items }) {
   return message("This index is empty", "Put pictures into it, then reload this page:", command);
 }
 
-/** An answer without hits; `onRemove()` drops the filters, if there are any. */
-export function nothingFound(filtered, onRemove) {
-  if (!filtered) {
-    const hint = "Other words may do, or more query terms in the settings.";
-    return message("Nothing found", `No item shares a term with what you ask. ${hint}`);
-  }
+/** An answer without hits to a state; `onRemove()` drops its filters, if there are any. */
+export function nothingFound({ filters, pick }, onRemove) {
+  if (pick.length && !filters.length) return message("Nothing found", "These pictures are not in this library any more.");
+  if (!filters.length) return message("Nothing found", "Other words may do, or more query terms in the settings.");
   const remove = h("button", { class: "button", type: "button", onclick: onRemove }, "Remove the filters");
   return message("Nothing found", "No picture that passes all filters matches what you ask.", remove);
 }

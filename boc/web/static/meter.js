@@ -1,4 +1,4 @@
-/** What an answer cost: milliseconds by stage, postings read, candidates re-ranked; beside it what it was before. */
+/** What an answer cost: milliseconds by stage, postings read, candidates re-ranked. */
 
 import { count, h, many, milliseconds } from "./dom.js";
 
@@ -15,7 +15,6 @@ const COUNTS = [
   ["query terms", "terms", "terms of the query's code"],
   ["re-ranked", "candidates", "candidates that were re-ranked"],
 ];
-const SETTLED = 1000; // milliseconds after which an answer is what the next one is compared with
 
 export class Meter {
   constructor(root) {
@@ -28,26 +27,18 @@ export class Meter {
     this.clear();
   }
 
-  /** Show an answer that took `wall` ms, and its change from the last answer to the same `asked`; `probable` of its
-   * hits are probably right. */
-  show(answer, wall, asked, probable) {
+  /** Show an answer that took `wall` ms; `probable` of its hits are probably right. */
+  show(answer, wall, probable) {
     const { stages, find, hits } = answer;
     const known = STAGES.reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
-    const figures = { ...answer, ...stages, network_ms: Math.max(0, wall - known), wall };
-    const now = { asked, find, figures, at: performance.now(), ids: hits.map((hit) => hit.id) };
-    const last = this.now;
-    if (last.asked !== asked || last.find !== find) this.before = null;
-    else if (now.at - last.at > SETTLED) this.before = last;
-    this.now = now;
-    this.draw();
+    this.find = find;
+    this.#draw({ ...answer, ...stages, network_ms: Math.max(0, wall - known), wall });
     this.count(hits.length, probable);
   }
 
   /** Show a text in place of an answer, with room for its figures, so that the first answer moves nothing. */
   clear(text = "") {
-    this.now = { figures: { wall: 0 }, ids: [] };
-    this.before = null;
-    this.draw();
+    this.#draw({ wall: 0 });
     this.shown.textContent = text;
     this.root.classList.add("blank");
   }
@@ -55,38 +46,25 @@ export class Meter {
   /** Say something about the words asked; `right` may be meant instead, and `onQuery(right)` asks it. */
   say(text, right, onQuery) {
     const link = () => h("button", { class: "quiet-button", type: "button", onclick: () => onQuery(right) }, right);
-    this.spelling.replaceChildren(text, ...(right ? [" Did you mean ", link(), "?"] : []));
+    this.spelling.replaceChildren(text, ...(right ? [" Did you mean: ", link()] : []));
   }
 
-  draw() {
-    const { now, before } = this;
+  #draw(figures) {
     this.spelling.replaceChildren();
     this.root.classList.remove("blank");
     const cell = ([name, key, title], format, unit) => {
-      const [shown, was] = [now, before].map((each) => ((each?.figures[key] ?? null) === null ? "–" : format(each.figures[key])));
-      return h("div", { class: "cell", title }, h("dt", {}, name), h("dd", {}, shown, shown !== "–" && unit, old(before && was !== shown && was)));
+      const told = figures[key] ?? null;
+      return h("div", { class: "cell", title }, h("dt", {}, name), h("dd", {}, told === null ? "–" : format(told), told !== null && unit()));
     };
-    const kept = now.ids.filter((id) => before?.ids.includes(id)).length;
+    this.time.textContent = `in ${milliseconds(figures.wall)} ms`;
     const unit = () => h("small", {}, " ms");
-    this.time.replaceChildren(`in ${milliseconds(now.figures.wall)} ms`, old(before && milliseconds(before.figures.wall)));
-    this.cells.replaceChildren(
-      ...STAGES.map((stage) => cell(stage, milliseconds, unit())),
-      ...COUNTS.map((each) => cell(each, count, "")),
-      h(
-        "div",
-        { class: before ? "cell" : "cell empty", title: "hits that the setting before found too" },
-        h("dt", {}, "as before"),
-        h("dd", {}, `${kept} of ${now.ids.length}`),
-      ),
-    );
+    this.cells.replaceChildren(...STAGES.map((stage) => cell(stage, milliseconds, unit)), ...COUNTS.map((each) => cell(each, count, () => false)));
   }
 
   /** Say how many hits are on the page by now, or probably right; the figures are those of the first answer. */
   count(shown, probable) {
-    const noun = this.now.find === "text" ? "sentence" : "picture";
+    const noun = this.find === "text" ? "sentence" : "picture";
     const certain = probable ? `${many(probable, noun)}, then less certain ones` : `${many(shown, noun)}, none certain`;
     this.shown.textContent = probable < shown ? certain : many(shown, noun);
   }
 }
-
-const old = (value) => (value ? h("span", { class: "was", text: ` was ${value}` }) : "");

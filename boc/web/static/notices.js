@@ -7,7 +7,6 @@ const QUIET = 600; // milliseconds without change before a status is read out
 export class Notices {
   #line;
   #status;
-  #countdown = 0;
   #telling = 0;
 
   constructor(line, status) {
@@ -15,19 +14,18 @@ export class Notices {
     this.#status = status;
   }
 
-  /** Show a line to dismiss; with `now`, a button that runs it and a countdown of `wait` seconds. */
+  /** Show a line to dismiss; with `now`, which runs by itself in `wait` seconds, a button that runs it. */
   show(text, { wait = 0, now = null } = {}) {
-    clearInterval(this.#countdown);
-    const left = h("span", { class: "left", "aria-hidden": "true" });
+    const left = h("span", { class: "left", "aria-hidden": "true" }, now && `Results stay as they are. Trying again in ${Math.ceil(wait)} s.`);
     const old = this.#line.querySelector("p");
     const body = h("div", {}, old?.textContent === text ? old : h("p", { text }), left);
-    this.#line.replaceChildren(body, now ? this.#button(now) : this.#dismiss());
+    const dismiss = { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => this.hide() };
+    const again = now && h("button", { class: "button", type: "button", onclick: () => now() }, "Try now");
+    this.#line.replaceChildren(body, again ?? h("button", dismiss, icon("close")));
     this.#line.hidden = false;
-    if (now) this.#count(left, Date.now() + 1000 * wait);
   }
 
   hide() {
-    clearInterval(this.#countdown);
     this.#line.hidden = true;
     this.#line.replaceChildren();
   }
@@ -36,28 +34,5 @@ export class Notices {
   tell(text) {
     clearTimeout(this.#telling);
     this.#telling = setTimeout(() => (this.#status.textContent = text), QUIET);
-  }
-
-  #button(now) {
-    const onclick = () => {
-      clearInterval(this.#countdown);
-      now();
-    };
-    return h("button", { class: "button", type: "button", onclick }, "Try now");
-  }
-
-  #dismiss() {
-    const onclick = () => this.hide();
-    return h("button", { class: "icon", type: "button", "aria-label": "Dismiss", onclick }, icon("close"));
-  }
-
-  #count(left, until) {
-    const draw = () => {
-      const seconds = Math.max(1, Math.ceil((until - Date.now()) / 1000));
-      left.textContent = `Results stay as they are. Trying again in ${seconds} s.`;
-      if (Date.now() >= until) clearInterval(this.#countdown);
-    };
-    this.#countdown = setInterval(draw, 500);
-    draw();
   }
 }

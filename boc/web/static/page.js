@@ -12,16 +12,10 @@ const items = () => page.state.like.length + page.state.unlike.length;
 export const bySentence = () => !page.picture && !items();
 export const hasQuery = () => Boolean(page.picture || page.state.like.length || page.state.q.trim());
 
-/** What is searched by, as a text; two states with the same question differ in settings at most. */
-export function question() {
-  const { state, picture } = page;
-  return JSON.stringify([picture?.key ?? 0, state.like, state.unlike, picture ? "" : state.q.trim()]);
-}
-
 /** What decides the hits, as a text. */
 export function request() {
-  const { open, word, name, q, like, unlike, ...rest } = page.state;
-  return JSON.stringify([question(), rest]);
+  const { open, word, name, q, ...rest } = page.state;
+  return JSON.stringify([page.picture ? page.picture.key : q.trim(), rest]);
 }
 
 /** The items that are searched by, in words: "like 1.jpg", "like 2 items, unlike 2.jpg". */

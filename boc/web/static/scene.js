@@ -5,8 +5,6 @@ import { h, picture, style } from "./dom.js";
 const STRONGEST = 0.72; // opacity of the largest value: the photo stays visible
 const CONTRAST = 1.6; // power that sets large values off from middling ones
 const DRAWN = 5; // regions that are marked at once
-const AROUND = 3; // sides of a box that are shown of its picture
-const SMALLEST = 0.05; // side of a box that is enlarged no more
 
 const cut = (box) => box.map((x) => Math.min(1, Math.max(0, x)));
 const percent = (x) => `${(100 * x).toFixed(2)}%`;
@@ -70,28 +68,9 @@ export class Scene {
   }
 }
 
-/** A small square of an example: the whole picture, or what is around its box. */
+/** A small square of an example: the picture, with its box. */
 export function example({ id, thumb, box }, side) {
   const name = id.split("/").pop();
-  const frame = h("span", { class: "example-picture" }, picture(thumb, name, side, { title: name, loading: "lazy" }));
-  if (!box) return frame;
-  const image = frame.querySelector("img");
-  image.addEventListener("load", () => {
-    const { naturalWidth: wide, naturalHeight: high } = image;
-    const [x1, y1, x2, y2] = cut(box).map((x, i) => x * (i % 2 ? high : wide));
-    const span = Math.min(wide, high, AROUND * Math.max(x2 - x1, y2 - y1, SMALLEST * Math.max(wide, high)));
-    const left = Math.min(Math.max((x1 + x2 - span) / 2, 0), wide - span);
-    const top = Math.min(Math.max((y1 + y2 - span) / 2, 0), high - span);
-    style(image, {
-      position: "absolute",
-      width: percent(wide / span),
-      height: percent(high / span),
-      left: percent(-left / span),
-      top: percent(-top / span),
-      "max-width": "none",
-      "object-fit": "fill",
-    });
-    frame.append(placed(h("i", { class: "region" }), [(x1 - left) / span, (y1 - top) / span, (x2 - left) / span, (y2 - top) / span]));
-  });
-  return frame;
+  const shown = picture(thumb, name, side, { title: name, loading: "lazy" });
+  return h("span", { class: "example-picture" }, shown, box && placed(h("i", { class: "region" }), box));
 }

@@ -2,8 +2,9 @@
 
 import * as api from "./api.js";
 import { h, many, milliseconds } from "./dom.js";
+import { advice } from "./filters.js";
 import { message, nothingFound } from "./messages.js";
-import { hasQuery, page, pageSize, question, request } from "./page.js";
+import { hasQuery, page, pageSize, request } from "./page.js";
 import { Requests } from "./requests.js";
 import { probableFirst } from "./results.js";
 
@@ -129,31 +130,32 @@ export class Search {
     const found = many(answer.hits.length, answer.find === "text" ? "sentence" : "picture");
     const hits = page.state.sort ? probableFirst(answer.hits) : answer.hits;
     if (hits.length) this.results.show(hits, answer.find, found);
-    else this.results.replace(nothingFound(page.state.filters.length > 0, this.onRemove));
+    else this.results.replace(nothingFound(page.state, this.onRemove));
     if (!hasQuery()) {
       const { name } = page.state;
       const text = name ? `${name}: ${many(answer.pictures, "picture")}` : `${many(answer.pictures, "picture")}, newest first`;
       this.meter.clear(text);
       return this.notices.tell(text);
     }
-    this.meter.show(answer, answer.wall, question(), this.results.probable);
+    this.meter.show(answer, answer.wall, this.results.probable);
     this.#spell();
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
   }
 
-  /** Name the words that nothing here knows, once nothing is typed any more, and offer those that may be meant. */
+  /** Name what of the sentence nothing here knows, once nothing is typed any more, and offer what may be meant. */
   #spell() {
     clearTimeout(this.spelling);
     const { q, all } = page.state;
-    if (all || page.picture || !q.trim()) return;
-    const shown = this.#shown;
+    if (page.picture || !q.trim()) return;
+    const [shown, wrong] = [this.#shown, advice(q, page.info)];
     this.spelling = setTimeout(async () => {
-      const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
+      if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
+      const words = await api.unknownWords(page.state).catch(() => []); // a hint, of which nothing depends
       if (!words.length || shown !== request()) return;
-      const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(word, "giu"), near) : text), q);
+      const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
       this.meter.say(
-        `${names} ${words.length > 1 ? "are words" : "is a word"} that this library and its model do not know.`,
+        `${names} ${words.length > 1 ? "are no words" : "is no word"} of ${all ? "these libraries or their models" : "this library or its model"}.`,
         right !== q && right,
         this.onQuery,
       );

@@ -1,10 +1,9 @@
-/** The parts of an explanation that need no picture: the table of shared terms, and the texts in the index. */
+/** The table of the terms that an item shares with what is asked. */
 
 import { count, h, many } from "./dom.js";
 import { example } from "./scene.js";
 
 const TOP = 8; // terms that are shown before one asks for all
-const CUT = 19_900; // characters of a text of which only the beginning came, or nearly
 
 const share = (part) => `${(100 * part).toFixed(1)} %`;
 
@@ -32,10 +31,8 @@ export function termTable(found, looks, back) {
   };
   all.addEventListener("click", unfold);
   rows.slice(TOP).forEach((row) => (row.hidden = true));
-  const bars = terms.slice(0, 60).map((term) => h("i", { style: { flex: `${term.product / total} 0 0` } }));
-  const strip = h("div", { class: "strip", "aria-hidden": "true" }, ...bars);
   const sum = h("p", { class: "total" }, h("span", {}, "Sum"), h("b", { text: count(total) }), h("span", { text: "100 %" }));
-  return h("section", {}, h("h3", {}, "Terms that both have"), strip, h("ol", { class: "terms" }, ...rows), terms.length > TOP ? others : "", sum);
+  return h("section", {}, h("h3", {}, "Terms that both have"), h("ol", { class: "terms" }, ...rows), terms.length > TOP ? others : "", sum);
 }
 
 function row(term, most, look, back) {
@@ -56,27 +53,4 @@ function row(term, most, look, back) {
     element.addEventListener("mouseleave", back);
   }
   return element;
-}
-
-/** The texts that stand for query and item in the index, with what they share marked. */
-export function indexTexts(found) {
-  const { surrogate, terms } = found;
-  if (!surrogate) return null;
-  const shared = new Set(terms.map((term) => `t${term.term}`));
-  const hint = h("p", { class: "hint" }, "A term stands there as often as its frequency says. Marked: terms that both have.");
-  const texts = [text("What you ask", surrogate.query, shared), text("This item", surrogate.item, shared)];
-  return h("section", {}, h("h3", {}, "As the index reads it"), hint, ...texts);
-}
-
-function text(name, words, shared) {
-  const pre = h("pre", { tabindex: "0", "aria-label": name });
-  const tokens = words.split(" ");
-  for (let start = 0, end = 0; start < tokens.length; start = end) {
-    while (end < tokens.length && tokens[end] === tokens[start]) end++;
-    const run = tokens.slice(start, end).join(" ");
-    pre.append(shared.has(tokens[start]) ? h("mark", { text: run }) : run, end < tokens.length ? " " : "");
-  }
-  const terms = many(new Set(tokens).size, "term");
-  const size = words.length > CUT ? ` the beginning: ${terms}` : ` ${terms}, ${many(tokens.length, "token")}`;
-  return h("details", { class: "surrogate" }, h("summary", {}, name, h("small", { text: size })), pre);
 }

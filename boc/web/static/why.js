@@ -3,7 +3,7 @@
 import { explain, item as itemOf, withId } from "./api.js";
 import { count, h, icon, score } from "./dom.js";
 import { Scene, shades } from "./scene.js";
-import { indexTexts, termTable } from "./shared_terms.js";
+import { termTable } from "./shared_terms.js";
 
 const WORDS = 20; // that a picture is written in
 const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
@@ -154,7 +154,7 @@ export class Why {
     this.drawSeen();
     const looks = (term) => this.looks(term);
     const back = () => this.word(this.chosen, true);
-    body.replaceChildren(...[this.head(), termTable(found, looks, back), indexTexts(found)].filter(Boolean));
+    body.replaceChildren(this.head(), termTable(found, looks, back));
     this.word(this.chosen, true);
   }
 

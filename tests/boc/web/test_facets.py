@@ -44,7 +44,8 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     }
     assert {"camera", "year", "taken"} <= set(answer.facets) <= set(answer.fields) - {"bytes", "name", "ocr"}
     counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
-    assert {facet["field"] for facet in counted} == set(answer.facets)
+    divided = {facet["field"] for facet in counted if len(facet["values"]) > 1}
+    assert divided == set(answer.facets)
 
 
 @pytest.mark.slow
