@@ -91,8 +91,8 @@ class Ranking:
 
     def _size(self, request: SearchRequest) -> int | None:
         """Return the number of candidates whose vectors are read; None for all."""
-        shortlist = None if request.rescore is None or request.modality is None else self._shortlist
-        return None if shortlist is None else shortlist.size(request.k, request.rescore.k)
+        short, asked = self._shortlist, request.rescore
+        return None if short is None or asked is None or request.modality is None else short.size(request.k, asked.k)
 
     @cached_property
     def _usual(self) -> float:
@@ -166,8 +166,8 @@ class Ranking:
         few = self._few if rescore.metric == "dot" else request.k
         if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
             return candidates, size
-        pairs = zip(self.parts, self.masks, strict=True)
-        chosen = [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
+        masked = zip(self.parts, self.masks, strict=True)
+        chosen = [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in masked]
         numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
         passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count))
         if rescore.metric == "dot" or count <= few:
