@@ -130,8 +130,8 @@ class SurrogateCodec:
         last = self.steps[-1]
         return last.query_z if isinstance(last, Dictionary) else None
 
-    def query_code(self, modality: Modality) -> QueryCode | None:
-        """Return what ``encode_queries`` does to float32 vectors, for a dictionary; None for other codes."""
+    def query_code(self, modality: Modality, growth: float = 1) -> QueryCode | None:
+        """Return what a dictionary does to float32 queries, of ``growth`` times as many terms; None for other codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -139,7 +139,7 @@ class SurrogateCodec:
                 mean = first.mean(modality)
             case _:
                 return None
-        return last.query_code(mean)
+        return last.query_code(mean, growth)
 
     def config(self) -> dict[str, Any]:
         """Return the names and parameters of the steps, and the number of terms, for JSON."""

@@ -145,9 +145,10 @@ class Dictionary(Step):
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""
         return query_terms(self.query_code(np.zeros(self.n_features_in_, np.float32)), self._directions(X))
 
-    def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
-        """What ``encode_queries`` does to rows of float32 after ``mean`` was subtracted."""
-        z, cells = self._centroids.within(self.query_z, max(FEWEST_CELLS, round(CELLS * self.query_z)))
+    def query_code(self, mean: NDArray[np.float32], growth: float = 1) -> QueryCode:
+        """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as many terms."""
+        query_z = round(growth * self.query_z)
+        z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
         arrays = self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_
         return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
 

@@ -1,8 +1,8 @@
 """The budgets of an index under a dictionary: the cheapest that find a promised share of the exact nearest items.
 
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
-else sentences that an encoder at hand encodes, else sums of some pictures. Items themselves find each other far more
-easily than sentences find them; they are taken where only sentences are held.
+else sentences that an encoder at hand encodes, else pictures moved away from where pictures lie. Items themselves find
+each other far more easily than sentences find them; they are taken where only sentences are held.
 
 Items of another kind that are added later lie farther from the centroids than those that the dictionary was learned
 from. Then it drifts: the budgets are chosen again, and learning it again is advised.
@@ -36,17 +36,18 @@ HITS = 10  # hits that recall counts
 COMPARED = 1 << 20  # components of all vectors, up to which both engines compare all of them
 QUERIES, FAR_QUERIES = 250, 80  # in a folder, and on a server, which answers more slowly
 FEWEST = 20  # captions to choose by
-MIXED = 4  # pictures whose sum stands for a sentence: both lie between the pictures
+MOVED = 0.8  # times the difference of two pictures by which a third is moved, to be as far from all as a sentence is
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 ROUNDS = 6  # the shortlist loses some; each round allows a smaller share to be missed
+SHORT = 0.02  # recall given away where not even the most reach the promise: the last of it takes most of the time
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
 """Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all and held out."""
 DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
 FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
-TERM = 50  # cost of a term in compact codes, which are read before vectors: its centroid is found among dozens
+TERM = 3  # cost of a term in compact codes, which are read before vectors, beside that of its postings
 DRIFT = (
     "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
     "again, which needs no encoder"
@@ -164,14 +165,14 @@ def _queries(
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         return encoder().encode_texts(lines[:most]), [""] * len(lines[:most]), "sentences"
     modality: Modality = find if len(captions) < FEWEST else "text"
-    mixed = MIXED if modality == find == "image" else 1
-    size = min(mixed * most, counts[modality]) // mixed * mixed
+    parts = 3 if modality == find == "image" else 1
+    size = min(parts * most, counts[modality]) // parts * parts
     chosen = np.arange(size) * counts[modality] // max(1, size) if modality == find else captions
     read = list(_rows(source, modality, chosen))
     ids, vectors = [key for keys, _ in read for key in keys], np.concatenate([rows for _, rows in read])
-    if mixed > 1:
-        vectors = unit_rows(vectors.reshape(mixed, -1, vectors.shape[1]).sum(axis=0))
-        return Embeddings("text", vectors), [""] * len(vectors), "mixtures"
+    if parts > 1:
+        first, second, third = vectors.reshape(parts, -1, vectors.shape[1])
+        return Embeddings("text", unit_rows(first + MOVED * (second - third))), [""] * len(first), "moved pictures"
     return Embeddings(modality, vectors), ids, "captions" if modality != find else "items"
 
 
@@ -209,7 +210,7 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
 def _cheapest(
     searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
 ) -> tuple[int, float, dict[str, float]]:
-    """Return terms, candidates per hit, and recall: the cheapest whose interval is above ``target``, or the most."""
+    """Return terms, candidates per hit, and recall: the cheapest whose interval is above ``target``, or near to it."""
     index, codec = searcher.index, searcher.codec
     z, list_length, fetch = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms, FETCH
     if getattr(index, "shortlist", None) is not None:
@@ -233,15 +234,16 @@ def _cheapest(
                 best, least = (query_z, candidates), cost
         return best
 
-    aim = target
-    for _ in range(ROUNDS):
+    most = (budgets[-1], depth)
+    aim = target if setting(target) != most else float((ranks[budgets[-1]] < depth).mean()) - SHORT
+    for _ in range(ROUNDS if aim == target else 1):
         query_z, candidates = setting(min(aim, 0.9995))
         codec.set_budgets(z, query_z)
         rm = math.ceil(candidates / HITS)
         k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
         hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
         figures = _interval((_ranks(hits, truth, own) < HITS).mean(axis=1))
-        if figures["low"] >= target or (query_z, candidates) == (budgets[-1], depth):
+        if figures["low"] >= target or (query_z, candidates) == most:
             break
         aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
     return query_z, float(rm), figures

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
+from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.codecs.given import TermReader
 from boc.errors import BocError, EncoderError
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
     from boc.inputs.images import Picture
     from boc.plugins import Encoder, Index, Request
     from boc.search.options import SearchKeywords
-    from boc.types import Filter, QueryCode
+    from boc.types import Filter
 
 
-CODES = 4  # of queries, of each modality and budget, that are cached
+CODES = 16  # of queries, of each modality and budget, that are cached
+GROWTH = 0.3  # exponent of the share of items that pass filters: a tenth takes twice as many terms
 BLOCK = 256  # queries per request of a batch that several threads share
 LEAST = 10  # hits that candidates are taken for at least, so that fewer hits are the first of these
 
@@ -79,7 +81,8 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
-        self._code = lru_cache(CODES)(partial(_query_code, self.codec))
+        codec = self.codec  # not self: what refers to itself is closed late
+        self._code = lru_cache(CODES)(lambda modality, budget, growth: codec.query_code(modality, growth))
         self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
@@ -401,13 +404,15 @@ class Searcher:
         """
         rows, only, code = queries.rows, self.target(options.find), None
         filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
-        alone = stages is None and metric == "dot" and options.query_z is None and options.hybrid is None
-        if alone and len(rows):
-            code = self._code(rows.modality, self.codec.query_budget)
-        terms: TermMatrix | Callable[[], TermMatrix] = partial(self._terms, rows, options.query_z)
-        if code is None:
-            begun = perf_counter()
-            terms = self._terms(rows, options.query_z)
+        planned = options.rm is None and options.query_z is None
+        if options.query_z is None and options.hybrid is None and len(rows):
+            growth = self._growth(only, filters) if planned and filters else 1
+            code = self._code(rows.modality, self.codec.query_budget, growth)
+        make = partial(self._terms, rows, options.query_z) if code is None else partial(query_terms, code, rows.vectors)
+        terms: TermMatrix | Callable[[], TermMatrix] = make
+        if code is None or stages is not None or metric != "dot":
+            begun, code = perf_counter(), None
+            terms = make()
             _took(stages, "code_ms", begun)
             if stages is not None:
                 stages.codes = terms
@@ -419,7 +424,6 @@ class Searcher:
                 raise BocError(f"terms of another system have no vectors beside them; leave out {', '.join(named)}")
             return SearchRequest(terms, options.k, only, filters)
         rescore = Rescore(metric, rows, options.k, queries.parts)
-        planned = options.rm is None and options.query_z is None
         rm = self.index.manifest.rm if options.rm is None else options.rm
         depth = math.ceil(rm * (max(options.k, LEAST) if planned else options.k))
         return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
@@ -427,6 +431,12 @@ class Searcher:
     def _terms(self, rows: Embeddings, query_z: int | None) -> TermMatrix:
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
+
+    def _growth(self, find: Modality, filters: Sequence[Filter]) -> float:
+        """Return how many times as many terms a query needs: the nearest of the items that pass lie farther from it."""
+        passing = getattr(self.index, "passing", None)
+        share = 1 if passing is None else max(1, passing(find, filters)) / self.index.manifest.items[find]
+        return float(2 ** (GROWTH * round(math.log2(1 / share))))
 
     def _hits(
         self, queries: _Queries, options: SearchOptions, stages: Stages | None, without: Collection[str] = ()
@@ -475,11 +485,6 @@ class Searcher:
             confident.append([replace(hit, confidence=share) for hit, share in pairs if share >= least])
         _took(stages, "code_ms", begun)
         return confident
-
-
-def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -> QueryCode | None:
-    """Return the code of queries of a modality, under a dictionary with a ``budget`` of terms."""
-    return None if budget is None else codec.query_code(modality)
 
 
 def _sort_hits(hits: list[Hit], options: SearchOptions) -> Hits:

@@ -35,7 +35,7 @@ from .shortlist import Shortlist
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FILTERS = 16  # sets of filters for which a ranking is cached
+MASKS = 1 << 25  # bytes of the masks of filters that are cached, but for 16 sets of filters at least
 PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
@@ -77,7 +77,8 @@ class EmbeddedIndex:
         self._parts = opened.parts
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
-        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
+        cached = max(16, MASKS // (1 + sum(len(part.segment) for part in self._parts)))
+        self._ranking = lru_cache(cached)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -119,6 +120,11 @@ class EmbeddedIndex:
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
         check_request(request, self.manifest, f"the index in {self._home}")
         return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
+
+    @_refusing
+    def passing(self, modality: Modality, filters: Sequence[Filter]) -> int:
+        """Return the number of items of a modality that pass all filters."""
+        return self._ranking(modality, tuple(filters)).passing
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:

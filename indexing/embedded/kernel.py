@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 BLOCK = 65536  # rows of a block of posting lists
 SHARE = 1 << 19  # postings for which another thread pays
-CODES = 4  # that are cached: one of each modality of queries, at two budgets
+CODES = 16  # that are cached: of each modality of queries and budget
 BATCH = 256  # queries per call; Ctrl-C works between calls
 ROOM = 1 << 20  # results per call at most, if it answers several queries
 
@@ -108,9 +108,7 @@ class Kernel:
             numbers = depth, size, few, enough
             read = _search.best(self._plan, self._code(queries), *numbers, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
-        if vectors is not None and not are_plain(vectors, vectors.shape[1]):
-            return None
-        if queries.data.dtype != np.int32:
+        if queries.data.dtype != np.int32 or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
             return None
         n = queries.shape[0]
         ranked = TopRows.empty(n, k)

@@ -116,10 +116,8 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        if segment.words is None:  # no item of the segment has metadata, and only != holds without the field
-            passed = np.full(len(segment), condition.op == "!=")
-        else:
-            passed = segment.words.passing(condition)
+        words = segment.words  # None if no item of the segment has metadata: only != holds without the field
+        passed = np.full(len(segment), condition.op == "!=") if words is None else words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
 

@@ -29,9 +29,6 @@ from .shortlist import Shortlist
 
 SCANNED = 2_500_000
 """Components of all vectors that pass, up to which they are compared: it costs as posting lists of recall .98."""
-FILTERED = 3.2
-"""Times as many under filters: the nearest of the rows that pass lie farther from the query than the nearest of all,
-and so share fewer terms with it."""
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -62,7 +59,7 @@ class Ranking:
         self.parts = parts
         self.masks = masks
         self._shortlist = shortlist
-        self._scanned = scanned // max(1, dim)
+        self._few = max(1, scanned // max(1, dim))  # rows that pass, up to which a planned request compares all
         pairs = list(zip(parts, masks, strict=True))
         arrays = [(self._arrays(part, mask), len(part.segment)) for part, mask in pairs]
         self._kernel = Kernel(arrays, dim, None if shortlist is None else shortlist.code.signs)
@@ -80,7 +77,7 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             queries = request.code or request.queries
-            plan = (self._few(request), self._enough(request)) if request.planned and rescore is not None else ()
+            plan = (self._few, self._enough(request)) if request.planned and rescore is not None else ()
             best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request), *plan)
         if best is None:
             return self._step_by_step(request, matching, Stages() if stages is None else stages)
@@ -94,9 +91,8 @@ class Ranking:
 
     def _size(self, request: SearchRequest) -> int | None:
         """Return the number of candidates whose vectors are read; None for all."""
-        if self._shortlist is None or request.rescore is None or request.modality is None:
-            return None
-        return self._shortlist.size(request.k, request.rescore.k)
+        short, asked = self._shortlist, request.rescore
+        return None if short is None or asked is None or request.modality is None else short.size(request.k, asked.k)
 
     @cached_property
     def _usual(self) -> float:
@@ -104,16 +100,13 @@ class Ranking:
         segments = [part.segment for part in self.parts]
         n_terms = max((each.postings.n_terms for each in segments), default=1)
         postings, rows = sum(len(each.postings.rows) for each in segments), sum(map(len, segments))
-        return postings / max(1, n_terms) * self._passing_count / max(1, rows)
+        return postings / max(1, n_terms) * self.passing / max(1, rows)
 
     @cached_property
-    def _passing_count(self) -> int:
+    def passing(self) -> int:
+        """The number of rows that pass."""
         pairs = zip(self.parts, self.masks, strict=True)
         return sum(len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
-
-    def _few(self, request: SearchRequest) -> int:
-        """Return the number of rows that pass up to which a planned request compares all of them."""
-        return max(1, int(self._scanned * (FILTERED if request.filters else 1)))
 
     def _enough(self, request: SearchRequest) -> int:
         """Return the number of candidates below which a planned request compares all rows that pass: its hits; under
@@ -123,10 +116,6 @@ class Ranking:
         code = request.code
         terms = code.z if code is not None else request.queries.nnz / max(1, len(request))
         return max(request.most, min(request.k, int(terms * self._usual / 2)))
-
-    def _passing(self) -> list[NDArray[np.int64]]:
-        pairs = zip(self.parts, self.masks, strict=True)
-        return [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in pairs]
 
     def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
@@ -173,11 +162,12 @@ class Ranking:
     def _plan(self, candidates: Best, request: SearchRequest, rescore: Rescore, i: int) -> tuple[Best, int | None]:
         """Return the candidates of query i, of a planned request perhaps all rows that pass, or for an alignment also
         those of the best products; and the number of them whose vectors are read, None for all."""
-        size, count = self._size(request), self._passing_count
-        few = self._few(request) if rescore.metric == "dot" else request.k
+        size, count = self._size(request), self.passing
+        few = self._few if rescore.metric == "dot" else request.k
         if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
             return candidates, size
-        chosen = self._passing()
+        masked = zip(self.parts, self.masks, strict=True)
+        chosen = [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in masked]
         numbers = np.repeat(np.arange(len(self.parts), dtype=np.int32), list(map(len, chosen)))
         passing = Best(numbers, np.concatenate([np.empty(0, np.int64), *chosen]), np.zeros(count))
         if rescore.metric == "dot" or count <= few:

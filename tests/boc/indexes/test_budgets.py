@@ -67,6 +67,21 @@ def write_more(path: Path, vectors: np.ndarray) -> Path:
 
 
 @pytest.mark.slow
+def test_pictures_alone_choose_by_pictures_that_are_moved(tmp_path: Path) -> None:
+    place, pictures = f"file:{tmp_path}", rows(PICTURES, 1, 0.3)
+    build_index("made", write_more(tmp_path / "alone.h5", pictures), at=place)
+    first, second, third = rows(600, 9, 0.3).reshape(3, 200, DIM)
+    queries = unit_rows(first + 0.8 * (second - third))
+    best = np.argsort(-(queries @ pictures.T), axis=1)[:, :10]
+    searcher = Searcher.open("made", place)
+    told = searcher.index.manifest.recall
+    ids, _ = searcher.rank_vectors(Embeddings("text", queries), k=10, find="image")
+    recall = np.mean([len({f"alone{i}" for i in top} & set(hits)) / 10 for hits, top in zip(ids, best, strict=True)])
+    assert told["source"] == "moved pictures"
+    assert recall >= told["low"] - 0.02
+
+
+@pytest.mark.slow
 def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path) -> None:
     place = f"file:{tmp_path}"
     build_index("made", source, at=place)

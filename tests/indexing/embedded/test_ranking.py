@@ -274,6 +274,18 @@ def test_a_search_without_budgets_has_all_hits(
             assert answer[: len(fewer[i])] == fewer[i]
 
 
+def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> None:
+    searcher = build(tmp_path, "float16", 1, "dictionary")
+
+    def terms(**options: Any) -> int:
+        stages = Stages()
+        searcher.search_vectors(queries_of(1, 3, "image"), find="image", stages=stages, **options)
+        assert stages.codes is not None
+        return int(stages.codes.nnz)
+
+    assert [terms(), terms(filters=["colour=green"], rm=2), terms(filters=["colour=green"])] == [6, 6, 7]
+
+
 def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
     queries = Embeddings("image", make_clusters(2, 3))
     expected = searcher.search_vectors(queries, k=3, rm=1000)
