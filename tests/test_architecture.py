@@ -232,6 +232,7 @@ def test_encoders_and_regions_are_imported_without_torch() -> None:
     assert {"torch", "transformers", "huggingface_hub", "nltk"}.isdisjoint(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_network_without_a_bert_does_not_import_transformers() -> None:
     code = "import sys, encoders.runtime.torch_towers, encoders.runtime.model_folder; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -107,6 +107,7 @@ def test_word_sum_of_orthogonal_words_shrinks(penalty: float) -> None:
     assert code.weights(items) == pytest.approx(np.maximum(rows - penalty, 0), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_heads_learn_few_latents() -> None:
     pytest.importorskip("torch")
     from bench.rivals.heads import Autoencoder, Pairs, WordPieces

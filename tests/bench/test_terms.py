@@ -133,6 +133,7 @@ def test_other_files_are_not_overwritten(at: str, tmp_path: Path) -> None:
         write_terms(Searcher.open("mine", at).index, tmp_path / "mine.ciff")
 
 
+@pytest.mark.slow
 def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
     images = np.random.default_rng(0).standard_normal((30, 16), dtype=np.float32)
     np.save(tmp_path / "images.npy", images)

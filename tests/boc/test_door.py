@@ -276,6 +276,7 @@ def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pyte
         hits.to_pandas()
 
 
+@pytest.mark.slow
 def test_completion_offers_the_options() -> None:
     import jedi
 

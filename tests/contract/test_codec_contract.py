@@ -88,6 +88,7 @@ EXAMPLES = [
 LEARNING = {name: kind for name, kind in MADE_HERE.items() if name not in WITH_BOOK}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", LEARNING.values(), ids=list(LEARNING))
 def test_scikit_learn_checks(step: type[Step]) -> None:
     check_estimator(step(), on_skip=None)

@@ -99,6 +99,7 @@ def test_output_shapes_and_norms(encoder: Encoder, pictures: list[Any], count: i
         assert_sound(found, count, encoder.identity.dim)
 
 
+@pytest.mark.slow
 def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
     for encode, inputs in ((encoder.encode_images, pictures), (encoder.encode_texts, TEXTS)):
         together, backwards = encode(inputs), encode(inputs[::-1])

@@ -108,6 +108,7 @@ def ref(folder: Path, name: str) -> ImageRef:
     return ImageRef(name, folder / name)
 
 
+@pytest.mark.slow
 def test_regions_of_every_mode(given: Given) -> None:
     source, folder = given
     for name in PICTURES:

@@ -236,6 +236,7 @@ def unit(found: Any) -> Any:
     return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_vectors_are_those_of_the_library_and_concepts_are_counted(

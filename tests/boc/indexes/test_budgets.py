@@ -97,6 +97,7 @@ def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path
     assert not index_facts(plugins.backend(place).open("made"))["drifted"]
 
 
+@pytest.mark.slow
 def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
     build_index("made", source, at=f"file:{tmp_path}", code="dictionary:2/16", rm=7.0)
     searcher = Searcher.open("made", f"file:{tmp_path}")

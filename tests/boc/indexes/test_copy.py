@@ -122,6 +122,7 @@ def test_copy_onto_itself_replaces_the_code(at: str) -> None:
     assert before.renew().index.manifest == after.manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "error"),
     [("file:{folder}/other", KeyboardInterrupt()), ("{folder}/photos.h5", UnreachableError("the source is away"))],

@@ -61,6 +61,7 @@ def members(groups: list[Group]) -> dict[str, set[str]]:
     return {group.item.id: {one.item.id for one in group.duplicates} for group in groups}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
     n = 4 * DEPTH * 3

@@ -34,6 +34,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 1500, "text": 3500})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["scalar:8", "dictionary(terms=64)"])
 def test_planned_sizes_equal_real_sizes(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path}"

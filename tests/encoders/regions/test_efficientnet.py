@@ -99,6 +99,7 @@ def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int
         assert made[channel, i, j] == pytest.approx(min(max(normed, 0), 6), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_crops(picture: ImageRef, tmp_path: Path) -> None:
     cropped = source("lite0?crops=2&cells=1")(picture)
     with Image.open(picture.path) as opened:
@@ -108,6 +109,7 @@ def test_crops(picture: ImageRef, tmp_path: Path) -> None:
     assert np.allclose(cropped.features[2], part.features[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["lite0?cells=3&crops=2", "lite2"])
 def test_features_are_those_of_the_network_in_torch(spec: str, picture: ImageRef) -> None:
     made, name = source(spec), spec.partition("?")[0]
@@ -136,6 +138,7 @@ print(source.identity)
 """
 
 
+@pytest.mark.slow
 def test_a_saved_network_is_the_same_source_without_torch(picture: ImageRef, tmp_path: Path) -> None:
     made = source("lite0?crops=2")
     made.save_onnx(tmp_path / "saved.onnx")

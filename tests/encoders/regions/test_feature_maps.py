@@ -73,6 +73,7 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
     assert source.identity.dim == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crops", [0, 2])
 def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> None:
     """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of 255."""
