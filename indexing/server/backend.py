@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import note
+from boc.errors import BocError, note
 from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
@@ -78,12 +78,20 @@ class ServerBackend:
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed."""
+        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed; and
+        why indexes cannot be read that are closed, blocked, lack a shard, or are of another version."""
         about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
         fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if fields[field] == EXACT), None)
         fields |= {} if default is None else {default: f"{EXACT}, the default"}
-        return {**about, **fields, "vectors": tried_vectors(self.transport)}
+        reasons = []
+        for name in self.names():
+            try:
+                self.open(name)
+            except BocError as error:
+                reasons.append(f"{name} ({error})")
+        unreadable = {"unreadable": "; ".join(reasons)} if reasons else {}
+        return {**about, **fields, "vectors": tried_vectors(self.transport), **unreadable}
 
     def _version(self) -> str:
         try:

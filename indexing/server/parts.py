@@ -26,6 +26,7 @@ from .address import Address
 from .aliases import Generation, check_free, digest_of, drop, drop_index, generations, indices_of, remember
 from .bulk import Bulk, Ledger
 from .force_merge import refresh, reopen
+from .score_check import clear_of_templates
 from .searches import scan, stored_arrays
 from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import EVERYTHING, Load, ServerWriter, put_arrays
@@ -227,12 +228,14 @@ def forget(transport: Transport, name: str) -> None:
 
 def reserve(transport: Transport, physical: str) -> bool:
     """Make the index of a code, to learn it; False if another process did."""
+    body = requests.code_body(_meta(), f"{physical}.load")
     try:
-        transport.request("PUT", f"/{physical}", requests.code_body(_meta(), f"{physical}.load"))
+        transport.request("PUT", f"/{physical}", body)
     except RefusedError as error:
         if error.kind != "resource_already_exists_exception":
             raise
         return False
+    clear_of_templates(transport, physical, body["mappings"])
     return True
 
 

@@ -7,6 +7,7 @@ known scores are indexed, searched, and removed. A small temporary index tells h
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import filter as matching
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,43 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
         )
     _bulk(transport, index, [None] * len(documents))
     return None
+
+
+def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
+    """Take away what a template of the cluster added to a new index, if that can be taken away. If it changes fields of
+    boc and stays, the index is removed: BackendError. ``asked`` is the mapping that the index was made with."""
+    (entry,) = transport.request("GET", f"/{index}").values()
+    mapping, settings = entry["mappings"], entry["settings"]["index"]
+    if computed := mapping.get("runtime"):
+        transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
+    if "default_pipeline" in settings.get("search", {}):
+        transport.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": "_none"})
+    added = [f"computes {name} (derived)" for name in mapping.get("derived", ())]
+    shown = {*asked["properties"]} - {*asked["_source"]["excludes"]}
+    hidden = {
+        each for each in mapping.get("_source", {}).get("excludes", ()) if matching(shown, each.partition(".")[0])
+    }
+    added += [f"hides {', '.join(sorted(hidden))} from _source"] if hidden else []
+    added += [] if mapping.get("enabled", True) in (True, "true") else ["has no field read (enabled: false)"]
+    added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
+    if added:
+        transport.request("DELETE", f"/{index}")
+        raise BackendError(
+            f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter what is written; "
+            "change it (GET /_index_template, GET /_template), then repeat the command"
+        )
+
+
+def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be missing."""
+    for name, spec in asked["properties"].items():
+        there, where = dict(actual.get("properties", {}).get(name, {})), f"{path}{name}"
+        if "properties" in spec:
+            yield from _added(there, spec, f"{where}.")
+        for key, value in there.items():
+            usual = spec.get(key, "object" if key == "type" and "properties" in spec else None)
+            if key != "properties" and str(value).lower() != str(usual).lower():
+                yield f"{where}.{key}", value
 
 
 def check_documents() -> TermMatrix:

@@ -106,7 +106,7 @@ def stored_arrays(
         query = {"ids": {"values": [f"boc:block:{number}"]}}
         answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(from_base64(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"].get("array"), []).append(from_base64(hit["fields"]["block"][0]))
     arrays = {}
     for name, entry in described.items():
         flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])

@@ -11,6 +11,7 @@ from .address import Address
 Json = dict[str, Any]
 NEXT = {  # by words of a cause
     "block_exception": "free disk space if it is short, have this block taken away",
+    "cannot execute [inline] scripts": "allow scripts of updates (script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}

@@ -37,7 +37,7 @@ from .aliases import (
 from .binary import raw, to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
-from .score_check import self_test
+from .score_check import clear_of_templates, self_test
 from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
@@ -87,7 +87,7 @@ class ServerWriter:
         if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
         live = max((g.number for g in there if g.live), default=0)
-        left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
+        left = [g for g in there if g.digest == self._digest and g.number > live and not g.shadowed][-1:]
         drop(self._transport, [g for g in there if g.number != live and g not in left])
         self._before = [g for g in there if g.live]
         self._number = max((g.number for g in there), default=0) + 1
@@ -187,6 +187,7 @@ class ServerWriter:
                 lacking[field] = error.reason or error.kind
                 continue
             try:
+                clear_of_templates(self._transport, physical, body["mappings"])
                 lack = self_test(self._transport, physical, generation.strategy)
                 self._check_layout(lack is not None or _takes(self._transport, generation))
             except BackendError:
@@ -265,6 +266,11 @@ class ServerEditor:
         self._patience = address.patience
         self._generation = live_generation(transport, name)
         check_own(self._generation)
+        if names := self._generation.pipelines:
+            raise BackendError(
+                f"{self._generation.physical} has a {' and a '.join(names)}, which may change what is written into it; "
+                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": "_none"}})'
+            )
 
     def __enter__(self) -> ServerEditor:
         self._rows = _Rows(self._transport, self._generation, self._generation.loading_alias, self._patience)
