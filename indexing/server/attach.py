@@ -76,8 +76,8 @@ class Attachment:
             source = self._mapping.get("_source", {})
             if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
                 raise BackendError(
-                    f"{self.name} keeps a part of its documents in _source, so that an update would lose the rest; make "
-                    "it again with a whole _source"
+                    f"{self.name} keeps a part of its documents in _source, so that an update would lose the rest; "
+                    "make it again with a whole _source"
                 )
             test = {"script": {"source": "ctx.op = 'none'", "lang": "painless"}, "scripted_upsert": True, "upsert": {}}
             self._transport.request("POST", f"/{self.name}/_update/boc:test", test, routing="boc")  # writes nothing
