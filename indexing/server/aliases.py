@@ -339,16 +339,11 @@ def _generation(physical: str, entry: Json, name: str, digest: str = "", number:
     live = (attached_alias(name) if state.attached else name) in aliases
     narrowed = not NARROWING.isdisjoint(aliases.get(name, ()))
     manifest = Manifest.from_dict(own["boc"], where=physical)
-    shadowed = () if state.attached else shadows(entry["mappings"])
+    computed = () if state.attached else entry["mappings"].get("runtime", ())
+    shadowed = tuple(sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}))
     settings = entry.get("settings", {}).get("index", {})
     pipelines = tuple(each for each in ("default_pipeline", "final_pipeline") if settings.get(each, "_none") != "_none")
     return Generation(physical, name, digest, number, live, manifest, state, narrowed, shadowed, pipelines)
-
-
-def shadows(mapping: Json) -> tuple[str, ...]:
-    """Return the runtime or derived fields of a mapping that searches see in place of fields of boc."""
-    computed = {*mapping.get("runtime", ()), *mapping.get("derived", ())}
-    return tuple(sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}))
 
 
 THEIRS: dict[str, FieldType] = {

@@ -40,7 +40,7 @@ class ServerBackend:
 
     def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
         number, count = shard_of(part)
-        return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
+        return PartWriter(number, count, self.transport, self.address, self._order, name, manifest, arrays)
 
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)

@@ -51,9 +51,9 @@ class Strategy(ABC):
         """The index settings that the field needs."""
         return {}
 
-    @abstractmethod
     def field(self, features: Mapping[str, int]) -> Any:
         """Return the value of the field ``terms`` of a document."""
+        return features
 
     @abstractmethod
     def clause(self, feature: str, weight: int) -> Json:
@@ -110,9 +110,6 @@ class SparseVector(Strategy):
     def mapping(self) -> Json:
         return {"type": "sparse_vector"}
 
-    def field(self, features: Mapping[str, int]) -> dict[str, int]:
-        return dict(features)
-
     def clause(self, feature: str, weight: int) -> Json:
         return self.query({feature: weight})
 
@@ -129,9 +126,6 @@ class RankFeatures(Strategy):
     @property
     def mapping(self) -> Json:
         return {"type": "rank_features"}
-
-    def field(self, features: Mapping[str, int]) -> dict[str, int]:
-        return dict(features)
 
     def clause(self, feature: str, weight: int) -> Json:
         return {"rank_feature": {"field": f"{self.path}.{feature}", "linear": {}, "boost": weight}}

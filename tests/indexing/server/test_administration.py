@@ -424,16 +424,6 @@ def test_shards_that_no_node_takes_are_told(
     assert place.ask("GET", f"*{place.name}*") == {}
 
 
-def test_a_closed_index_is_listed_and_named(place: Place, files: list[Path]) -> None:
-    build_index(place.name, files[0], at=place.at)
-    place.ask("POST", f"{place.physical(place.name)}/_close")
-    assert place.name in backend(place.at).names()
-    with pytest.raises(BackendError, match="an index of this name is closed; open it with POST /NAME/_open"):
-        Searcher.open(place.name, place.at)
-    place.ask("POST", f"{place.name}/_open")
-    assert is_right(place, place.name)
-
-
 def test_a_filtered_alias_shows_what_it_shows(
     place: Place, files: list[Path], queries: NDArray[np.float32], tmp_path: Path
 ) -> None:
