@@ -60,10 +60,8 @@ class Address:
     def waits(self) -> tuple[float, ...]:
         """The seconds that a search waits for each host, the first time it asks them, the second, and the last."""
         whole = self.request_timeout
-        return (
-            *(w for w in (self.search_timeout, 4 * self.search_timeout) if w < whole and len(self.hosts) > 1),
-            whole,
-        )
+        short = (self.search_timeout, 4 * self.search_timeout)
+        return *(wait for wait in short if wait < whole and len(self.hosts) > 1), whole
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:

@@ -71,9 +71,7 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
-        check_own(
-            there[-1] if there else live_generation(self.transport, name)
-        )  # raises an error that lists the indexes
+        check_own(there[-1] if there else live_generation(self.transport, name))  # whose error lists the indexes
         drop(self.transport, there)
         forget(self.transport, name)
 

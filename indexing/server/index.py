@@ -210,12 +210,10 @@ class ServerIndex(Contents):
         results = self.search(replace(request, rescore=near), stages)
         stages.candidates += 0 if request.planned else sum(map(len, results))
         begun = perf_counter()
-        ranked = [
-            reorder(
-                hits, alignment_scores(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k
-            )
-            for i, hits in enumerate(results)
-        ]
+        ranked = []
+        for i, hits in enumerate(results):
+            concepts = self.concepts([hit.item.id for hit in hits])
+            ranked.append(reorder(hits, alignment_scores(rescore, i, concepts, modality), rescore.k))
         stages.took("rerank_ms", begun)
         return ranked
 

@@ -87,9 +87,8 @@ def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
     if "default_pipeline" in settings.get("search", {}):
         transport.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": "_none"})
     shown = {*asked["properties"]} - {*asked["_source"]["excludes"]}
-    hidden = {
-        each for each in mapping.get("_source", {}).get("excludes", ()) if matching(shown, each.partition(".")[0])
-    }
+    excluded = mapping.get("_source", {}).get("excludes", ())
+    hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
     added = [f"hides {', '.join(sorted(hidden))} from _source"] if hidden else []
     added += [] if mapping.get("enabled", True) in (True, "true") else ["has no field read (enabled: false)"]
     added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
@@ -187,13 +186,8 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
     """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
-    answer = transport.request(
-        "POST",
-        f"/{index}/_search",
-        {"query": query, "size": n, "_source": False},
-        routing=ROUTING,
-        allow_partial_search_results="false",
-    )
+    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
+    answer = transport.request("POST", f"/{index}/_search", {"query": query, "size": n, "_source": False}, **params)
     scores = np.zeros(n)
     for hit in answer["hits"]["hits"]:
         scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]

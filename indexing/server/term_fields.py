@@ -224,7 +224,7 @@ class Budget:
             "indices.query.bool.max_clause_count where the server has it",
             4,
         )
-        return strongest(features, limit)
+        return {each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]}
 
     def _limit(self, clauses: int) -> int:
         """Return how many of so many ``clauses`` the server accepts."""
@@ -236,9 +236,3 @@ class Budget:
             else:
                 self._too_many = attempt
         return min(clauses, self._most)
-
-
-def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return the ``limit`` features of largest weight, ties to the earlier one."""
-    names = sorted(features, key=lambda feature: -features[feature])[:limit]
-    return {feature: features[feature] for feature in names}
