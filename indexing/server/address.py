@@ -147,21 +147,12 @@ def _proxy(value: str) -> str:
     return f"http://{value}"
 
 
-def _number(least: float) -> Callable[[str], float]:
+def _number(least: float, kind: type[float] = float) -> Callable[[str], float]:
     def read(value: str) -> float:
-        number = float(value)
+        number = kind(value)
         if not least <= number < float("inf"):
             raise ValueError(value)
         return number
-
-    return read
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        if int(value) < least:
-            raise ValueError(value)
-        return int(value)
 
     return read
 
@@ -182,8 +173,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
-    "shards": ("a number from 1", _count(1)),
-    "replicas": ("a number from 0", _count(0)),
-    "replicas_while_loading": ("a number from 0", _count(0)),
+    "shards": ("a number from 1", _number(1, int)),
+    "replicas": ("a number from 0", _number(0, int)),
+    "replicas_while_loading": ("a number from 0", _number(0, int)),
     "patience": ("a number of seconds", _number(0)),
 }
