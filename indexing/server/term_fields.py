@@ -224,7 +224,7 @@ class Budget:
             "indices.query.bool.max_clause_count where the server has it",
             4,
         )
-        return {each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]}
+        return strongest(features, limit)
 
     def _limit(self, clauses: int) -> int:
         """Return how many of so many ``clauses`` the server accepts."""
@@ -236,3 +236,8 @@ class Budget:
             else:
                 self._too_many = attempt
         return min(clauses, self._most)
+
+
+def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Return the ``limit`` features of largest weight, ties to the earlier one."""
+    return {each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]}
