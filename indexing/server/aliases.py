@@ -253,7 +253,7 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 def names(transport: Transport) -> list[str]:
     """Return the names of all published indexes, sorted; closed and blocked ones refuse most requests, but not this."""
     result = set()
-    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")["indices"]:
+    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all").get("indices", ()):
         match = PHYSICAL.fullmatch(entry["name"])
         if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", ())):
             result.add(match["name"])
