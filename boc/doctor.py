@@ -172,6 +172,8 @@ def _server(at: str) -> Iterator[Finding]:
     about = server.about()
     engine, version, address = about["engine"], about["version"], about["address"]
     indexes = f"indexes: {', '.join(server.names()) or 'none yet'}"
+    if reasons := about.pop("unreadable", ""):
+        yield Finding("problem", f"indexes at {address}", f"cannot be read: {reasons}", "see what each one says")
     exact = [field for field, support in about.items() if support.startswith("exact")]
     if exact:
         yield Finding("ok", address, f"{engine} {version} scores exactly, by {', '.join(exact)}; {indexes}")

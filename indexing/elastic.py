@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .server.address import parse
 from .server.backend import ServerBackend
-from .server.http import HttpTransport
+from .server.transport import Transport
 
 STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
 
@@ -17,7 +17,7 @@ def connect(url: str) -> ServerBackend:
     return ServerBackend(ElasticTransport(address), address, STRATEGIES)
 
 
-class ElasticTransport(HttpTransport):
+class ElasticTransport(Transport):
     """Requests to Elasticsearch, which names itself in every answer."""
 
     engine = "elasticsearch"

@@ -7,8 +7,7 @@ from typing import Any
 
 from .server.address import Address, parse
 from .server.backend import ServerBackend
-from .server.http import HttpTransport
-from .server.transport import Json, RefusedError
+from .server.transport import Json, RefusedError, Transport
 
 STRATEGIES = ("counted_text", "text", "rank_features")  # best first, by bench/race/race.py --server
 
@@ -19,7 +18,7 @@ def connect(url: str) -> ServerBackend:
     return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
 
 
-class OpenSearchTransport(HttpTransport):
+class OpenSearchTransport(Transport):
     """Requests to OpenSearch, which names itself where it is asked for its version, if this user may ask."""
 
     engine = "opensearch"

@@ -60,10 +60,8 @@ class Address:
     def waits(self) -> tuple[float, ...]:
         """The seconds that a search waits for each host, the first time it asks them, the second, and the last."""
         whole = self.request_timeout
-        return (
-            *(w for w in (self.search_timeout, 4 * self.search_timeout) if w < whole and len(self.hosts) > 1),
-            whole,
-        )
+        short = (self.search_timeout, 4 * self.search_timeout)
+        return *(wait for wait in short if wait < whole and len(self.hosts) > 1), whole
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:
@@ -149,7 +147,7 @@ def _proxy(value: str) -> str:
     return f"http://{value}"
 
 
-def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+def _number(least: float, kind: type[float] = float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
         if not least <= number < float("inf"):
@@ -170,13 +168,13 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "proxy": ("HOST:PORT; a proxy with a password goes into HTTPS_PROXY", _proxy),
     "ssl_assert_fingerprint": ("a fingerprint", str),
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
-    "request_timeout": ("a number of seconds above 0", _number(float, 1e-3)),
-    "search_timeout": ("a number of seconds above 0", _number(float, 1e-3)),
+    "request_timeout": ("a number of seconds above 0", _number(1e-3)),
+    "search_timeout": ("a number of seconds above 0", _number(1e-3)),
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
-    "shards": ("a number from 1", _number(int, 1)),
-    "replicas": ("a number from 0", _number(int, 0)),
-    "replicas_while_loading": ("a number from 0", _number(int, 0)),
-    "patience": ("a number of seconds", _number(float, 0)),
+    "shards": ("a number from 1", _number(1, int)),
+    "replicas": ("a number from 0", _number(0, int)),
+    "replicas_while_loading": ("a number from 0", _number(0, int)),
+    "patience": ("a number of seconds", _number(0)),
 }

@@ -22,7 +22,7 @@ from boc.errors import BackendError, ManifestError
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
-from .requests import ATTACHED, OBJECT, OWN, Layout, object_mapping
+from .requests import ATTACHED, HIDDEN, ITEM, OBJECT, OWN, Layout, object_mapping
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
@@ -63,6 +63,7 @@ class Generation:
     """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias.
 
     ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user may read.
+    ``shadowed``: runtime fields that are computed in place of fields of boc; ``pipelines`` change what is written.
     """
 
     physical: str
@@ -73,6 +74,8 @@ class Generation:
     manifest: Manifest
     state: State
     narrowed: bool = False
+    shadowed: tuple[str, ...] = ()
+    pipelines: tuple[str, ...] = ()
 
     @property
     def strategy(self) -> Strategy:
@@ -173,6 +176,12 @@ def _behind(transport: Transport, name: str) -> Generation | None:
             f"{name!r} at {transport.label} was not made by boc; choose another name, or add a code to its documents "
             f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it with boc copy)"
         )
+    for each in candidates:
+        if each.shadowed:
+            raise BackendError(
+                f"{each.physical} at {transport.label} computes {', '.join(each.shadowed)} in place of what boc wrote; "
+                'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or load it again'
+            )
     return candidates[-1] if candidates else None
 
 
@@ -242,12 +251,11 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 
 
 def names(transport: Transport) -> list[str]:
-    """Return the names of all published indexes, sorted."""
-    answer = transport.request("GET", "/*-boc-*/_alias", expand_wildcards="all")
+    """Return the names of all published indexes, sorted; closed and blocked ones refuse most requests, but not this."""
     result = set()
-    for physical, entry in answer.items():
-        match = PHYSICAL.fullmatch(physical)
-        if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", {})):
+    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all").get("indices", ()):
+        match = PHYSICAL.fullmatch(entry["name"])
+        if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", ())):
             result.add(match["name"])
     return sorted(result)
 
@@ -331,7 +339,11 @@ def _generation(physical: str, entry: Json, name: str, digest: str = "", number:
     live = (attached_alias(name) if state.attached else name) in aliases
     narrowed = not NARROWING.isdisjoint(aliases.get(name, ()))
     manifest = Manifest.from_dict(own["boc"], where=physical)
-    return Generation(physical, name, digest, number, live, manifest, state, narrowed)
+    computed = () if state.attached else entry["mappings"].get("runtime", ())
+    shadowed = tuple(sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}))
+    settings = entry.get("settings", {}).get("index", {})
+    pipelines = tuple(each for each in ("default_pipeline", "final_pipeline") if settings.get(each, "_none") != "_none")
+    return Generation(physical, name, digest, number, live, manifest, state, narrowed, shadowed, pipelines)
 
 
 THEIRS: dict[str, FieldType] = {

@@ -29,8 +29,8 @@ from .aliases import Generation, State, digest_of, drop, generations, indices_of
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex
-from .requests import ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
-from .score_check import EXACT, tried_field
+from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
+from .score_check import EXACT, clear_of_templates, tried_field
 from .searches import scan
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
@@ -73,6 +73,14 @@ class Attachment:
         if self._generation is not None:
             field = self._generation.state.field
         else:
+            source = self._mapping.get("_source", {})
+            if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
+                raise BackendError(
+                    f"{self.name} keeps a part of its documents in _source, so that an update would lose the rest; "
+                    "make it again with a whole _source"
+                )
+            test = {"script": {"source": "ctx.op = 'none'", "lang": "painless"}, "scripted_upsert": True, "upsert": {}}
+            self._transport.request("POST", f"/{self.name}/_update/boc:test", test, routing="boc")  # writes nothing
             results = {field: tried_field(self._transport, field) for field in FIELDS}
             field = next((each for each, result in results.items() if result == EXACT), "")
             if not field:
@@ -107,6 +115,7 @@ class Attachment:
         fresh = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
         body = code_body(meta(manifest, state), fresh.loading_alias, self._address.replicas)
         self._transport.request("PUT", f"/{fresh.physical}", body)
+        clear_of_templates(self._transport, fresh.physical, body["mappings"])
         with Bulk(self._transport, fresh.loading_alias, require_alias=True, patience=self._address.patience) as bulk:
             blocks = put_arrays(bulk, arrays)
         refresh(self._transport, fresh.physical)
@@ -249,6 +258,4 @@ def _theirs(transport: Transport, name: str) -> tuple[str, Json]:
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
         raise BackendError(f"{name} is an index of boc; add to it with boc add {name} FEATURES")
-    if mapping.get("_source", {}).get("enabled") is False:
-        raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
     return physical, mapping

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import note
+from boc.errors import BocError, note
 from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
@@ -40,7 +40,7 @@ class ServerBackend:
 
     def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
         number, count = shard_of(part)
-        return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
+        return PartWriter(number, count, self.transport, self.address, self._order, name, manifest, arrays)
 
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)
@@ -71,19 +71,25 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
-        check_own(
-            there[-1] if there else live_generation(self.transport, name)
-        )  # raises an error that lists the indexes
+        check_own(there[-1] if there else live_generation(self.transport, name))  # whose error lists the indexes
         drop(self.transport, there)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed."""
+        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed; and
+        why indexes cannot be read that are closed, blocked, lack a shard, or are of another version."""
         about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
         fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if fields[field] == EXACT), None)
         fields |= {} if default is None else {default: f"{EXACT}, the default"}
-        return {**about, **fields, "vectors": tried_vectors(self.transport)}
+        reasons = []
+        for name in self.names():
+            try:
+                self.open(name)
+            except BocError as error:
+                reasons.append(f"{name} ({error})")
+        unreadable = {"unreadable": "; ".join(reasons)} if reasons else {}
+        return {**about, **fields, "vectors": tried_vectors(self.transport), **unreadable}
 
     def _version(self) -> str:
         try:

@@ -22,12 +22,10 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
 
     A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It drops the copies in
     the next merge that has something to rewrite, once no replica can need them. So there are two merges, and a dummy
-    document is written to each shard and deleted for the second; written twice, since Elasticsearch 9 and OpenSearch
-    kept all copies of a shard in which nothing was ever replaced. Closing the index between them mostly releases the
-    copies at once, if the load was shorter than the half minute after which a server looks at them first (not on
-    Elasticsearch 8, which keeps them then); otherwise ``await_release`` does. The old segments stay on disk until no
-    search and no commit uses them.
-    Documents are written through ``alias``, because writing by name would create a removed index again.
+    document is written to each shard and deleted for the second; twice, since Elasticsearch 9 and OpenSearch kept all
+    copies of a shard in which nothing was replaced. Closing the index between them mostly releases the copies of a load
+    of less than half a minute at once, not on Elasticsearch 8; otherwise ``await_release`` does. Documents are written
+    through ``alias``, because writing by name would create a removed index again.
     """
     dummies = [f"/{alias}/_doc/{id}" for id in one_per_shard(transport, index)]
     merge(transport, index)

@@ -44,6 +44,7 @@ class ServerIndex(Contents):
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
         self._quick = min(self._vectors.quick // generation.manifest.identity.dim, requests.WINDOW)  # items
+        self._holders = generation.manifest.postings / self._n_terms  # items of a term
         self._passing = lru_cache(256)(self._count)
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
@@ -104,7 +105,7 @@ class ServerIndex(Contents):
         if not passing or matched < min(request.k, CHOICE * request.most, passing):
             return bool(passing)
         indptr, items = request.queries.indptr, max(1, sum(self.manifest.items.values()))
-        usual = int(indptr[i + 1] - indptr[i]) * self.manifest.postings / self._n_terms * passing / items
+        usual = int(indptr[i + 1] - indptr[i]) * self._holders * passing / items
         return bool(request.filters) and FAR * matched < usual
 
     def _other(self, request: SearchRequest, passing: int) -> Plan:
@@ -123,9 +124,15 @@ class ServerIndex(Contents):
         return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
 
     def _depth(self, request: SearchRequest, plan: Plan) -> int:
+        """Return how many candidates are re-ranked. All that share a term, where they are quickly compared: without
+        the scores of terms that costs less than the best of them."""
         if plan == "scan":
             return requests.RANKED
-        return min(request.k, requests.WINDOW) if request.planned and self._reranked(request) else request.k
+        if not (request.planned and self._reranked(request)):
+            return request.k
+        if request.words is None and request.queries.nnz * self._holders <= self._quick * len(request):
+            return requests.RANKED
+        return min(request.k, requests.WINDOW)
 
     def _body(self, request: SearchRequest, i: int, plan: Plan, only: Modality | None, fields: Json) -> Json | None:
         """Return the search for query i, with ``fields`` of its hits; None if no item has one of its terms."""
@@ -203,12 +210,10 @@ class ServerIndex(Contents):
         results = self.search(replace(request, rescore=near), stages)
         stages.candidates += 0 if request.planned else sum(map(len, results))
         begun = perf_counter()
-        ranked = [
-            reorder(
-                hits, alignment_scores(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k
-            )
-            for i, hits in enumerate(results)
-        ]
+        ranked = []
+        for i, hits in enumerate(results):
+            concepts = self.concepts([hit.item.id for hit in hits])
+            ranked.append(reorder(hits, alignment_scores(rescore, i, concepts, modality), rescore.k))
         stages.took("rerank_ms", begun)
         return ranked
 

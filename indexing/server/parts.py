@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,16 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.manifest import Manifest, describe
+from boc.manifest import describe
 
 from . import requests
 from .address import Address
-from .aliases import Generation, check_free, digest_of, drop, drop_index, generations, indices_of, remember
-from .bulk import Bulk, Ledger
-from .force_merge import refresh, reopen
-from .searches import scan, stored_arrays
+from .aliases import Generation, digest_of, drop, drop_index, generations, indices_of, remember
+from .bulk import Bulk
+from .force_merge import refresh
+from .score_check import clear_of_templates
+from .searches import stored_arrays
 from .transport import Json, RefusedError, Transport, UnfinishedError
-from .writer import EVERYTHING, Load, ServerWriter, put_arrays
+from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
 """The state of a generation while the process that made it tests its scores. The others wait."""
@@ -53,29 +54,15 @@ class PartWriter(ServerWriter):
 
     first_state = TESTING
 
-    def __init__(
-        self,
-        transport: Transport,
-        address: Address,
-        order: Sequence[str],
-        name: str,
-        manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
-        number: int,
-        count: int,
-    ) -> None:
+    def __init__(self, number: int, count: int, *of_whole: Any) -> None:
         if count > requests.WINDOW:
             raise BackendError(f"{count} parts are too many, at most {requests.WINDOW} can be counted; load fewer")
-        super().__init__(transport, address, order, name, manifest, arrays)
+        super().__init__(*of_whole)
         self._part, self._count = number, count
 
     def __enter__(self) -> PartWriter:
         self._digest = digest_of(self._manifest, [*self._address.layout, "parts", self._count])
-        self._ledger = Ledger()
-        self._load = None
-        there = generations(self._transport, self._name)
-        if not any(g.live and not g.state.attached for g in there):
-            check_free(self._transport, self._name)
+        self._generations()
         generation = self._join()
         if generation is not None:
             self._begin(generation)
@@ -142,13 +129,6 @@ class PartWriter(ServerWriter):
                 drop(self._transport, [generation])
                 return None
             time.sleep(PAUSE)
-
-    def _begin(self, generation: Generation) -> None:
-        """Continue what is in ``generation``."""
-        reopen(self._transport, generation.physical)
-        refresh(self._transport, generation.physical)
-        self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
-        self._load = Load(self._transport, generation, self._address.patience)
 
     def _complete(self) -> list[Json]:
         assert self._load is not None
@@ -227,12 +207,14 @@ def forget(transport: Transport, name: str) -> None:
 
 def reserve(transport: Transport, physical: str) -> bool:
     """Make the index of a code, to learn it; False if another process did."""
+    body = requests.code_body(_meta(), f"{physical}.load")
     try:
-        transport.request("PUT", f"/{physical}", requests.code_body(_meta(), f"{physical}.load"))
+        transport.request("PUT", f"/{physical}", body)
     except RefusedError as error:
         if error.kind != "resource_already_exists_exception":
             raise
         return False
+    clear_of_templates(transport, physical, body["mappings"])
     return True
 
 

@@ -70,9 +70,20 @@ OWN_SETTINGS: Json = {
     "max_script_fields": 32,
     "max_terms_count": 1 << 16,
     "hidden": False,
+    "auto_expand_replicas": False,
+    "routing_partition_size": 1,
+    "write.wait_for_active_shards": "1",
+    "mapping.total_fields.limit": 1000,
+    "mapping.depth.limit": 20,
+    "mapping.ignore_malformed": False,
     "blocks": dict.fromkeys(("read_only", "read_only_allow_delete", "read", "write", "metadata"), False),
 }
 """Settings that a template of the cluster may set otherwise: documents are stored as they were sent, and found."""
+SOURCE_ONLY: Json = {
+    name: {"type": "keyword", "index": False, "doc_values": False}
+    for name in ("content", "group", "array", "part", "items", "unit", "concept_dim", "by")
+}
+"""Fields of documents that no search reads, so that no template has them parsed, refused or copied."""
 SORTED = {"order": "asc", "missing": "_last", "mode": "min"}
 WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
 """The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
@@ -191,6 +202,7 @@ def index_body(
             "_routing": {"required": False},
             "_meta": state,
             "properties": {
+                **SOURCE_ONLY,
                 "id": {"type": "keyword", "index": False},
                 "modality": {"type": "keyword"},
                 "size": {"type": "integer", "index": False},
@@ -217,7 +229,7 @@ def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
             "_source": source_without(["block"]),
             "_routing": {"required": False},
             "_meta": own,
-            "properties": {"block": {"type": "binary", "doc_values": True}},
+            "properties": {**SOURCE_ONLY, "block": {"type": "binary", "doc_values": True}},
         },
         "aliases": {alias: {}},
     }

@@ -6,7 +6,8 @@ known scores are indexed, searched, and removed. A small temporary index tells h
 
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fnmatch import filter as matching
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
-from .requests import OWN_SETTINGS
+from .requests import OWN_SETTINGS, flat
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
-from .vector_fields import VECTOR_FIELDS, Binary
+from .vector_fields import VECTOR_FIELDS, Binary, VectorField
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
 """Frequencies of term 0 in the test documents: from the smallest to the largest that one number holds, and larger."""
@@ -76,6 +77,48 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     return None
 
 
+def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
+    """Take away what a template of the cluster added to a new index, if that can be taken away. If it changes fields of
+    boc and stays, the index is removed: BackendError. ``asked`` is the mapping that the index was made with."""
+    (entry,) = transport.request("GET", f"/{index}").values()
+    mapping, settings = entry["mappings"], entry["settings"]["index"]
+    if computed := mapping.get("runtime"):
+        transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
+    if "default_pipeline" in settings.get("search", {}):
+        transport.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": "_none"})
+    shown = {*asked["properties"]} - {*asked["_source"]["excludes"]}
+    excluded = mapping.get("_source", {}).get("excludes", ())
+    hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
+    added = [f"hides {', '.join(sorted(hidden))} from _source"] if hidden else []
+    added += [] if mapping.get("enabled", True) in (True, "true") else ["has no field read (enabled: false)"]
+    added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
+    if added:
+        transport.request("DELETE", f"/{index}")
+        raise BackendError(
+            f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter what is written; "
+            "change it (GET /_index_template, GET /_template), then repeat the command"
+        )
+
+
+def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be missing."""
+    for name, spec in asked["properties"].items():
+        there, where = dict(actual.get("properties", {}).get(name, {})), f"{path}{name}"
+        if "properties" in spec:
+            yield from _added(there, spec, f"{where}.")
+        for key, value in there.items():
+            usual = spec.get(key, "object" if key == "type" and "properties" in spec else None)
+            if key != "properties" and not _same(value, usual):
+                yield f"{where}.{key}", value
+
+
+def _same(there: Any, asked: Any) -> bool:
+    """Return whether a server shows what was asked: false as a word, one of a list alone, and no parameters as {}."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
+    return str(there).lower() in (str(asked).lower(), str([asked]).lower())
+
+
 def check_documents() -> TermMatrix:
     """Return the term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
@@ -121,17 +164,9 @@ def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[
     """Yield the differences between the index settings and those requested; servers answer in strings."""
     answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
     actual = next(iter(answer.values()))["settings"]
-    for name, expected in _flat(strategy.settings, "index"):
+    for name, expected in flat(strategy.settings, "index.").items():
         if actual.get(name) != expected:
             yield f"{name} is {_json(actual.get(name))}, must be {_json(expected)}"
-
-
-def _flat(settings: Json, path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}.{name}")
-        else:
-            yield f"{path}.{name}", value
 
 
 def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
@@ -151,13 +186,8 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
     """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
-    answer = transport.request(
-        "POST",
-        f"/{index}/_search",
-        {"query": query, "size": n, "_source": False},
-        routing=ROUTING,
-        allow_partial_search_results="false",
-    )
+    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
+    answer = transport.request("POST", f"/{index}/_search", {"query": query, "size": n, "_source": False}, **params)
     scores = np.zeros(n)
     for hit in answer["hits"]["hits"]:
         scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]
@@ -189,14 +219,24 @@ def tried_vectors(transport: Transport) -> str:
     for field in VECTOR_FIELDS.values():
         if field.name == Binary.name:
             continue
-        try:
-            with _trial(transport, {"vector": field.mapping(2)}, field.settings) as index:
-                (value,) = field.values(np.array([[0.6, 0.8]], np.float32))
-                transport.request("PUT", f"/{index}/_doc/boc:test:vector", {"vector": value})
-        except RefusedError:
-            continue
-        formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
+        with suppress(RefusedError), _trial(transport, {"vector": field.mapping(2)}, field.settings) as index:
+            if takes_vectors(transport, index, field, 2):
+                formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
     return ", ".join(formats)
+
+
+def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:
+    """Return whether the server stores a vector in the field ``vector`` of an index."""
+    path = f"/{index}/_doc/boc:test:vector"
+    (value,) = field.values(np.full((1, dim), dim**-0.5, field.dtype))
+    try:
+        transport.request("PUT", path, {"vector": value})
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return False
+    transport.request("DELETE", path)
+    return True
 
 
 @contextmanager

@@ -86,7 +86,11 @@ class Searches:
         return [hits[key] for key in ids]
 
     def _check(self, answer: Json) -> Json:
-        check_answer(self._transport, answer)
+        """Return an answer. BackendError for an error of one search of several, and for one that took too long."""
+        if "error" in answer:
+            raise refusal(self._transport.label, answer["status"], answer)
+        if answer.get("timed_out"):
+            raise BackendError(f"{self._transport.label} took too long; give it more with ?request_timeout=SECONDS")
         if self._physical and any(hit["_index"] != self._physical for hit in answer["hits"]["hits"]):
             raise BackendError(f"{self._target} at {self._transport.label} has become another index; open it again")
         return answer
@@ -106,7 +110,7 @@ def stored_arrays(
         query = {"ids": {"values": [f"boc:block:{number}"]}}
         answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(from_base64(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"].get("array"), []).append(from_base64(hit["fields"]["block"][0]))
     arrays = {}
     for name, entry in described.items():
         flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])
@@ -141,12 +145,3 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
             left = None if left is None else left - len(hits)
     finally:
         transport.close_pit(pit)
-
-
-def check_answer(transport: Transport, answer: Json) -> Json:
-    """Return ``answer``, unless it is an error of one search of several, or of a search that took too long."""
-    if "error" in answer:
-        raise refusal(transport.label, answer["status"], answer)
-    if answer.get("timed_out"):
-        raise BackendError(f"{transport.label} took too long; give it more with ?request_timeout=SECONDS")
-    return answer

@@ -51,9 +51,9 @@ class Strategy(ABC):
         """The index settings that the field needs."""
         return {}
 
-    @abstractmethod
     def field(self, features: Mapping[str, int]) -> Any:
         """Return the value of the field ``terms`` of a document."""
+        return features
 
     @abstractmethod
     def clause(self, feature: str, weight: int) -> Json:
@@ -108,9 +108,6 @@ class _Weights(Strategy):
     @property
     def mapping(self) -> Json:
         return {"type": self.name}
-
-    def field(self, features: Mapping[str, int]) -> dict[str, int]:
-        return dict(features)
 
 
 class SparseVector(_Weights):
@@ -243,5 +240,4 @@ class Budget:
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return the ``limit`` features of largest weight, ties to the earlier one."""
-    names = sorted(features, key=lambda feature: -features[feature])[:limit]
-    return {feature: features[feature] for feature in names}
+    return {each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]}

@@ -191,16 +191,8 @@ class DenseByte(_Byte):
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
-        vector = next(self.values(query[None]))
-        return {
-            "knn": {
-                "field": self.path,
-                "query_vector": vector,
-                "k": k,
-                "num_candidates": CANDIDATES,
-                "filter": matching,
-            }
-        }
+        what = {"field": self.path, "query_vector": next(self.values(query[None])), "filter": matching}
+        return {"knn": {**what, "k": k, "num_candidates": CANDIDATES}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         length = _length(query)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NoReturn
 
-import numpy as np
 import orjson
 from numpy.typing import NDArray
 
@@ -37,7 +36,7 @@ from .aliases import (
 from .binary import raw, to_base64
 from .bulk import Bulk, Ledger, Shards
 from .force_merge import compact, refresh, reopen
-from .score_check import self_test
+from .score_check import clear_of_templates, self_test, takes_vectors
 from .searches import scan
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import BYTE_NEEDS, Binary, chosen_field, is_unit
@@ -80,29 +79,38 @@ class ServerWriter:
         self._manifest = manifest
         self._arrays = arrays
         self._committed = False
+        self._ledger = Ledger()
+        self._load: Load | None = None
 
     def __enter__(self) -> ServerWriter:
         self._digest = digest_of(self._manifest, self._address.layout)
-        there = generations(self._transport, self._name)
-        if not any(g.live and not g.state.attached for g in there):
-            check_free(self._transport, self._name)
+        there = self._generations()
         live = max((g.number for g in there if g.live), default=0)
-        left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
+        left = [g for g in there if g.digest == self._digest and g.number > live and not g.shadowed][-1:]
         drop(self._transport, [g for g in there if g.number != live and g not in left])
         self._before = [g for g in there if g.live]
         self._number = max((g.number for g in there), default=0) + 1
-        self._ledger = Ledger()
-        self._load = Load(self._transport, left[0], self._address.patience) if left else None
         for generation in left:
-            # the earlier load may have died while the index was closed for merging
-            reopen(self._transport, generation.physical)
-            refresh(self._transport, generation.physical)
-            self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+            self._begin(generation)
         # no row: the earlier load may have died during the score check
         if left and next(self._ledger.strays(), None) is None:
             drop(self._transport, left)
             self._load = None
         return self
+
+    def _generations(self) -> list[Generation]:
+        """Return the generations of this name. BackendError if it is an index that boc did not make."""
+        there = generations(self._transport, self._name)
+        if not any(g.live and not g.state.attached for g in there):
+            check_free(self._transport, self._name)
+        return there
+
+    def _begin(self, generation: Generation) -> None:
+        """Continue what is in ``generation``; an earlier load may have died while it was closed for merging."""
+        reopen(self._transport, generation.physical)
+        refresh(self._transport, generation.physical)
+        self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        self._load = Load(self._transport, generation, self._address.patience)
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._ledger.has(ids)
@@ -187,8 +195,11 @@ class ServerWriter:
                 lacking[field] = error.reason or error.kind
                 continue
             try:
+                clear_of_templates(self._transport, physical, body["mappings"])
                 lack = self_test(self._transport, physical, generation.strategy)
-                self._check_layout(lack is not None or _takes(self._transport, generation))
+                stored = lack is not None or vectors == Binary.name
+                dim = self._manifest.identity.dim
+                self._check_layout(stored or takes_vectors(self._transport, physical, generation.vectors, dim))
             except BackendError:
                 drop(self._transport, [generation])
                 raise
@@ -265,6 +276,11 @@ class ServerEditor:
         self._patience = address.patience
         self._generation = live_generation(transport, name)
         check_own(self._generation)
+        if names := self._generation.pipelines:
+            raise BackendError(
+                f"{self._generation.physical} has a {' and a '.join(names)}, which may change what is written into it; "
+                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": "_none"}})'
+            )
 
     def __enter__(self) -> ServerEditor:
         self._rows = _Rows(self._transport, self._generation, self._generation.loading_alias, self._patience)
@@ -370,23 +386,6 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
             block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
     return next(numbers)
-
-
-def _takes(transport: Transport, generation: Generation) -> bool:
-    """Return whether the server stores a vector in the layout of ``generation``."""
-    if generation.state.vectors == Binary.name:
-        return True
-    path = f"/{generation.physical}/_doc/boc:test:vector"
-    dim = generation.manifest.identity.dim
-    (value,) = generation.vectors.values(np.full((1, dim), dim**-0.5, generation.manifest.vector_floats))
-    try:
-        transport.request("PUT", path, {"vector": value})
-    except RefusedError as error:
-        if error.status != 400:
-            raise
-        return False
-    transport.request("DELETE", path)
-    return True
 
 
 def counts(transport: Transport, index: str, layout: requests.Layout = requests.OWN) -> tuple[dict[str, int], int, int]:

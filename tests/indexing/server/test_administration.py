@@ -1,9 +1,11 @@
 """What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates. Afterwards an index
 is whole, or opening it says in one line what is lost and what to do."""
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from boc.indexes.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Batch, Embeddings, Item, Modality
+from tests.helpers import boc
 from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
 from tests.servers.fixtures import address, kinds
@@ -201,29 +204,47 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
 
 
 @pytest.fixture
-def template(place: Place) -> Iterator[Callable[[object], None]]:
-    """Have the cluster make indexes of these names with settings of its own."""
+def template(place: Place) -> Iterator[Callable[..., None]]:
+    """Have the cluster make indexes of these names with settings and mappings of its own, by a template of today or,
+    ``old``, of the form before."""
 
-    def put(settings: object) -> None:
-        body = {"index_patterns": [f"{place.name}*"], "priority": 300, "template": {"settings": settings}}
-        place.ask("PUT", f"_index_template/{place.name}", body)
+    def put(settings: object, mappings: object = None, *, old: bool = False) -> None:
+        take_away()
+        content = {"settings": {"number_of_replicas": 0, **(settings or {})}, "mappings": mappings or {}}
+        pattern: dict[str, Any] = {"index_patterns": [f"{place.name}*"]}
+        body = {**pattern, "order": 9, **content} if old else {**pattern, "priority": 300, "template": content}
+        place.ask("PUT", f"{'_template' if old else '_index_template'}/{place.name}", body)
+
+    def take_away() -> None:
+        for kind in ("_template", "_index_template"):
+            with suppress(RequestError):
+                place.ask("DELETE", f"{kind}/{place.name}")
 
     yield put
-    place.ask("DELETE", f"_index_template/{place.name}")
+    take_away()
+
+
+def results(place: Place, name: str, queries: NDArray[np.float32]) -> object:
+    searcher = Searcher.open(name, place.at)
+    by_words = searcher.search_words(["the text of 1"], k=20, find="text")
+    return answers(place.at, name, queries), [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words]
 
 
 def test_a_template_changes_nothing(
-    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[[object], None]
+    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[..., None]
 ) -> None:
-    def results(name: str) -> object:
-        searcher = Searcher.open(name, place.at)
-        by_words = searcher.search_words(["the text of 1"], k=20, find="text")
-        return answers(place.at, name, queries), [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words]
-
-    build_index(place.name, files[0], at=place.at)
-    wanted = results(place.name)
+    build_index(place.name, files[0], at=place.at, code="bits:6")
+    wanted = results(place, place.name, queries)
+    computed = {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}
     english = {"default": {"type": "english"}, "default_search": {"type": "english"}}
-    for number, settings in enumerate((
+    mappings: Any
+    for number, (settings, mappings) in enumerate((
+        *(({}, {each: computed}) for each in ("runtime", "derived")),
+        ({}, {"properties": {"content": {"type": "integer"}, "group": {"type": "date"}, "part": {"type": "boolean"}}}),
+        ({}, {"properties": {"content": {"type": "text", "copy_to": "words"}, "words": {"type": "keyword"}}}),
+        ({}, {"properties": {"modality": {"type": "keyword", "null_value": "image"}, "size": {"type": "date"}}}),
+        ({}, {"_source": {"includes": ["x"], "excludes": ["x"]}, "dynamic": "strict"}),
+        *((settings, {}) for settings in (
         {"index.final_pipeline": "absent"},
         {"index.default_pipeline": "absent"},
         {"analysis": {"analyzer": english}},
@@ -232,14 +253,125 @@ def test_a_template_changes_nothing(
         {"index.max_result_window": 10, "index.max_rescore_window": 5, "index.max_terms_count": 3},
         {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
         {"index.hidden": True},
-        {f"index.blocks.{block}": True for block in ("read_only", "read", "write")},
-    )):  # fmt: skip
-        template({"number_of_replicas": 0, **settings})
+        {"index.write.wait_for_active_shards": "2", "number_of_replicas": 1},
+        {"index.auto_expand_replicas": "0-all", "index.mapping.ignore_malformed": True},
+        {"index.mapping.total_fields.limit": 5, "index.mapping.depth.limit": 1},
+        {"index.search.default_pipeline": "absent"},
+        {f"index.blocks.{block}": True for block in ("read_only", "read", "write", "metadata")},
+    )))):  # fmt: skip
+        try:
+            template(settings, mappings)
+        except RequestError:  # it knows no such setting
+            continue
         for _ in range(2):  # the second time nothing is left to do
-            build_index(f"{place.name}-{number}", files[0], at=place.at)
+            build_index(f"{place.name}-{number}", files[0], at=place.at, code="bits:6")
         assert f"{place.name}-{number}" in backend(place.at).names()
-        assert results(f"{place.name}-{number}") == wanted, settings
+        assert results(place, f"{place.name}-{number}", queries) == wanted, (settings, mappings)
         assert is_right(place, f"{place.name}-{number}")
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_what_a_template_adds_to_fields_is_named(
+    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[..., None], *, old: bool
+) -> None:
+    """It is as without the template, or nothing is left of the load, which goes on once the template is gone."""
+    build_index(f"{place.name}-plain", files[0], at=place.at, code="bits:6")
+    wanted, refused = results(place, f"{place.name}-plain", queries), 0
+    cases: tuple[dict[str, Any], ...] = (
+        {"enabled": False},
+        {"_routing": {"required": True}},
+        {"_source": {"excludes": ["content", "arr*"]}},
+        *({"properties": {"words": {"type": "text", **more}}} for more in ({"index": False}, {"norms": False})),
+        *(
+            {"properties": {"modality": {"type": "keyword", **more}}}
+            for more in ({"copy_to": "words"}, {"doc_values": False}, {"ignore_above": 2})
+        ),
+        *({"properties": {"meta": more}} for more in ({"enabled": False}, {"type": "nested"})),
+    )
+    for mappings in cases:
+        template({}, mappings, old=old)
+        reason = ""
+        try:
+            build_index(place.name, files[0], at=place.at, code="bits:6")
+        except BackendError as error:
+            reason = str(error)
+        if reason:
+            refused += 1
+            words = "a template of the cluster (sets|hides|has)|refused admin-.*; change what a template"
+            assert re.search(words, reason), (mappings, reason)
+            assert not place.ask("GET", f"{place.name}-boc-*"), mappings
+            template({})
+            build_index(place.name, files[0], at=place.at, code="bits:6")
+        assert results(place, place.name, queries) == wanted, mappings
+        backend(place.at).remove(place.name)
+    assert refused
+
+
+def test_fields_computed_later_are_named(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+    build_index(place.name, files[0], at=place.at, code="bits:6")
+    wanted, physical = answers(place.at, place.name, queries), place.physical(place.name)
+    runtime = {"runtime": {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}}
+    if place.server.kind.engine == "opensearch":
+        with pytest.raises(RequestError):  # its derived fields take no name that is there
+            place.ask("PUT", f"{physical}/_mapping", {"derived": runtime["runtime"]})
+        return
+    place.ask("PUT", f"{physical}/_mapping", runtime)
+    with pytest.raises(BackendError, match="computes modality in place of what boc wrote; take these runtime fields"):
+        Searcher.open(place.name, place.at)
+    assert place.name in backend(place.at).about()["unreadable"]
+    place.ask("PUT", f"{physical}/_mapping", {"runtime": {"modality": None}})
+    assert answers(place.at, place.name, queries) == wanted
+    # A load that broke off under such a field begins again.
+    place.ask("PUT", f"{physical}/_mapping", runtime)
+    place.ask("DELETE", f"{physical}/_alias/{place.name}")
+    build_index(place.name, files[0], at=place.at, code="bits:6")
+    assert answers(place.at, place.name, queries) == wanted
+
+
+@pytest.mark.parametrize("kind", ["final_pipeline", "default_pipeline"])
+def test_a_pipeline_of_later_is_refused_before_writing(place: Place, files: list[Path], kind: str) -> None:
+    build_index(place.name, files[0], at=place.at, code="bits:6")
+    physical = place.physical(place.name)
+    place.ask("PUT", f"_ingest/pipeline/{place.name}", {"processors": []})
+    try:
+        place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": place.name})
+        with pytest.raises(BackendError, match=rf"has a {kind}, which may change what is written .*: \"_none\"}}"):
+            add_items(place.name, files[1], at=place.at)
+        assert not backend(place.at).open(place.name).is_unfinished
+        place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": "_none"})
+    finally:
+        place.ask("DELETE", f"_ingest/pipeline/{place.name}")
+    add_items(place.name, files[1], at=place.at)
+    assert is_right(place, place.name)
+
+
+@pytest.mark.parametrize("trouble", ["metadata", "read", "close"])
+def test_one_index_in_trouble_costs_itself_only(place: Place, files: list[Path], trouble: str) -> None:
+    other = f"{place.name}-other"
+    for name in (place.name, other):
+        build_index(name, files[0], at=place.at, code="bits:6")
+    physical, there = place.physical(place.name), backend(place.at)
+    if trouble == "close":
+        place.ask("POST", f"{physical}/_close")
+    else:
+        place.ask("PUT", f"{physical}/_settings", {f"index.blocks.{trouble}": True})
+    try:
+        assert {place.name, other} <= {*there.names()}
+        unreadable = there.about()["unreadable"]
+        assert re.search(rf"\b{place.name} \(.*(closed; open it|have this block taken away)", unreadable)
+        assert other not in unreadable
+        assert is_right(place, other)
+        assert f"{other}\n" in boc("info", "--at", place.at).output
+        with pytest.raises(BackendError, match="no index"):
+            there.open(f"{place.name}-absent")
+        build_index(f"{place.name}-new", files[0], at=place.at, code="bits:6")
+    finally:
+        if trouble == "close":
+            place.ask("POST", f"{physical}/_open")
+        else:
+            place.ask("PUT", f"{physical}/_settings", {f"index.blocks.{trouble}": None})
+    assert is_right(place, place.name)
+    assert "unreadable" not in there.about()
 
 
 def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Path]) -> None:
@@ -290,16 +422,6 @@ def test_shards_that_no_node_takes_are_told(
         build_index(place.name, files[0], at=place.at)
     place.ask("DELETE", f"{place.name}-lacks-a-node")
     assert place.ask("GET", f"*{place.name}*") == {}
-
-
-def test_a_closed_index_is_listed_and_named(place: Place, files: list[Path]) -> None:
-    build_index(place.name, files[0], at=place.at)
-    place.ask("POST", f"{place.physical(place.name)}/_close")
-    assert place.name in backend(place.at).names()
-    with pytest.raises(BackendError, match="an index of this name is closed; open it with POST /NAME/_open"):
-        Searcher.open(place.name, place.at)
-    place.ask("POST", f"{place.name}/_open")
-    assert is_right(place, place.name)
 
 
 def test_a_filtered_alias_shows_what_it_shows(

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
 from boc.indexes.attach import attach, detach
+from boc.indexes.build import build_index
 from boc.inputs.metadata import parse_filter
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
 from tests.oracles import random_units, write_features
+from tests.servers import Server
 from tests.servers.fixtures import address, kinds
 
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
@@ -320,3 +322,40 @@ def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vector
     assert detach(two, at=at) == 50
     with pytest.raises(BackendError, match="nothing is attached"):
         detach(two, at=at)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@pytest.mark.parametrize("source", [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}])
+def test_a_partial_source_is_refused(
+    shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32], source: dict[str, Any]
+) -> None:
+    """An update writes a document from its _source: what that lacks would be gone."""
+    shop.ask("PUT", shop.name, {"settings": {"number_of_replicas": 0}, "mappings": {"_source": source}})
+    shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
+    before = shop.ask("GET", f"{shop.name}*")
+    with pytest.raises(BackendError, match="keeps a part of its documents in _source, so that an update would lose"):
+        attach(shop.name, [features(tmp_path / "one.h5", ["d0"], vectors[:1])], at=at, code="scalar")
+    assert shop.ask("GET", f"{shop.name}*") == before
+    there = {"query": {"exists": {"field": "secret"}}}
+    assert shop.ask("POST", f"{shop.name}/_count", there)["count"] == 1
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("kind", ["elasticsearch-9", "opensearch-3"])
+def test_a_hardened_server(
+    own: Callable[[Server], Server], kind: str, tmp_path: Path, vectors: NDArray[np.float32]
+) -> None:
+    """Where scripts are forbidden, and requests short, indexes work, and attaching is refused before it writes."""
+    hard = {"script.allowed_types": "none", "http.max_content_length": "1mb", "action.auto_create_index": False}
+    node = own(Server(kind, tmp_path, settings={**hard, "rest.action.multi.allow_explicit_index": False}))
+    at, file = address(node, replicas=0), features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors)
+    build_index("own", file, at=at, code="bits:6")
+    hits = Searcher.open("own", at).search_vectors(Embeddings("image", vectors[:5]), k=1)
+    assert [found[0].id for found in hits] == [f"d{i}" for i in range(5)]
+    assert verify(Searcher.open("own", at).index, pairs=200).right
+    node.request("PUT", "shop", {"settings": {"number_of_replicas": 0}})
+    node.request("PUT", "shop/_doc/d0?refresh=true", {"price": 1})
+    before = node.request("GET", "shop*")
+    with pytest.raises(BackendError, match=r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script"):
+        attach("shop", [file], at=at, code="scalar")
+    assert node.request("GET", "shop*") == before
