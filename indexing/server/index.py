@@ -104,9 +104,13 @@ class ServerIndex(Contents):
         """
         if not passing or matched < min(request.k, CHOICE * request.most, passing):
             return bool(passing)
-        indptr, items = request.queries.indptr, max(1, sum(self.manifest.items.values()))
-        usual = int(indptr[i + 1] - indptr[i]) * self._holders * passing / items
+        usual = self._sharing(request, i) * passing / max(1, sum(self.manifest.items.values()))
         return bool(request.filters) and FAR * matched < usual
+
+    def _sharing(self, request: SearchRequest, i: int) -> float:
+        """Return how many items usually share a term with a query of as many terms as query i."""
+        indptr = request.queries.indptr
+        return int(indptr[i + 1] - indptr[i]) * self._holders
 
     def _other(self, request: SearchRequest, passing: int) -> Plan:
         """Return how to find candidates of a query whose terms find too few."""
@@ -123,20 +127,20 @@ class ServerIndex(Contents):
         """Return whether the server re-ranks the candidates, and not this process."""
         return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
 
-    def _depth(self, request: SearchRequest, plan: Plan) -> int:
-        """Return how many candidates are re-ranked. All that share a term, where they are quickly compared: without
-        the scores of terms that costs less than the best of them."""
+    def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
+        """Return how many candidates of query i are re-ranked. All that share a term, where they are quickly compared:
+        without the scores of terms that costs less than the best of them."""
         if plan == "scan":
             return requests.RANKED
         if not (request.planned and self._reranked(request)):
             return request.k
-        if request.words is None and request.queries.nnz * self._holders <= self._quick * len(request):
+        if request.words is None and self._sharing(request, i) <= self._quick:
             return requests.RANKED
         return min(request.k, requests.WINDOW)
 
     def _body(self, request: SearchRequest, i: int, plan: Plan, only: Modality | None, fields: Json) -> Json | None:
         """Return the search for query i, with ``fields`` of its hits; None if no item has one of its terms."""
-        depth, rescore, must, may = self._depth(request, plan), request.rescore, None, None
+        depth, rescore, must, may = self._depth(request, plan, i), request.rescore, None, None
         reranked = self._reranked(request)
         if request.words is not None:
             may = requests.match_body(request.words.texts[i], request.words.weight)
@@ -158,7 +162,9 @@ class ServerIndex(Contents):
         self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
     ) -> list[tuple[list[Hit], int]]:
         """Return the hits of the queries of these ``numbers``, each with the number of items that matched."""
-        rescore, depth, reranked = request.rescore, self._depth(request, plan), self._reranked(request)
+        rescore, reranked = request.rescore, self._reranked(request)
+        depths = {i: self._depth(request, plan, i) for i in numbers}
+        depth = max(depths.values(), default=1)
         fields, size, most = self._layout.hits, BATCH, request.most if reranked else depth
         only = self._only(request.modality) if plan == "terms" else request.modality
         if rescore is not None and not reranked:
@@ -177,7 +183,7 @@ class ServerIndex(Contents):
                 ranked = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in found]
             elif reranked:
                 stages.rerank_ms = None
-                stages.candidates += sum(min(depth, total) for total in totals)
+                stages.candidates += sum(min(depths[i], total) for i, total in zip(part, totals, strict=True))
                 ranked = [self._best(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
             else:
                 ranked = [self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
