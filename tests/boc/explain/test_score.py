@@ -21,7 +21,7 @@ from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
-from tests.helpers import boc, run
+from tests.helpers import boc, draw_pictures, run
 
 SENTENCE = "a red box at the left"
 
@@ -198,14 +198,13 @@ def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyP
     assert found.weights is not None
 
 
-def test_explain_without_the_picture(searcher: Searcher, library: Path, tmp_path: Path) -> None:
-    path = library / "images" / "007.png"
-    away = path.rename(tmp_path / "007.png")
-    try:
-        found = explain(searcher, "007.png", SENTENCE)
-        result = boc("explain", "photos", SENTENCE, "007.png", "--at", f"file:{library / 'index'}")
-    finally:
-        away.rename(path)
+def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
+    table, features, at = draw_pictures(tmp_path, 40), tmp_path / "photos.h5", f"file:{tmp_path / 'index'}"
+    run("extract", table, "-o", features, "--encoder", f"tern:{library / 'model'}")
+    run("index", "photos", features, "--at", at)
+    (tmp_path / "images" / "007.png").unlink()
+    found = explain(Searcher.open("photos", at, device="cpu"), "007.png", SENTENCE)
+    result = boc("explain", "photos", SENTENCE, "007.png", "--at", at)
     assert found.matches
     assert "007.png: cannot be read" in found.missing
     assert found.alignment is None
