@@ -38,8 +38,6 @@ MEANT = {
     "find": "search",
     "query": "search",
     "create": "index",
-}
-MEANT |= {
     "update": "sync",
     "remove": "delete",
     "rm": "delete",

@@ -145,7 +145,7 @@ typedef struct {
     int64_t few, enough;       /* see best_rows; few is 0 if budgets were given by hand */
     int32_t *parts;            /* (n, k) of the hits */
     int64_t *rows, *counts;
-    double *scores;
+    double *scores, usual; /* usual: see best_rows */
     int64_t read; /* candidates of all queries */
 } Call;
 
@@ -427,14 +427,18 @@ static const char *answer(Call *call)
     const int few = call->few && call->plan->passing <= call->few;
     if (wrong == NULL && call->code != NULL && !few)
         wrong = encode(call);
-    const int64_t passing = call->plan->passing, enough = passing < call->enough ? passing : call->enough;
     for (int64_t i = 0; i < call->n && wrong == NULL && call->read >= 0; i++) {
         if (!few)
             wrong = find_candidates(call, &w, i);
         if (wrong != NULL || call->read < 0)
             break;
-        const int all = few || (call->few && w.found.n < enough);
-        call->read += all ? passing : w.found.n;
+        int all = few;
+        if (call->few && !few) {
+            const double usual = call->usual * (double)(call->offsets[i + 1] - call->offsets[i]) / 2;
+            const int64_t shared = usual < (double)call->depth ? (int64_t)usual : call->depth;
+            all = w.found.n < call->plan->passing && w.found.n < (shared > call->enough ? shared : call->enough);
+        }
+        call->read += all ? call->plan->passing : w.found.n;
         if (all) {
             scan(call, &w, i);
         } else if (call->vectors != NULL) {
@@ -521,21 +525,22 @@ static PyObject *best_rows(PyObject *module, PyObject *const *objects, Py_ssize_
                             {"vectors", "f", 2}, {"offsets", "q", 1}, {"terms", "i", 1},     {"weights", "i", 1}};
     PyObject *result = NULL;
     (void)module;
-    if (n_objects != ARRAYS + 6)
-        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, four numbers and %d arrays", ARRAYS);
+    if (n_objects != ARRAYS + 7)
+        return PyErr_Format(PyExc_TypeError, "best takes a plan, a code, five numbers and %d arrays", ARRAYS);
     const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
     const Code *code = objects[1] == Py_None ? NULL : PyCapsule_GetPointer(objects[1], CODE);
     const int64_t depth = PyLong_AsLongLong(objects[2]), size = PyLong_AsLongLong(objects[3]);
     const int64_t few = PyLong_AsLongLong(objects[4]), enough = PyLong_AsLongLong(objects[5]);
+    const double usual = PyFloat_AsDouble(objects[6]);
     int taken = !PyErr_Occurred();
     for (int i = 0; taken && i < ARRAYS; i++)
-        if (i < QUERIES || (i == QUERIES ? objects[6 + i] != Py_None : code == NULL))
-            taken = !take(arrays + i, objects + 6 + i, 1);
+        if (i < QUERIES || (i == QUERIES ? objects[7 + i] != Py_None : code == NULL))
+            taken = !take(arrays + i, objects + 7 + i, 1);
     if (taken) {
         Call call = {made, code, arrays[OFFSETS].view.buf, arrays[TERMS].view.buf, arrays[WEIGHTS].view.buf,
                      arrays[QUERIES].view.buf, arrays[COUNTS].view.shape[0], depth, size,
                      arrays[PARTS_OUT].view.shape[1], few, enough, arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf,
-                     arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, 0};
+                     arrays[COUNTS].view.buf, arrays[SCORES_OUT].view.buf, usual, 0};
         if (fit(arrays, &call)) {
             const char *wrong;
             Py_BEGIN_ALLOW_THREADS
@@ -595,11 +600,11 @@ static PyMethodDef methods[] = {
      "code(mean, heads, head_scales, starts, vectors, scales, z, cells, temperature, top): a dictionary, which makes the "
      "terms of queries."},
     {"best", (PyCFunction)(void (*)(void))best_rows, METH_FASTCALL,
-     "best(plan, code, depth, size, few, enough, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
+     "best(plan, code, depth, size, few, enough, usual, parts, rows, scores, counts, vectors, offsets, terms, weights): write the best of "
      "``depth`` candidates of each query, the best first, and how many; by the products of ``size`` of them with the "
      "``vectors`` of the queries, or if those are None by posting lists. The terms of query i begin at offsets[i]; they "
      "are the code's if that is not None. If ``few`` is not 0, all rows that the masks select are compared with the vectors "
-     "where they are at most ``few``, or fewer candidates than ``enough`` share a term with a query. Return how many candidates there were; -1 if a score may be 2**32 or more."},
+     "where they are at most ``few``, or fewer candidates than ``enough``, or than half of ``usual`` for each of its terms, share one with a query. Return how many candidates there were; -1 if a score may be 2**32 or more."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_methods = methods};
 

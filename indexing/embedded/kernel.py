@@ -90,13 +90,15 @@ class Kernel:
         size: int | None = None,
         few: int = 0,
         enough: int = 0,
+        usual: float = 0,
     ) -> tuple[TopRows, int] | None:
         """Return the k best of ``depth`` candidates of each query, and the number of all candidates.
 
         With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
         makes terms of these, which are plain (``boc.vectors.are_plain``). If ``few`` is not 0, all rows that pass are
-        compared where they are at most ``few``, or fewer candidates than ``enough`` share a term. None if it was not
-        built, if a score may be 2**32 or more, or for arrays of other types.
+        compared where they are at most ``few``, or fewer candidates than ``enough``, or than half of ``usual`` for each
+        term of a query, share a term with it. None if it was not built, if a score may be 2**32 or more, or for arrays
+        of other types.
         """
         depth = max(1, min(depth, self._rows))
         k, size = min(k, depth), depth if size is None else size
@@ -105,7 +107,7 @@ class Kernel:
         if isinstance(queries, QueryCode):
             assert vectors is not None
             ranked = TopRows.empty(len(vectors), k)
-            numbers = depth, size, few, enough
+            numbers = depth, size, few, enough, usual
             read = _search.best(self._plan, self._code(queries), *numbers, *ranked, vectors, None, None, None)
             return None if read < 0 else (ranked, read)
         if queries.data.dtype != np.int32 or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
@@ -119,7 +121,7 @@ class Kernel:
             rows = None if vectors is None else vectors[first:last]
             out = [array[first:last] for array in ranked]
             given = rows, offsets[first : last + 1], terms, queries.data
-            return _search.best(self._plan, None, depth, size, few, enough, *out, *given)
+            return _search.best(self._plan, None, depth, size, few, enough, usual, *out, *given)
 
         workers = self._workers(queries) if n > 1 else 1
         step = max(1, min(-(-n // workers), BATCH, ROOM // k))

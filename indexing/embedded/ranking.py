@@ -77,7 +77,8 @@ class Ranking:
         if request.words is None and (rescore is None or rescore.metric == "dot"):
             vectors = None if rescore is None else rescore.queries.vectors
             queries = request.code or request.queries
-            plan = (self._few, self._enough(request)) if request.planned and rescore is not None else ()
+            usual = self._usual if request.filters else 0.0
+            plan = (self._few, request.most, usual) if request.planned and rescore is not None else ()
             best = self._kernel.best(queries, request.most, request.k, vectors, self._size(request), *plan)
         if best is None:
             return self._step_by_step(request, matching, Stages() if stages is None else stages)
@@ -108,14 +109,13 @@ class Ranking:
         pairs = zip(self.parts, self.masks, strict=True)
         return sum(len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
 
-    def _enough(self, request: SearchRequest) -> int:
-        """Return the number of candidates below which a planned request compares all rows that pass: its hits; under
-        filters half of what is usual, since the nearest of all may lie elsewhere."""
+    def _enough(self, request: SearchRequest, i: int) -> int:
+        """Return the number of candidates of query i below which a planned request compares all rows that pass: its
+        hits; under filters half of what is usual for its terms, since the nearest of all may lie elsewhere."""
         if not request.filters:
             return request.most
-        code = request.code
-        terms = code.z if code is not None else request.queries.nnz / max(1, len(request))
-        return max(request.most, min(request.k, int(terms * self._usual / 2)))
+        terms = int(request.queries.indptr[i + 1] - request.queries.indptr[i])
+        return max(request.most, min(request.k, int(self._usual * terms / 2)))
 
     def _step_by_step(self, request: SearchRequest, matching: Matching, stages: Stages) -> TopRows:
         width = max(1, min(request.most, sum(len(part.segment) for part in self.parts)))
@@ -164,7 +164,7 @@ class Ranking:
         those of the best products; and the number of them whose vectors are read, None for all."""
         size, count = self._size(request), self.passing
         few = self._few if rescore.metric == "dot" else request.k
-        if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request))):
+        if not request.planned or (count > few and len(candidates.rows) >= min(count, self._enough(request, i))):
             return candidates, size
         masked = zip(self.parts, self.masks, strict=True)
         chosen = [np.arange(len(part.segment)) if mask is None else np.flatnonzero(mask) for part, mask in masked]

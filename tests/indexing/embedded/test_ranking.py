@@ -249,7 +249,8 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
 def test_a_search_without_budgets_has_all_hits(
     searcher: Searcher, k: int, colour: str, find: Modality, few: int, seed: int
 ) -> None:
-    """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer are the first."""
+    """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer are the first. A query
+    alone has the hits that it has beside others."""
     index = searcher.index
     assert isinstance(index, EmbeddedIndex)
     filters = parse_filters(colour or (), index.manifest.fields)
@@ -262,6 +263,9 @@ def test_a_search_without_budgets_has_all_hits(
         patch.setattr(index, "_ranking", lambda *conditions: ranking)
         hits = searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
         fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), find=find, filters=filters)
+        for i in range(len(queries)):
+            alone = Embeddings("image", queries[i : i + 1])
+            assert searcher.search_vectors(alone, k=k, find=find, filters=filters) == [hits[i]]
         patch.setattr(kernel, "_search", None)
         ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
         assert searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters) == hits
@@ -331,12 +335,12 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     rows = np.zeros((1, DIM), np.float32)
     for numbers in ((0, 1, 0, 0), (1, 0, 0, 0), (1 << 40, 1, 0, 0), (1, 1, -1, 0)):
         with pytest.raises(ValueError, match="limits"):
-            NATIVE.best(plan, made, *numbers, *out, rows, None, None, None)
+            NATIVE.best(plan, made, *numbers, 0.0, *out, rows, None, None, None)
     with pytest.raises(ValueError, match="another width"):
-        NATIVE.best(plan, made, 1, 1, 0, 0, *out, rows[:, 1:].copy(), None, None, None)
+        NATIVE.best(plan, made, 1, 1, 0, 0, 0.0, *out, rows[:, 1:].copy(), None, None, None)
     terms, weights = np.zeros(2, np.int32), np.ones(2, np.int32)
     for offsets in ([0, 3], [-1, 2], [2, 1], [0, 1, 2]):
         with pytest.raises(ValueError, match="offsets"):
-            NATIVE.best(plan, None, 1, 1, 0, 0, *out, rows, np.array(offsets), terms, weights)
+            NATIVE.best(plan, None, 1, 1, 0, 0, 0.0, *out, rows, np.array(offsets), terms, weights)
     with pytest.raises(ValueError, match="offsets"):
-        NATIVE.best(plan, None, 1, 1, 0, 0, *out, rows, np.array([0, 2]), terms, weights[:1])
+        NATIVE.best(plan, None, 1, 1, 0, 0, 0.0, *out, rows, np.array([0, 2]), terms, weights[:1])
