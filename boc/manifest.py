@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +22,8 @@ from boc.types import MODALITIES, WIDEST, FieldType, Identity
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
 """Entries that may be missing, with the values that they have then. They are written only with other values."""
+PICTURES = {"picture_query_z", "picture_rm", "picture_measured"}
+RECALL = {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"} | PICTURES
 
 
 def _is_count(value: Any) -> bool:
@@ -83,10 +86,12 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "exclude": _is_texts,
     "recall": lambda value: (
         isinstance(value, dict)
-        and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"}
+        and set(value) <= RECALL
         and all(isinstance(each, str) == (key == "source") for key, each in value.items())
         and all(isinstance(each, (int, float, str)) for each in value.values())
         and bool(value) == ("target" in value)
+        and (value.keys().isdisjoint(PICTURES) or value.keys() >= PICTURES)
+        and value.get("picture_query_z", 1) >= 1 <= value.get("picture_rm", 1)
     ),
 }
 """What the entries of a manifest must be; those of a codec are checked where it is made."""
@@ -126,7 +131,7 @@ class Manifest:
         """The type that holds the stored vectors without a loss: float32 for those rounded to int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         return Identity(**self.encoder)
 

@@ -31,7 +31,7 @@ TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(slots=True, unsafe_hash=True)  # a frozen one would take twice as long to make
 class Item:
     """A picture or a sentence of an index.
 
@@ -46,20 +46,13 @@ class Item:
     group: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def __init__(
-        self, id: str, modality: Modality, content: str, group: str = "", fields: Mapping[str, Any] | None = None
-    ) -> None:
-        own = self.__dict__  # half the time of the generated method, and a search makes many
-        own["id"], own["modality"], own["content"], own["group"] = id, modality, content, group
-        own["fields"] = {} if fields is None else fields
-
     @property
     def path(self) -> Path:
         """The file of a picture: ``content`` with escapes for bytes that are no UTF-8."""
         return path_of(self.content)
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class Hit:
     """An item and its score; higher is better.
 
@@ -79,12 +72,6 @@ class Hit:
     score: float
     confidence: float | None = None
     duplicates: tuple[str, ...] = ()
-
-    def __init__(
-        self, item: Item, score: float, confidence: float | None = None, duplicates: tuple[str, ...] = ()
-    ) -> None:
-        own = self.__dict__
-        own["item"], own["score"], own["confidence"], own["duplicates"] = item, score, confidence, duplicates
 
     @property
     def id(self) -> str:
@@ -384,12 +371,14 @@ class Rescore:
 
     "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None. If ``parts`` are
     given, ``queries`` is the one query that they make, and an alignment the weighted sum of those of the parts.
+    ``plain``: their vectors were checked (``boc.vectors.plain_rows``).
     """
 
     metric: Metric
     queries: Embeddings
     k: int
     parts: Sequence[tuple[Embeddings, float]] = ()
+    plain: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
 else sentences that an encoder at hand encodes, else pictures moved away from where pictures lie. Items themselves find
-each other far more easily than sentences find them; they are taken where only sentences are held.
+each other far more easily than sentences find them; they are taken where only sentences are held, and choose other
+budgets for pictures as queries.
 
 Items of another kind that are added later lie farther from the centroids than those that the dictionary was learned
 from. Then it drifts: the budgets are chosen again, and learning it again is advised.
@@ -93,10 +94,14 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     if not _is_small(index):
         most = QUERIES if at.startswith("file:") else FAR_QUERIES
         queries, own, kind = _queries(index, source, find, encoder, most)
-        truth = _nearest(source, find, queries.vectors, own)
-        query_z, rm, figures = _cheapest(searcher, queries, truth, own, find, target)
+        pictures, ids = _take(source, "image", _spread(most, counts["image"]))
+        truth = _nearest(source, find, np.concatenate([queries.vectors, pictures.vectors]), [*own, *ids])
+        query_z, rm, figures = _cheapest(searcher, queries, truth[: len(own)], own, find, target)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         chosen |= {**figures, "queries": len(queries), "source": kind}
+        if len(pictures):
+            query_z, rm, figures = _cheapest(searcher, pictures, truth[len(own) :], ids, find, target)
+            chosen |= {"picture_query_z": query_z, "picture_rm": rm, "picture_measured": figures["measured"]}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
 
@@ -164,16 +169,25 @@ def _queries(
     if len(captions) < FEWEST and find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         return encoder().encode_texts(lines[:most]), [""] * len(lines[:most]), "sentences"
-    modality: Modality = find if len(captions) < FEWEST else "text"
-    parts = 3 if modality == find == "image" else 1
-    size = min(parts * most, counts[modality]) // parts * parts
-    chosen = np.arange(size) * counts[modality] // max(1, size) if modality == find else captions
+    if len(captions) >= FEWEST:
+        return *_take(source, "text", captions), "captions"
+    if find == "text":
+        return *_take(source, find, _spread(most, counts[find])), "items"
+    pictures, _ = _take(source, find, _spread(3 * most, counts[find]))
+    first, second, third = pictures.vectors[: len(pictures) // 3 * 3].reshape(3, -1, pictures.vectors.shape[1])
+    return Embeddings("text", unit_rows(first + MOVED * (second - third))), [""] * len(first), "moved pictures"
+
+
+def _spread(size: int, count: int) -> NDArray[np.int64]:
+    """Return ``size`` numbers below ``count``, or all, at equal distances."""
+    size = min(size, count)
+    return np.arange(size) * count // max(1, size)
+
+
+def _take(source: Vectors, modality: Modality, chosen: NDArray[np.int64]) -> tuple[Embeddings, list[str]]:
+    """Return the vectors and ids of the items of these numbers."""
     read = list(_rows(source, modality, chosen))
-    ids, vectors = [key for keys, _ in read for key in keys], np.concatenate([rows for _, rows in read])
-    if parts > 1:
-        first, second, third = vectors.reshape(parts, -1, vectors.shape[1])
-        return Embeddings("text", unit_rows(first + MOVED * (second - third))), [""] * len(first), "moved pictures"
-    return Embeddings(modality, vectors), ids, "captions" if modality != find else "items"
+    return Embeddings(modality, np.concatenate([rows for _, rows in read])), [key for keys, _ in read for key in keys]
 
 
 def _rows(
