@@ -38,17 +38,18 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
         raise BackendError(f"concepts of {width} components after some of {concept_dim}")
 
 
-def check_request(request: SearchRequest, manifest: Manifest, shown: str) -> None:
-    """BocError unless index ``shown`` can answer the request: what holds for all back ends, and is asked of none."""
+def check_request(request: SearchRequest, manifest: Manifest, name: object) -> None:
+    """BocError unless index ``name`` can answer the request: what holds for all back ends, and is asked of none."""
     check_conditions(request.k, request.modality, request.filters, manifest)
     n_terms, rescore = manifest.codec["n_terms"], request.rescore
     n_asked = request.queries.shape[1] if request.code is None else len(request.code.centroids[-1])
     if n_asked != n_terms:
         raise BackendError(f"queries have {n_asked} terms, the index has {n_terms}")
     if rescore is not None:
-        plain_rows(rescore.queries.vectors, manifest.identity.dim, "queries")
+        if not rescore.plain:
+            plain_rows(rescore.queries.vectors, manifest.identity.dim, "queries")
         if rescore.metric != "dot":
-            _check_alignment(rescore, request.modality, manifest, shown)
+            _check_alignment(rescore, request.modality, manifest, name)
 
 
 def check_conditions(k: int, modality: Modality | None, filters: Sequence[Filter], manifest: Manifest) -> None:
@@ -61,19 +62,21 @@ def check_conditions(k: int, modality: Modality | None, filters: Sequence[Filter
         check_filter(condition, manifest.fields)
 
 
-def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
+def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Manifest, name: object) -> None:
     check_metric(rescore.metric)
     if manifest.concept_dtype is None:
-        raise no_concepts(shown)
+        raise no_concepts(name)
     if rescore.queries.concepts is None:
         raise BocError(f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot")
     if modality is None:
         raise BackendError(f"{rescore.metric} compares words with regions; say which modality is searched for")
 
 
-def no_concepts(shown: str) -> BackendError:
+def no_concepts(name: object) -> BackendError:
     """Return the error for an index without concept sets."""
-    return BackendError(f"{shown} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot")
+    return BackendError(
+        f"the index {name} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot"
+    )
 
 
 def not_unique(key: str) -> BackendError:

@@ -118,7 +118,7 @@ class EmbeddedIndex:
         return ids, ranked.scores
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
-        check_request(request, self.manifest, f"the index in {self._home}")
+        check_request(request, self.manifest, self._home)
         return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
 
     @_refusing
@@ -167,7 +167,7 @@ class EmbeddedIndex:
     @_refusing
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         if self.manifest.concept_dtype is None:
-            raise no_concepts(f"the index in {self._home}")
+            raise no_concepts(self._home)
         groups = locate(self._parts, ids)
         stored = [part.segment.concepts for part in self._parts]
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])

@@ -88,10 +88,9 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """Return the items of ``rows``, in that order."""
-        ids, content, group, *metadata = (column.take(rows) for column in self.texts.values())
+        ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
-        fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
-        return list(map(Item, ids, modalities, content, group, fields))
+        return list(map(Item, ids, modalities, content, group, *map(_objects, metadata)))
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
         """Return the items of all rows, or of the ``live`` ones, read block by block unless they are in memory."""

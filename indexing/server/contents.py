@@ -70,7 +70,7 @@ class Contents:
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
         if dtype is None:
-            raise no_concepts(f"the index {self.generation.name}")
+            raise no_concepts(self.generation.name)
         path = self._layout.own("concepts")
         hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
         values = [hit.get("fields", {}).get(path) for hit in hits]

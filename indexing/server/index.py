@@ -50,7 +50,7 @@ class ServerIndex(Contents):
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         modality, rescore = request.modality, request.rescore
         stages = Stages() if stages is None else stages
-        check_request(request, self.manifest, f"the index {self.generation.name}")
+        check_request(request, self.manifest, self.generation.name)
         if request.words is not None:
             self._check_words()
         if rescore is not None and rescore.metric != "dot":
@@ -225,7 +225,7 @@ class ServerIndex(Contents):
 
     def request(self, search: SearchRequest) -> requests.HttpRequest:
         rescore = search.rescore
-        check_request(search, self.manifest, f"the index {self.generation.name}")
+        check_request(search, self.manifest, self.generation.name)
         if search.most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for fewer")
         if rescore is not None and rescore.metric != "dot":
