@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, Directions, rounded, spherical_kmeans
+from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, Directions, rounded, spherical_kmeans
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
@@ -42,8 +42,8 @@ class Dictionary(Step):
     Parameters
     ----------
     terms : int or None, default=None
-        Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n), or near n / 4 if that is
-        less, for n items (see ``fit``). Fewer are learned if the rows have fewer distinct directions.
+        Size V of the vocabulary, 1 to 262,144; None means that of ``vocabulary_size`` for n items (see ``fit``). Fewer
+        are learned if the rows have fewer distinct directions.
     z : int, default=2
         Terms kept per document, 1 to 16; at most V are kept.
     query_z : int, default=64
@@ -181,8 +181,9 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """The power of two near 50 sqrt(n), or near n / 4 if that is less; 1 to 262,144."""
-    return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, min(50 * n**0.5, n / 4))))))
+    """The power of two near 50 sqrt(n), or near n / 12 if that is less; of few items near n / 4; 1 to 262,144."""
+    near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
+    return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
 def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
