@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
-from boc.foreign import parse_json
+from boc.foreign import LARGEST, parse_json
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, WIDEST, FieldType, Identity
 
@@ -27,7 +27,11 @@ RECALL = {"target", "measured", "low", "high", "queries", "source", "items", "le
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= LARGEST
 
 
 def _counts(value: Any, names: Sequence[str]) -> bool:
@@ -70,7 +74,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "arrays": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
     "vector_dtype": lambda value: value in ("int8", "float16", "float32", "float64"),
     "source": lambda value: isinstance(value, str),
-    "rm": lambda value: isinstance(value, (int, float)) and value >= 1,
+    "rm": lambda value: _is_number(value) and value >= 1,
     "rerank": lambda value: value in METRICS,
     "concept_dtype": lambda value: value is None or value in CONCEPT_DTYPES,
     "fields": lambda value: isinstance(value, dict) and all(each in get_args(FieldType) for each in value.values()),
@@ -88,7 +92,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         isinstance(value, dict)
         and set(value) <= RECALL
         and all(isinstance(each, str) == (key == "source") for key, each in value.items())
-        and all(isinstance(each, (int, float, str)) for each in value.values())
+        and all(isinstance(each, str) or _is_number(each) for each in value.values())
         and bool(value) == ("target" in value)
         and (value.keys().isdisjoint(PICTURES) or value.keys() >= PICTURES)
         and value.get("picture_query_z", 1) >= 1 <= value.get("picture_rm", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from boc.vectors import FLOAT32, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
+MOST = 2**31  # terms of a query
 FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
 CELLS = 0.5  # cells searched per term of a query: more terms of fewer cells find as much, and read less memory
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
@@ -122,15 +124,19 @@ class Dictionary(Step):
         assert sample is not None  # a code is learned from one row at least
         return self._learn(sample, n_items or len(sample))
 
-    def _learn(self, sample: Directions, n_items: int) -> Dictionary:
-        limits = {"terms": (self.terms, MOST_TERMS), "z": (self.z, MOST_PER_DOCUMENT), "bits": (self.bits, 15)}
-        for name, (value, most) in limits.items():
-            if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{name} must be between 1 and {most}, got {value}")
-        if self.query_z < 1:
-            raise ValueError(f"query_z must be at least 1, got {self.query_z}")
-        if not 0 < self.temperature < np.inf:
+    def _check(self) -> None:
+        """Raise ValueError for a parameter out of its range."""
+        limits = {"terms": MOST_TERMS, "z": MOST_PER_DOCUMENT, "query_z": MOST, "bits": 15}
+        for name, most in limits.items():
+            value = getattr(self, name)
+            whole = isinstance(value, Integral) and 1 <= value <= most
+            if not whole and (name, value) != ("terms", None):
+                raise ValueError(f"{name} must be a whole number between 1 and {most}, got {value}")
+        if not isinstance(self.temperature, Real) or not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
+
+    def _learn(self, sample: Directions, n_items: int) -> Dictionary:
+        self._check()
         learned = spherical_kmeans(sample, self.terms_at(n_items), self.seed)
         self.centroids_, self.scales_ = learned.vectors, learned.scales
         self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
@@ -147,6 +153,7 @@ class Dictionary(Step):
 
     def query_code(self, mean: NDArray[np.float32], growth: float = 1) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as many terms."""
+        self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
         arrays = self.heads_, self.head_scales_, self.starts_, self.centroids_, self.scales_

@@ -164,8 +164,7 @@ class BitQuantizer(SparseStep):
 
     def fit(self, X: Any, y: object = None) -> BitQuantizer:
         """Learn the peak of ``X``."""
-        if not 1 <= self.bits <= 15:
-            raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
+        self._top()
         rows = as_rows(self._validate(X, reset=True))
         self.peak_ = np.array([rows.data.max(initial=0)], dtype=np.float32)
         return self
@@ -173,9 +172,15 @@ class BitQuantizer(SparseStep):
     def transform(self, X: Any) -> sparse.csr_array:
         """Quantize X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
         rows = as_rows(self._validate(X, reset=False))
-        top = 2**self.bits - 1
+        top = self._top()
         peak = float(self.peak_[0]) or 1.0
         return frequencies(np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top), rows)
+
+    def _top(self) -> int:
+        """Return the largest frequency. ValueError for bits out of their range."""
+        if not 1 <= self.bits <= 15:
+            raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
+        return int(2**self.bits - 1)
 
 
 class DeepPermutation(SparseStep):

@@ -135,7 +135,7 @@ def has_drifted(index: Index) -> bool:
     A small index has no need of them."""
     recall, find = index.manifest.recall, _target(index)
     count = index.manifest.items[find]
-    share = 1 - recall.get("learned", count) / count  # of items that came later
+    share = 1 - recall.get("learned", count) / max(1, count)  # of items that came later
     if share < SOME or _is_small(index):
         return False
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())

@@ -195,12 +195,12 @@ def test_never_more_terms_than_distinct_directions() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"terms": 0}, "terms must be between 1 and 262144, got 0"),
-        ({"terms": 2**18 + 1}, "terms must be between 1 and 262144, got 262145"),
-        ({"z": 0}, "z must be between 1 and 16, got 0"),
-        ({"z": 17}, "z must be between 1 and 16, got 17"),
-        ({"query_z": 0}, "query_z must be at least 1, got 0"),
-        ({"bits": 16}, "bits must be between 1 and 15, got 16"),
+        ({"terms": 0}, "terms must be a whole number between 1 and 262144, got 0"),
+        ({"terms": 2**18 + 1}, "terms must be a whole number between 1 and 262144, got 262145"),
+        ({"z": 0}, "z must be a whole number between 1 and 16, got 0"),
+        ({"z": 17}, "z must be a whole number between 1 and 16, got 17"),
+        ({"query_z": 0}, "query_z must be a whole number between 1 and 2147483648, got 0"),
+        ({"bits": 16}, "bits must be a whole number between 1 and 15, got 16"),
         ({"temperature": 0}, "temperature must be a number greater than 0, got 0"),
         ({"temperature": math.nan}, "temperature must be a number greater than 0, got nan"),
     ],
