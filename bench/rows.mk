@@ -22,11 +22,10 @@ ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
 ALL := models table1 sparsity-tern sparsity-teran claims recall-postings-tern all-codes scene-truth \
-	rivals recall-postings-captions race-embedded race-ratios growth race-composed race-filtered defaults
+	rivals recall-postings-captions race-embedded race-ratios growth race-composed race-filtered
 ROWS ?= $(ALL)
-RATIOS := race-embedded
-COUNTS := 10000 30000 100000 300000
-DEFAULTS := 1000 10000 100000 1000000
+RATIOS := race-embedded race-composed
+COUNTS := 1000 10000 100000 1000000
 CODEBOOKS := centred rescaled words learned
 centred := --kind centered --clusters 384
 rescaled := --kind rescaled --clusters 1000
@@ -43,7 +42,6 @@ SCENES_HELD := 20
 SHARD :=
 CLUSTERS := 9
 COUNTS := 300 600
-DEFAULTS := 300 600
 centred := --kind centered --clusters 9
 rescaled := --kind rescaled --clusters 9
 words := --kind words --clusters 9
@@ -180,16 +178,13 @@ $(OUT)/race-composed.csv: $(C)/composed.h5
 	$(call rows,race.race $(SENTENCES) --work $(OUT)/work/composed $(FEW_INDEXES))
 $(OUT)/race-filtered.csv: $(C)/composed.h5
 	$(call rows,race.filtered $(SENTENCES) --work $(OUT)/work/filtered $(FEW_FILTERED))
-$(OUT)/defaults.csv:
-	mkdir -p $(OUT)
-	$(call rows,speed.growth --defaults --work $(OUT)/work/defaults --rounds 3 $(DEFAULTS:%=--n %) $(FEW_DIMENSIONS))
 $(OUT)/race-elasticsearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/elasticsearch --server elasticsearch-9 --limit 30000 --rounds 3)
 $(OUT)/race-opensearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/opensearch --server opensearch-3-knn --limit 30000 --rounds 3)
 $(OUT)/race-million.csv:
-	$(call rows,race.race --synthetic 1000000 --work $(OUT)/work/million --rounds 2 --index 'boc dictionary:2' \
-		--index 'boc dictionary:2 int8' --index 'boc bits:32' --index hnsw32 --index ivf-sq8 --index flat)
+	$(call rows,race.race --synthetic 1000000 --dim 256 --work $(OUT)/work/million --rounds 3 \
+		--index 'boc dictionary:2' --index hnsw32)
 $(OUT)/race-ratios.csv: $(RATIOS:%=$(OUT)/%.csv)
 	$(call rows,race.ratios $^)
 $(OUT)/growth.csv:

@@ -40,7 +40,7 @@ SCRIPTS = {path.name for folder in ("bench", "tests/servers") for path in (ROOT 
 LAST_COMMIT = dict.fromkeys(
     (
         "alignment_candidates.py", "attach_size.py", "cluster_faults.py", "codebook_size.py",
-        "concept_context.py", "concept_variance.py", "embedded_growth.py", "embedded_kernel.py", "encoding_speed.py",
+        "concept_context.py", "concept_variance.py", "embedded_growth.py", "encoding_speed.py",
         "labels.py", "learning.py", "many_loaders.py", "published_sizes.py", "relevances.py", "server_load.py",
         "server_memory.py", "training_cost.py", "training_curve.py", "vsrnpp_tables.py", "words.py",
     ),

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from bench.report.rows import Row, Rows
-from bench.report.views import DIRECTIONS, loading
+from bench.report.views import DIRECTIONS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6A00")
 MARKERS = "os^DvPX*"
@@ -43,6 +43,7 @@ MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev", "codebook-size": "TERN, Flickr8k dev", "all-codes": "TERN, Flickr8k dev",
     "race-embedded": "100,000 captions of Multi30k, MiniLM",
     "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
+    "race-composed": "200,000 composed pictures, sentences",
     "growth": "synthetic vectors of 256 components", "server-memory": "1,000,000 synthetic vectors of 384 components",
     "rivals": "500 painted scenes",
     "training-curves": "3,000 pictures of Flickr8k, 500 of them held out",
@@ -330,24 +331,19 @@ def pareto_rows(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
 
 def growth(rows: Rows) -> Plot:
     """Plot time, bytes and memory against the number of items, with exponents of power laws."""
-    table = [{**row, "load_s": str(loading(row))} for row in rows.table]
     panels = []
     for title, unit, columns in (
         ("a query", "milliseconds (log)", {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th"}),
-        (
-            "loading",
-            "seconds (log)",
-            {"fit_s": "learn", "load_s": "load", "index_s": "learn and load", "cpu_s": "processor, both"},
-        ),
+        ("indexing", "seconds (log)", {"index_s": "all", "cpu_s": "processor"}),
         ("bytes and memory", "MB (log)", {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}),
     ):  # fmt: skip
         lines = []
         for style, (column, name) in enumerate(columns.items()):
-            points = [row for row in table if float(row.get(column) or 0) > 0]
+            points = [row for row in rows.table if float(row.get(column) or 0) > 0]
             if points:
                 n, y = numbers(points, "n"), numbers(points, column)
                 lines.append(Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style))
-        panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(table, "n"))))
+        panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(rows.table, "n"))))
     return Plot("Growth of the embedded engine", panels, size=(14, 4.8))
 
 

@@ -230,10 +230,9 @@ def growth(rows: Rows) -> Table:
             "kB read per query": "{read_kb:,.0f}", "search used MB": "{used_mb:,.0f}",
         })  # fmt: skip
     return rows_table(rows.table, {
-        "items": "{n:,.0f}", "setting": "{setting}", "recall": "{recall:.3s}", "p50 ms": "{p50_ms:,.2f}",
-        "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}", "learn s": "{fit_s:,.1f}",
-        "load s": lambda row: f"{loading(row):,.1f}" if loading(row) else "", "learn and load s": "{index_s:,.1f}",
-        "processor s of both": "{cpu_s:,.1f}", "processor s of the server": "{server_s:,.1f}",
+        "items": "{n:,.0f}", "recall": "{recall:.3s}", "p50 ms": "{p50_ms:,.2f}", "p95": "{p95_ms:,.2f}",
+        "p99": "{p99_ms:,.2f}", "`boc index`, s": "{index_s:,.1f}", "processor s": "{cpu_s:,.1f}",
+        "processor s of the server": "{server_s:,.1f}",
         "builder MB": "{build_peak_mb:,.0f}", "disk MB": "{disk_mb:,.0f}", "memory MB": "{anon_mb:,.1f}",
         "mapped MB": "{file_mb:,.0f}",
     })  # fmt: skip
@@ -387,13 +386,6 @@ LISTED: dict[str, dict[str, Template]] = {
         "code": "{code}", "vectors per second": "{rows/s:,.0f}",
         "of faiss's speed (least-most)": "{ratio to faiss} ({lowest}-{highest})",
         "learning, s": "{fit s:,.1f}", "peak memory, MB": "{peak MB:,.0f}",
-    },
-    "kernel": {
-        "index": "{index}", "setting": "{setting}", "recall@10": "{recall:.3s}", "p50 ms": "{p50_ms:,.3f}",
-        "of it, terms of the query": "{encode_ms:,.3f}", "posting lists": "{kernel_ms:,.3f}",
-        "postings per query": "{postings:,.0f}", "ns per posting": "{ns:,.2f} ({ns_least:,.2f}-{ns_most:,.2f})",
-        "of a bare loop in C": "{scatter_ns:,.2f}",
-        "cold `boc search`, s": "{cold_s:,.2f} ({cold_least:,.2f}-{cold_most:,.2f})",
     },
     "filtered": {
         "filter": "{filter}", "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",

@@ -4,11 +4,10 @@
     python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000 --n 1000000 > growth-server.csv
 
 The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers that is started
-for it. Recall is held by the candidates: the fewest that reach ``--recall`` on the validation queries. Other queries
-are reported. With ``--defaults`` nothing is held: it is what a user gets who names no option.
+for it. No option is named: it is what a user gets by default.
 
-A row has the items; ``setting``, candidates per query; recall of the exact top ten; milliseconds of a search from the
-query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning included,
+A row has the items; recall of the exact top ten; milliseconds of a search from the query's vector to its hits, one at a
+time, on one thread; ``index_s`` seconds of `boc index`, learning included,
 ``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor seconds of the server
 meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries, its own (``anon_mb``) and mapped
 (``file_mb``).
@@ -22,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.race.data import Data, K, log, synthetic
+from bench.race.data import Data, K, synthetic
 from bench.race.engine import child, use_threads
 from bench.race.engine import status as memory_of
 from bench.race.servers import SCHEMES, start_server
@@ -40,9 +38,8 @@ from boc.types import Embeddings
 
 NAME = "growth"
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
-MOST = 5000  # candidates
 COLUMNS = (
-    "n", "setting", "recall", "p50_ms", "p95_ms", "p99_ms", "index_s", "cpu_s", "build_peak_mb", "server_s", "disk_mb",
+    "n", "recall", "p50_ms", "p95_ms", "p99_ms", "index_s", "cpu_s", "build_peak_mb", "server_s", "disk_mb",
     "anon_mb", "file_mb",
 )  # fmt: skip
 
@@ -62,11 +59,11 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
         yield f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0", seconds
 
 
-def run_index(gallery: Path, at: str, code: str | None) -> tuple[float, float, float]:
+def run_index(gallery: Path, at: str) -> tuple[float, float, float]:
     """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
     start = time.perf_counter()
-    process = subprocess.Popen([*command, *(("--code", code) if code else ()), "--replace"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, "--replace"], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -74,66 +71,41 @@ def run_index(gallery: Path, at: str, code: str | None) -> tuple[float, float, f
     return time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
-def search_each(
-    searcher: Searcher, queries: NDArray[np.float32], candidates: int | None
-) -> Iterator[tuple[float, set[int]]]:
+def search_each(searcher: Searcher, queries: NDArray[np.float32]) -> Iterator[tuple[float, set[int]]]:
     """Yield milliseconds and rows of the ten hits of each query."""
-    rm = None if candidates is None else candidates / K
     for query in queries:
         start = time.perf_counter()
-        hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, rm=rm, find="image")[0]
+        hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, find="image")[0]
         yield 1000 * (time.perf_counter() - start), {int(hit.item.id[:8]) for hit in hits}
 
 
-def recall_of(searcher: Searcher, data: Data, part: int, candidates: int | None) -> float:
-    """Return the share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
-    answers = search_each(searcher, data.query_sets[part], candidates)
-    return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
-
-
-def fewest(recall: Callable[[int], float], target: float, most: int) -> int:
-    """Return the fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
-    low, high = K - 1, most
-    while high - low > max(1, low // 20):
-        middle = (low + high) // 2
-        low, high = (low, middle) if recall(middle) >= target else (middle, high)
-    return high
-
-
-def memory(at: str, queries: NDArray[np.float32], candidates: int | None) -> tuple[float, float]:
+def memory(at: str, queries: NDArray[np.float32]) -> tuple[float, float]:
     """Return MB of a fresh process, its own and mapped, after these queries."""
     before = memory_of("RssAnon")
-    list(search_each(Searcher.open(NAME, at), queries, candidates))
+    list(search_each(Searcher.open(NAME, at), queries))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
-def row(data: Data, kind: str | None, code: str | None, target: float, rounds: int, threads: int) -> list[Any]:
+def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
     """Return the row of one number of items."""
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
         before = server_seconds()
-        took = run_index(data.gallery, at, code)
+        took = run_index(data.gallery, at)
         server = server_seconds() - before
         use_threads(1)
-        searcher = Searcher.open(NAME, at)
-        candidates = None
-        if code is not None:
-            candidates = fewest(partial(recall_of, searcher, data, 1), target, min(MOST, data.shape[0]))
-            log(f"{candidates} candidates")
-        times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.query_sets[0], candidates)]
+        searcher, queries = Searcher.open(NAME, at), data.query_sets[0]
+        answers = [list(search_each(searcher, queries)) for _ in range(rounds)]
+        pairs = zip(data.top[0], answers[0], strict=True)
+        recall = float(np.mean([len(best & rows) / K for best, (_, rows) in pairs]))
+        times = [ms for answer in answers for ms, _ in answer]
         sizes = sum(searcher.index.sizes().values()) / 1e6
-        memory_mb = child(memory, at, data.query_sets[0][:100], candidates)
+        memory_mb = child(memory, at, queries[:100])
         points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
         figures = [f"{value:.2f}" for value in (*took, server, sizes, *memory_mb)]
         if kind is None:
             figures[3] = ""
-        return [
-            data.shape[0],
-            f"R={candidates}" if candidates else "default",
-            f"{recall_of(searcher, data, 0, candidates):.4f}",
-            *points,
-            *figures,
-        ]
+        return [data.shape[0], f"{recall:.4f}", *points, *figures]
 
 
 @click.command()
@@ -141,16 +113,12 @@ def row(data: Data, kind: str | None, code: str | None, target: float, rounds: i
 @click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--queries", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
-@click.option("--code", default="dictionary:2", show_default=True)
-@click.option("--defaults", is_flag=True, help="No code, no recall: what a user gets who names nothing.")
-@click.option("--recall", default=0.95, show_default=True)
+@click.option("--queries", default=300, show_default=True, help="Queries.")
 @click.option("--threads", default=2, show_default=True, help="Processors that the index is made with.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(
-    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, queries: int, code: str, defaults: bool,
-    recall: float, threads: int, rounds: int, seed: int,
+    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, queries: int, threads: int, rounds: int, seed: int
 ) -> None:  # fmt: skip
     """Index and search synthetic items of several numbers."""
     settings = click.get_current_context().params
@@ -159,7 +127,7 @@ def main(
             folder = work / f"{n}x{dim}"
             folder.mkdir(parents=True, exist_ok=True)
             data = Data(folder, *synthetic(folder, n, dim, queries, seed), None, seed)
-            out.write(*row(data, kind, None if defaults else code, recall, rounds, threads))
+            out.write(*row(data, kind, rounds, threads))
 
 
 if __name__ == "__main__":
