@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,7 +129,7 @@ class Dictionary(Step):
         limits = {"terms": MOST_TERMS, "z": MOST_PER_DOCUMENT, "query_z": MOST, "bits": 15}
         for name, most in limits.items():
             value = getattr(self, name)
-            whole = isinstance(value, Integral) and 1 <= value <= most
+            whole = isinstance(value, (int, np.integer)) and 1 <= value <= most
             if not whole and (name, value) != ("terms", None):
                 raise ValueError(f"{name} must be a whole number between 1 and {most}, got {value}")
         if not isinstance(self.temperature, Real) or not 0 < self.temperature < np.inf:
