@@ -187,11 +187,12 @@ old
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Make a folder with a page below docs/, and its rows."""
+    """Make a folder with a page below docs/, and its rows, as of a script that is not in the tree."""
     pytest.importorskip("matplotlib")
     (tmp_path / "docs" / "rows").mkdir(parents=True)
     (tmp_path / "docs" / "how-to").mkdir()
-    shutil.copy(ROWS / "growth.csv", tmp_path / "docs" / "rows")
+    rows = (ROWS / "growth.csv").read_text(encoding="utf-8").replace("script: growth.py", "script: embedded_growth.py")
+    (tmp_path / "docs" / "rows" / "growth.csv").write_text(rows, encoding="utf-8")
     (tmp_path / "README.md").write_text("# Title\n", encoding="utf-8")
     (tmp_path / "docs" / "how-to" / "page.md").write_text(PAGE, encoding="utf-8")
     return tmp_path
