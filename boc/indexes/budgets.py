@@ -252,6 +252,7 @@ def _cheapest(
 
     most = (budgets[-1], depth)
     aim = target if setting(target) != most else float((ranks[budgets[-1]] < depth).mean()) - SHORT
+    tried = []
     for _ in range(ROUNDS if aim == target else 1):
         query_z, candidates = setting(min(aim, 0.9995))
         codec.set_budgets(z, query_z)
@@ -259,10 +260,13 @@ def _cheapest(
         k = HITS + (queries.modality == find)  # a query that is an item finds itself, too
         hits, _ = searcher.rank_vectors(queries, k=k, rm=max(1.0, rm * HITS / k), find=find)
         figures = _interval((_ranks(hits, truth, own) < HITS).mean(axis=1))
-        if figures["low"] >= target or (query_z, candidates) == most:
+        tried.append((query_z, float(rm), figures))
+        if figures["low"] >= target:
             break
+        if (query_z, candidates) == most:
+            return next(each for each in tried if each[2]["measured"] >= figures["measured"] - SHORT)
         aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
-    return query_z, float(rm), figures
+    return tried[-1]
 
 
 def _ranks(order: NDArray[np.object_], truth: list[list[str]], own: Sequence[str]) -> NDArray[np.int64]:
