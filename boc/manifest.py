@@ -22,8 +22,6 @@ from boc.types import MODALITIES, WIDEST, FieldType, Identity
 FORMAT = 4
 OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": [], "recall": {}, "exclude": []}
 """Entries that may be missing, with the values that they have then. They are written only with other values."""
-PICTURES = {"picture_query_z", "picture_rm", "picture_measured"}
-RECALL = {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"} | PICTURES
 
 
 def _is_count(value: Any) -> bool:
@@ -90,12 +88,10 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "exclude": _is_texts,
     "recall": lambda value: (
         isinstance(value, dict)
-        and set(value) <= RECALL
+        and set(value) <= {"target", "measured", "low", "high", "queries", "source", "items", "learned", "near", "far"}
         and all(isinstance(each, str) == (key == "source") for key, each in value.items())
         and all(isinstance(each, str) or _is_number(each) for each in value.values())
         and bool(value) == ("target" in value)
-        and (value.keys().isdisjoint(PICTURES) or value.keys() >= PICTURES)
-        and value.get("picture_query_z", 1) >= 1 <= value.get("picture_rm", 1)
     ),
 }
 """What the entries of a manifest must be; those of a codec are checked where it is made."""

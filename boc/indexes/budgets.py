@@ -2,8 +2,7 @@
 
 They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
 else sentences that an encoder at hand encodes, else pictures moved away from where pictures lie. Items themselves find
-each other far more easily than sentences find them; they are taken where only sentences are held, and choose other
-budgets for pictures as queries.
+each other far more easily than sentences find them; they are taken where only sentences are held.
 
 Items of another kind that are added later lie farther from the centroids than those that the dictionary was learned
 from. Then it drifts: the budgets are chosen again, and learning it again is advised.
@@ -95,15 +94,11 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
     if not _is_small(index):
         most = QUERIES if at.startswith("file:") else FAR_QUERIES
         queries, own, kind = _queries(index, source, find, encoder, most)
-        pictures, ids = _take(source, "image", _spread(most, counts["image"]))
-        truth = _nearest(source, find, np.concatenate([queries.vectors, pictures.vectors]), [*own, *ids])
+        truth = _nearest(source, find, queries.vectors, own)
         aim = 1 - (1 - target) / EASIER if kind == "captions" else target
-        query_z, rm, figures = _cheapest(searcher, queries, truth[: len(own)], own, find, aim)
+        query_z, rm, figures = _cheapest(searcher, queries, truth, own, find, aim)
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         chosen |= {**figures, "queries": len(queries), "source": kind}
-        if len(pictures):
-            query_z, rm, figures = _cheapest(searcher, pictures, truth[len(own) :], ids, find, target)
-            chosen |= {"picture_query_z": query_z, "picture_rm": rm, "picture_measured": figures["measured"]}
     with backend.edit(name) as editor:
         editor.commit(index.manifest.source, recall=chosen, **budgets)
 

@@ -54,12 +54,11 @@ LEAST = 10  # hits that candidates are taken for at least, so that fewer hits ar
 
 class _Queries(NamedTuple):
     """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of several parts is one row,
-    and an alignment with it is the sum over the weighted ``parts``; it is ``mixed``."""
+    and an alignment with it is the sum over the weighted ``parts``."""
 
     rows: Embeddings
     texts: Sequence[str] | None = None
     parts: Sequence[tuple[Embeddings, float]] = ()
-    mixed: bool = False
 
     def take(self, i: int) -> _Queries:
         return self._replace(rows=self.rows.take([i]), texts=None if self.texts is None else self.texts[i : i + 1])
@@ -203,7 +202,7 @@ class Searcher:
             begun = _took(stages, "encode_ms", begun)
         rows, parts = self._compose(query, encoded, options)
         _took(stages, "code_ms", begun)
-        queries = _Queries(rows, None if query.words is None else [query.words], parts, len(query.parts) > 1)
+        queries = _Queries(rows, None if query.words is None else [query.words], parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages, query.ids)[0]
         return _sort_hits([hit for hit in hits if hit.item.id not in query.ids][: options.k], options)
 
@@ -310,7 +309,7 @@ class Searcher:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
         encoded = [self._encode(part) for part in query.parts] if encoded is None else encoded
         rows, _ = self._compose(query, encoded, options)
-        return self.index.request(self._request(_Queries(rows, mixed=len(query.parts) > 1), options, None))
+        return self.index.request(self._request(_Queries(rows), options, None))
 
     def background(self, modality: Modality) -> Background:
         """Return the background of the scores of items of a modality."""
@@ -405,11 +404,9 @@ class Searcher:
         """
         rows, only, code = queries.rows, self.target(options.find), None
         filters, metric = cast("tuple[Filter, ...]", options.filters), self._metric(options)
-        planned, growth = options.rm is None and options.query_z is None, 1.0
-        rm = self.index.manifest.rm if options.rm is None else options.rm
+        planned = options.rm is None and options.query_z is None
         if options.query_z is None and options.hybrid is None and len(rows):
-            if planned and self.codec.query_budget is not None:
-                growth, rm = self._budgets(rows.modality == only == "image" and not queries.mixed, only, filters)
+            growth = self._growth(only, filters) if planned and filters else 1
             code = self._code(rows.modality, self.codec.query_budget, growth)
         make = partial(self._terms, rows, options.query_z) if code is None else partial(query_terms, code, rows.vectors)
         terms: TermMatrix | Callable[[], TermMatrix] = make
@@ -427,6 +424,7 @@ class Searcher:
                 raise BocError(f"terms of another system have no vectors beside them; leave out {', '.join(named)}")
             return SearchRequest(terms, options.k, only, filters)
         rescore = Rescore(metric, rows, options.k, queries.parts, plain=True)
+        rm = self.index.manifest.rm if options.rm is None else options.rm
         depth = math.ceil(rm * (max(options.k, LEAST) if planned else options.k))
         return SearchRequest(terms, depth, only, filters, rescore, code=code, planned=planned)
 
@@ -434,20 +432,11 @@ class Searcher:
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
 
-    def _budgets(self, alike: bool, find: Modality, filters: Sequence[Filter]) -> tuple[float, float]:
-        """Return how many times ``query_z`` terms a planned query takes, and candidates per hit.
-
-        Pictures find pictures, ``alike``, with others than sentences do; the nearest of the items that pass filters lie
-        farther from a query.
-        """
-        manifest, growth = self.index.manifest, 1.0
-        recall, rm = manifest.recall, manifest.rm
-        if alike and "picture_rm" in recall:
-            growth, rm = recall["picture_query_z"] / self.codec.query_budget, recall["picture_rm"]
-        if filters and hasattr(self.index, "passing"):
-            share = max(1, self.index.passing(find, filters)) / manifest.items[find]
-            growth *= 2 ** (GROWTH * round(math.log2(1 / share)))
-        return growth, rm
+    def _growth(self, find: Modality, filters: Sequence[Filter]) -> float:
+        """Return how many times as many terms a query needs: the nearest of the items that pass lie farther from it."""
+        passing = getattr(self.index, "passing", None)
+        share = 1 if passing is None else max(1, passing(find, filters)) / self.index.manifest.items[find]
+        return float(2 ** (GROWTH * round(math.log2(1 / share))))
 
     def _hits(
         self, queries: _Queries, options: SearchOptions, stages: Stages | None, without: Collection[str] = ()

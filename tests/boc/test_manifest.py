@@ -88,15 +88,12 @@ def test_invalid_unreadable_is_refused(odd: Any) -> None:
         Manifest.from_json(json.dumps(raw), where="here")
 
 
-PICTURES = {"picture_query_z": 8, "picture_rm": 3.0, "picture_measured": 0.9}
-
-
-@pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1, 10**400, "3", None, [1]])
+@pytest.mark.parametrize("odd", [float("inf"), float("nan"), 10**400, "3", None, [1]])
 @pytest.mark.parametrize("entry", ["rm", "postings", "items", "recall"])
 def test_numbers_beyond_all_bounds_are_refused(entry: str, odd: Any) -> None:
-    sound = asdict(replace(new_manifest(3, 2), recall={"target": 0.9, **PICTURES}))
+    sound = asdict(replace(new_manifest(3, 2), recall={"target": 0.9, "measured": 0.9}))
     Manifest.from_json(json.dumps(sound), where="here")
-    values = {"items": {"image": odd, "text": 0}, "recall": {"target": 0.9, **PICTURES, "picture_rm": odd}}
+    values = {"items": {"image": odd, "text": 0}, "recall": {"target": 0.9, "measured": odd}}
     with pytest.raises(ManifestError, match=f"{entry} of the manifest is"):
         Manifest.from_json(json.dumps(sound | {entry: values.get(entry, odd)}), where="here")
 

@@ -76,10 +76,9 @@ def _recall(recall: dict[str, Any]) -> str:
         return f"{recall['target']:g} aimed at; few items, all are compared" if recall else "budgets given by hand"
     queries = f"{recall['queries']} {recall['source']}"
     low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"
-    pictures = f", {recall['picture_measured']:.3f} with pictures" if "picture_measured" in recall else ""
     return (
         f"{recall['target']:g} aimed at, {recall['measured']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) "
-        f"measured with {queries} as queries{pictures} when it held {recall['items']} items{low}"
+        f"measured with {queries} as queries when it held {recall['items']} items{low}"
     )
 
 

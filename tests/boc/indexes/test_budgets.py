@@ -12,9 +12,8 @@ from boc.indexes.budgets import has_grown
 from boc.indexes.build import add_items, build_index
 from boc.indexes.facts import index_facts
 from boc.manifest import Manifest
-from boc.search.queries import Part, Query
 from boc.search.searcher import Searcher
-from boc.types import Batch, Embeddings, Item, Stages
+from boc.types import Batch, Embeddings, Item
 from boc.vectors import unit_rows
 from tests.oracles import sentence, write_features
 
@@ -80,23 +79,6 @@ def test_pictures_alone_choose_by_pictures_that_are_moved(tmp_path: Path) -> Non
     recall = np.mean([len({f"alone{i}" for i in top} & set(hits)) / 10 for hits, top in zip(ids, best, strict=True)])
     assert told["source"] == "moved pictures"
     assert recall >= told["low"] - 0.02
-
-
-@pytest.mark.slow
-def test_pictures_as_queries_have_budgets_of_their_own(tmp_path: Path) -> None:
-    build_index("made", write_more(tmp_path / "i.h5", rows(PICTURES, 1, 0.3)), at=f"file:{tmp_path}")
-    searcher = Searcher.open("made", f"file:{tmp_path}")
-    queries, recall = rows(300, 9, 0.3), searcher.index.manifest.recall
-    best = np.argsort(-(queries @ rows(PICTURES, 1, 0.3).T), axis=1)[:, :10]
-    ids, _ = searcher.rank_vectors(Embeddings("image", queries), k=10, find="image")
-    shared = [len({f"i{i}" for i in top} & set(hits)) / 10 for hits, top in zip(ids, best, strict=True)]
-    assert np.mean(shared) >= recall["picture_measured"] - 0.03
-    one, two = Part("item", "i1"), Part("item", "i2")
-    for parts, budget in (((one,), recall["picture_query_z"]), ((one, two), searcher.codec.query_budget)):
-        searcher.search_query(Query(parts), k=3, stages=(stages := Stages()))
-        assert stages.codes is not None
-        assert stages.codes.nnz == budget
-    assert recall["picture_query_z"] != searcher.codec.query_budget
 
 
 @pytest.mark.slow
