@@ -188,7 +188,7 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """The power of two near 50 sqrt(n), or near n / 12 if that is less; of few items near n / 4; 1 to 262,144."""
+    """Return the power of two near n / 12, at most 50 sqrt(n); up to 2,048 near n / 4; from 1 to 262,144."""
     near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 

@@ -345,7 +345,7 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
             book = Codebook(centroids, Identity("", "", 1), (), options, 0)
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
-    except (BocError, LookupError):
+    except (BocError, LookupError, TypeError, ValueError, MemoryError):  # parameters that others wrote
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
     same = [name for name, _ in steps] == [name for name, _ in stored] and all(

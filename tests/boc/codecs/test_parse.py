@@ -198,6 +198,10 @@ def test_code_of_other_steps() -> None:
     assert code_of(SurrogateCodec([SoftAssignment(4, z=3)]).config()) is None
     assert code_of(SurrogateCodec([RandomRotation(seed=1), *Code("scalar").codec(8).steps[2:]]).config()) is None
     assert code_of({"steps": []}) is None
+    soft = SurrogateCodec([SoftAssignment(4, z=3)]).config()
+    for odd in (-1, 0, 1e300, 10**30, "4", None, [1]):
+        (step,) = soft["steps"]
+        assert code_of({"steps": [{**step, "params": {**step["params"], "clusters": odd}}]}) is None
 
 
 def test_code_of_older_configuration() -> None:
