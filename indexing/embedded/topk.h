@@ -44,7 +44,10 @@ typedef struct {
     Py_ssize_t length;
 } Terms;
 
-/* A key is score << 32 | ~row: larger is better, and no two are equal. */
+/* A key is score << 32 | ~row: larger is better, and no two are equal.
+ *
+ * Invariant: count <= room, and room >= k + PIECE. Whoever appends keys first makes room for all that one step appends:
+ * a step that tested afterwards would start from whatever count the step before left. */
 typedef struct {
     uint64_t *keys; /* 2 * room entries: sorting needs a second copy */
     Py_ssize_t count, k, room;
@@ -89,7 +92,7 @@ static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bit
         memcpy(keys, from, (size_t)count * sizeof *keys);
 }
 
-/* Keep the k best of more keys, unordered: select by the leading bits, then by the next. */
+/* Keep the k best of more than k keys, unordered: select by the leading bits, then by the next. */
 static void keep_best(Best *best)
 {
     uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
@@ -130,15 +133,21 @@ static void exceed(Best *best, uint32_t score)
         best->threshold = below;
 }
 
+/* Make room for `more` keys, at most PIECE. */
+static inline void make_room(Best *best, Py_ssize_t more)
+{
+    if (best->count > best->room - more)
+        keep_best(best);
+}
+
 static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
 
 static inline void offer(Best *best, uint32_t score, uint32_t row)
 {
     const uint64_t key = key_of(score, row);
     if (key > best->threshold && (best->mask == NULL || best->mask[row])) {
+        make_room(best, 1);
         best->keys[best->count++] = key;
-        if (best->count == best->room)
-            keep_best(best);
     }
 }
 
@@ -229,6 +238,7 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
             if (largest[lane] > best->threshold >> 32)                                              \
                 for (size_t at = lane * LANES; at < (lane + 1) * LANES; at += PIECE)                \
                     if (largest_##NAME(out + at, PIECE) > best->threshold >> 32) {                  \
+                        make_room(best, PIECE);                                                     \
                         uint64_t *keys = best->keys;                                                \
                         Py_ssize_t count = best->count;                                             \
                         for (size_t i = at; i < at + PIECE; i++) {                                  \
@@ -236,8 +246,6 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
                             count += keys[count] > best->threshold;                                 \
                         }                                                                           \
                         best->count = count;                                                        \
-                        if (count > best->room - PIECE)                                             \
-                            keep_best(best);                                                        \
                     }                                                                               \
         memset(out, 0, BLOCK * sizeof *out);                                                        \
     }

@@ -96,6 +96,19 @@ def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: 
 
 
 @both
+@pytest.mark.parametrize("k", [10, 50, 300])
+@pytest.mark.parametrize("spare", [0, 1, 2, 8, 15])
+def test_block_of_few_postings_leaves_room_for_a_block_of_many(engine: Engine, k: int, spare: int) -> None:
+    """The first block fills the buffer of 2 k + 64 keys but for ``spare``; the second one adds 16 keys a step."""
+    first = np.zeros(BLOCK, np.int32)
+    first[: 2 * k + 64 - spare] = 1
+    second = np.ones(BLOCK, np.int32)
+    second.reshape(-1, 64)[:600, :16] = 200
+    terms = sparse.csr_array(np.concatenate([first, second])[:, None])
+    assert_equal_to_slow(engine, terms, sparse.csr_array(np.array([[1]], np.int32)), k)
+
+
+@both
 @pytest.mark.parametrize("n", [FEW - 1, FEW, FEW + 1])
 @pytest.mark.parametrize(
     ("largest", "weight"), [(255, 257), (256, 256), (65535, 65537), (65536, 65536), (2**23, 2**30), (1, 2**31 - 1)]
