@@ -1,4 +1,5 @@
-"""The modules in C, all optional: without a compiler boc installs all the same, and numpy does their work."""
+"""The modules in C, all optional: without a compiler boc installs all the same, and numpy does
+their work."""
 
 import platform
 import sys
@@ -13,8 +14,8 @@ MODULES = ("boc.clustering._nearest", "boc.rerank._rescore", "indexing.embedded.
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
-# One wheel is for all Pythons from 3.11, whose stable interface is the first with buffers. Modules built in place
-# are of one Python: it would prefer those that an earlier build left beside them.
+# One wheel is for all Pythons from 3.11, whose stable interface is the first with buffers. Modules
+# built in place are of one Python: it would prefer those that an earlier build left beside them.
 STABLE = (
     "bdist_wheel" in sys.argv
     and platform.python_implementation() == "CPython"

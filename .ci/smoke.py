@@ -1,4 +1,5 @@
-"""An installed boc has its modules in C, and makes, checks and searches an index. From the root of the repository."""
+"""An installed boc has its modules in C, and makes, checks and searches an index. From the root of
+the repository."""
 
 import importlib
 import os

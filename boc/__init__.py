@@ -1,6 +1,7 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are public: ``boc.open("photos")``. Each is loaded on first use, so that ``import boc`` stays light.
+The names below are public: ``boc.open("photos")``. Each is loaded on first use, so that ``import
+boc`` stays light.
 """
 
 from importlib import import_module
@@ -18,15 +19,36 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 __all__ = [
-    "BocError", "DeleteReport", "Embeddings", "Filter", "Hit", "Index", "Item", "LoadReport", "SearchOptions",
-    "Searcher", "build_index", "copy_index", "open",
-]  # fmt: skip
+    "BocError",
+    "DeleteReport",
+    "Embeddings",
+    "Filter",
+    "Hit",
+    "Index",
+    "Item",
+    "LoadReport",
+    "SearchOptions",
+    "Searcher",
+    "build_index",
+    "copy_index",
+    "open",
+]
 
 _MODULES = {
-    "BocError": "errors", "DeleteReport": "index", "Embeddings": "types", "Filter": "types", "Hit": "types",
-    "Index": "index", "Item": "types", "LoadReport": "indexes.build", "SearchOptions": "search.options",
-    "Searcher": "search.searcher", "build_index": "indexes.build", "copy_index": "indexes.copy", "open": "index",
-}  # fmt: skip
+    "BocError": "errors",
+    "DeleteReport": "index",
+    "Embeddings": "types",
+    "Filter": "types",
+    "Hit": "types",
+    "Index": "index",
+    "Item": "types",
+    "LoadReport": "indexes.build",
+    "SearchOptions": "search.options",
+    "Searcher": "search.searcher",
+    "build_index": "indexes.build",
+    "copy_index": "indexes.copy",
+    "open": "index",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,5 @@
-"""Atomic files: a file is complete or missing, because it is written beside, synced, and renamed."""
+"""Atomic files: a file is complete or missing, because it is written beside, synced, and
+renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; when the block succeeds it is renamed to ``path``, durably.
+    """Yield a temporary path beside ``path``; when the block succeeds it is renamed to ``path``,
+    durably.
 
     BocError if the folder cannot be written.
     """
@@ -43,7 +45,9 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.replace(path)
             sync(path.parent)
     except OSError as error:
-        raise BocError(f"{path}: cannot be written ({error.strerror or error}); {advice(error)}") from error
+        raise BocError(
+            f"{path}: cannot be written ({error.strerror or error}); {advice(error)}",
+        ) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -57,25 +61,33 @@ def check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}") from error
+        raise BocError(
+            f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}",
+        ) from error
     if path.is_dir():
         raise BocError(f"{path} is a folder, a file is to be written there; choose another name")
     if not os.access(path.parent, os.W_OK):
-        raise BocError(f"{path.parent}: not writable; choose another place or change its permissions")
+        raise BocError(
+            f"{path.parent}: not writable; choose another place or change its permissions",
+        )
 
 
 @contextmanager
 def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
-    """Lock the file ``path``, which is made for it, and removed at the end unless it is to ``keep``.
+    """Lock the file ``path``, which is made for it, and removed at the end unless it is to
+    ``keep``.
 
-    The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another process has it.
+    The lock ends with the process, however it ends. BocError that ``what`` "is" in use, if another
+    process has it.
     """
     while True:
         with path.open("a") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BocError(f"{what} being written by another process; wait for it or stop it") from None
+                raise BocError(
+                    f"{what} being written by another process; wait for it or stop it",
+                ) from None
             if not _is(path, handle.fileno()):
                 continue  # another process has removed the file that was opened here
             try:
@@ -111,8 +123,13 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """Open a file to be read. OSError for a pipe, which nobody may write to, and a device, which may never end."""
-    with open(path, "rb", opener=opener or (lambda name, flags: os.open(name, flags | os.O_NONBLOCK))) as file:
+    """Open a file to be read. OSError for a pipe, which nobody may write to, and a device, which
+    may never end."""
+    with open(
+        path,
+        "rb",
+        opener=opener or (lambda name, flags: os.open(name, flags | os.O_NONBLOCK)),
+    ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))
         yield file
@@ -131,7 +148,11 @@ def json_sha256(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def feed(digest: hashlib._Hash, path: Path, opener: Callable[[str, int], int] | None = None) -> None:
+def feed(
+    digest: hashlib._Hash,
+    path: Path,
+    opener: Callable[[str, int], int] | None = None,
+) -> None:
     """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
     with open_whole(path, opener) as handle:
         while block := handle.read(1 << 20):

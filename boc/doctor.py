@@ -1,4 +1,5 @@
-"""Checks of the installation and of backends. They change nothing, except for trial indexes that they remove."""
+"""Checks of the installation and of backends. They change nothing, except for trial indexes that
+they remove."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ WAIT = 20  # timeout in seconds of a request to a server
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: its subject, the finding in one line, the next step. A problem stops a search."""
+    """The result of one check: its subject, the finding in one line, the next step. A problem stops
+    a search."""
 
     state: State
     about: str
@@ -51,7 +53,11 @@ class Finding:
 
 def examine(places: Iterable[str]) -> Iterator[Finding]:
     """Yield findings on the installation, the models, and the backend at each of ``places``."""
-    yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
+    yield Finding(
+        "ok",
+        "boc",
+        f"{__version__}, on Python {platform.python_version()} ({sys.executable})",
+    )
     yield from packages()
     yield from compiled_modules()
     yield from downloaded_models()
@@ -64,22 +70,41 @@ def packages() -> Iterator[Finding]:
     try:
         requirements = metadata.requires("boc") or []
     except metadata.PackageNotFoundError:
-        yield Finding("note", "packages", "boc runs from a folder and is not installed", "pip install -e FOLDER")
+        yield Finding(
+            "note",
+            "packages",
+            "boc runs from a folder and is not installed",
+            "pip install -e FOLDER",
+        )
         return
     for extra, use in {"": "all that boc always needs", **USES}.items():
-        marked = [line for line in requirements if extra == next(iter(re.findall(r'extra == "([\w-]+)"', line)), "")]
+        marked = [
+            line
+            for line in requirements
+            if extra == next(iter(re.findall(r'extra == "([\w-]+)"', line)), "")
+        ]
         names = [re.split(r"[^\w.-]", line)[0] for line in marked if "python_version" not in line]
         lacks = [lack for line in marked if "python_version" not in line and (lack := _lack(line))]
         about = f"extra {extra}" if extra else "packages"
         if lacks:
             todo = f"pip install 'boc[{extra}]'" if extra else "pip install boc"
-            yield Finding("note" if extra else "problem", about, f"{use}: lacks {', '.join(lacks)}", todo)
+            yield Finding(
+                "note" if extra else "problem",
+                about,
+                f"{use}: lacks {', '.join(lacks)}",
+                todo,
+            )
         else:
-            yield Finding("ok", about, f"{use}: {', '.join(f'{name} {metadata.version(name)}' for name in names)}")
+            yield Finding(
+                "ok",
+                about,
+                f"{use}: {', '.join(f'{name} {metadata.version(name)}' for name in names)}",
+            )
 
 
 def _lack(requirement: str) -> str:
-    """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty if nothing is."""
+    """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty
+    if nothing is."""
     name, least = re.split(r"[^\w.-]", requirement)[0], re.search(r">=\s*([\d.]+)", requirement)
     try:
         version = metadata.version(name)
@@ -98,12 +123,19 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def compiled_modules() -> Iterator[Finding]:
     """Yield a finding on the modules in C, each of which has a stub file beside it."""
-    stubs = [stub for package in ("boc", "indexing") for stub in sorted((ROOT / package).rglob("_*.pyi"))]
+    stubs = [
+        stub for package in ("boc", "indexing") for stub in sorted((ROOT / package).rglob("_*.pyi"))
+    ]
     names = [".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs]
     slow = [name for name in names if not _is_compiled(name)]
     if slow:
         todo = "install a C compiler, then boc again; results stay the same"
-        yield Finding("note", "C modules", f"not compiled: {', '.join(slow)}; searches take several times longer", todo)
+        yield Finding(
+            "note",
+            "C modules",
+            f"not compiled: {', '.join(slow)}; searches take several times longer",
+            todo,
+        )
     else:
         yield Finding("ok", "C modules", ", ".join(names))
 
@@ -122,10 +154,17 @@ def downloaded_models() -> Iterator[Finding]:
         return
     if present:
         yield Finding(
-            "ok", "models", f"{', '.join(model.repository for model in present)}; boc model verify checks them"
+            "ok",
+            "models",
+            f"{', '.join(model.repository for model in present)}; boc model verify checks them",
         )
     else:
-        yield Finding("note", "models", f"none in {folder}", "to search pictures without training: boc model get clip")
+        yield Finding(
+            "note",
+            "models",
+            f"none in {folder}",
+            "to search pictures without training: boc model get clip",
+        )
 
 
 def backend(at: str) -> Iterator[Finding]:
@@ -143,10 +182,20 @@ def backend(at: str) -> Iterator[Finding]:
 def _folder(at: str, folder: Path) -> Iterator[Finding]:
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir():
-        yield Finding("problem", at, f"{above} is a file, must be a folder", "name another folder with --at")
+        yield Finding(
+            "problem",
+            at,
+            f"{above} is a file, must be a folder",
+            "name another folder with --at",
+        )
         return
     if not os.access(above, os.R_OK | os.X_OK):
-        yield Finding("problem", at, f"{above} may not be read by this user", f"chmod u+rx {above}, or ask its owner")
+        yield Finding(
+            "problem",
+            at,
+            f"{above} may not be read by this user",
+            f"chmod u+rx {above}, or ask its owner",
+        )
         return
     free = f"{shutil.disk_usage(above).free / 1e9:.2f} GB free on its disk"
     if not os.access(above, os.W_OK):
@@ -157,9 +206,18 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
         try:
             index = plugins.backend(at).open(name)
         except (BocError, OSError) as error:
-            yield Finding("problem", f"index {name}", str(error), f"boc delete {name} --all, and make it again")
+            yield Finding(
+                "problem",
+                f"index {name}",
+                str(error),
+                f"boc delete {name} --all, and make it again",
+            )
         else:
-            yield Finding("ok", f"index {name}", f"encoder {index.manifest.identity.spec}; boc info tells more")
+            yield Finding(
+                "ok",
+                f"index {name}",
+                f"encoder {index.manifest.identity.spec}; boc info tells more",
+            )
     if names:
         yield Finding("ok", at, f"{len(names)} indexes, {free}")
     else:
@@ -167,23 +225,48 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
 
 
 def _server(at: str) -> Iterator[Finding]:
-    timeout = "" if "request_timeout=" in at else f"{'&' if '?' in at else '?'}request_timeout={WAIT}"
+    timeout = (
+        "" if "request_timeout=" in at else f"{'&' if '?' in at else '?'}request_timeout={WAIT}"
+    )
     server = plugins.backend(at + timeout)
     about = server.about()
     engine, version, address = about["engine"], about["version"], about["address"]
     indexes = f"indexes: {', '.join(server.names()) or 'none yet'}"
     if reasons := about.pop("unreadable", ""):
-        yield Finding("problem", f"indexes at {address}", f"cannot be read: {reasons}", "see what each one says")
+        yield Finding(
+            "problem",
+            f"indexes at {address}",
+            f"cannot be read: {reasons}",
+            "see what each one says",
+        )
     exact = [field for field, support in about.items() if support.startswith("exact")]
     if exact:
-        yield Finding("ok", address, f"{engine} {version} scores exactly, by {', '.join(exact)}; {indexes}")
+        yield Finding(
+            "ok",
+            address,
+            f"{engine} {version} scores exactly, by {', '.join(exact)}; {indexes}",
+        )
         return
     tried = "; ".join(f"{field}: {support}" for field, support in about.items())
     unknown = any(support.startswith("not known") for support in about.values())
-    todo = "to make indexes, ask for the rights in docs/reference/servers.md" if unknown else "see docs/servers.md"
-    yield Finding("note" if unknown else "problem", address, f"not known to score exactly ({tried}); {indexes}", todo)
+    todo = (
+        "to make indexes, ask for the rights in docs/reference/servers.md"
+        if unknown
+        else "see docs/servers.md"
+    )
+    yield Finding(
+        "note" if unknown else "problem",
+        address,
+        f"not known to score exactly ({tried}); {indexes}",
+        todo,
+    )
 
 
 def _problem(about: str, error: BocError) -> Finding:
     what, _, todo = str(error).rpartition("; ")
-    return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
+    return Finding(
+        "problem",
+        about,
+        what or todo,
+        todo if what else "correct that, then run boc doctor again",
+    )

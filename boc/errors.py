@@ -31,9 +31,11 @@ def advice(error: OSError) -> str:
 
 
 class BocError(Exception):
-    """An error that the user can correct. The command line prints it as one line and exits with status 1.
+    """An error that the user can correct. The command line prints it as one line and exits with
+    status 1.
 
-    ``http_status`` is that of a web service: 400 if the request is at fault, 500 and 503 if the service is.
+    ``http_status`` is that of a web service: 400 if the request is at fault, 500 and 503 if the
+    service is.
     """
 
     http_status = 400
@@ -59,7 +61,8 @@ class BocWarning(UserWarning):
 
 
 class LeftOut(BocWarning):
-    """Entries of ``what`` that could not be used, each with its reason; the message has the first few."""
+    """Entries of ``what`` that could not be used, each with its reason; the message has the first
+    few."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         more = "; ..." if len(reasons) > SHOWN else ""
@@ -101,8 +104,9 @@ class BackendError(BocError):
 
 
 class UnreachableError(BackendError):
-    """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The server may have
-    executed the request. A load that stops here can be continued later. ``late`` marks a timeout."""
+    """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The
+    server may have executed the request. A load that stops here can be continued later. ``late``
+    marks a timeout."""
 
     late = False
     http_status = 503
@@ -116,17 +120,21 @@ class EncoderError(BocError):
 
 @contextmanager
 def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[None]:
-    """Turn the error about a package that is missing into ``kind``, which names the extra to install for ``what``."""
+    """Turn the error about a package that is missing into ``kind``, which names the extra to
+    install for ``what``."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise
-        raise kind(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error
+        raise kind(
+            f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'",
+        ) from error
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no damage of ``path``.
+    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no
+    damage of ``path``.
 
     For handlers that treat every other error as damage.
     """

@@ -1,4 +1,5 @@
-"""Values from bytes that others may have made: nothing is reserved or followed that the bytes do not hold."""
+"""Values from bytes that others may have made: nothing is reserved or followed that the bytes do
+not hold."""
 
 import io
 import json
@@ -18,21 +19,39 @@ from boc.atomic_files import open_whole
 
 DEEPEST = 32  # lists and objects in each other
 LARGEST = 1e15  # magnitude of a learned number: its products stay finite
-DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, EOFError,
-          RuntimeError, TokenError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    EOFError,
+    RuntimeError,
+    TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What libraries raise for damaged files of arrays."""
-PACKED = 16  # times the bytes of its file that an array of others may have: numbers are hardly packed tighter
+# times the bytes of its file that an array of others may have: numbers are hardly packed tighter
+PACKED = 16
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python gives up on it later."""
+    """Return the value of a JSON text. ValueError if it is none, or nested so deep that Python
+    gives up on it later."""
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("lists and objects are nested too deeply") from None
     level = [value]
     for _ in range(DEEPEST):
-        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        inner = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, (dict, list))
+        ]
         if not inner:
             return value
         level = [each for some in inner for each in some]
@@ -40,39 +59,68 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a file of JSON. ValueError as ``parse_json``, OSError as ``open_whole``."""
+    """Return the value of a file of JSON. ValueError as ``parse_json``, OSError as
+    ``open_whole``."""
     with open_whole(path) as file:
         return parse_json(file.read())
 
 
 def read_npy(data: bytes) -> NDArray[Any]:
-    """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits them exactly."""
+    """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits
+    them exactly."""
     file = io.BytesIO(data)
-    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(file)
     if version not in header:
         raise ValueError(f"an array of format {version}")
     shape, by_columns, dtype = header[version](file)
-    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+    if (
+        dtype.hasobject
+        or not dtype.itemsize
+        or math.prod(shape) * dtype.itemsize != len(data) - file.tell()
+    ):
         raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
-    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), file.tell() if math.prod(shape) else 0)
+    flat: NDArray[Any] = np.frombuffer(
+        data,
+        dtype,
+        math.prod(shape),
+        file.tell() if math.prod(shape) else 0,
+    )
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
-def read_archive(path: Path, names: Collection[str] | None = None, packed: int = 1) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an archive with more
-    than ``packed`` times the bytes of its file: packed zeros would fill the memory. For damage also what ``zipfile``
-    raises."""
+def read_archive(
+    path: Path,
+    names: Collection[str] | None = None,
+    packed: int = 1,
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an ``.npz`` file, some of ``names``. ValueError for others, and for an
+    archive with more than ``packed`` times the bytes of its file: packed zeros would fill the
+    memory. For damage also what ``zipfile`` raises."""
     with open_whole(path) as whole, zipfile.ZipFile(whole) as archive:
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
             raise ValueError("arrays of other names")
-        most, forms = packed * os.fstat(whole.fileno()).st_size, {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-        if sum(member.file_size for member in members) > most or not {each.compress_type for each in members} <= forms:
-            raise ValueError(f"more than {packed} times the bytes of its file, or packed in another way than by numpy")
+        most, forms = (
+            packed * os.fstat(whole.fileno()).st_size,
+            {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED},
+        )
+        if (
+            sum(member.file_size for member in members) > most
+            or not {each.compress_type for each in members} <= forms
+        ):
+            raise ValueError(
+                f"more than {packed} times the bytes of its file, or packed in another way than "
+                "by numpy",
+            )
         # Of a member no more is unpacked than it claims.
-        return {name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()}
+        return {
+            name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()
+        }
 
 
 def are_moderate(array: NDArray[Any]) -> bool:

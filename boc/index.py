@@ -51,7 +51,8 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     encoder : str, optional
-        KIND:PATH of the encoder of the index, if it has moved. It is loaded when the first query needs it.
+        KIND:PATH of the encoder of the index, if it has moved. It is loaded when the first query
+        needs it.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
 
@@ -69,8 +70,8 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
 class Index:
     """An index of pictures and captions at a back end.
 
-    Searches see the index as it was when it was opened, or last changed through this object; ``refresh`` shows what
-    other processes have changed. One object may be shared by threads.
+    Searches see the index as it was when it was opened, or last changed through this object;
+    ``refresh`` shows what other processes have changed. One object may be shared by threads.
 
     >>> index = boc.open("photos")
     >>> for hit in index.search("a red box at the left", k=2):
@@ -79,7 +80,14 @@ class Index:
     True True True
     """
 
-    def __init__(self, name: str, at: str = PLACE, *, encoder: str | None = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        name: str,
+        at: str = PLACE,
+        *,
+        encoder: str | None = None,
+        device: str = "auto",
+    ) -> None:
         self.name = name
         self.at = at
         self._encoder = encoder
@@ -88,14 +96,18 @@ class Index:
 
     def __repr__(self) -> str:
         counts = self._searcher.index.manifest.items
-        return f"<boc.Index {self.name!r} at {self.at!r}: {counts['image']} pictures, {counts['text']} captions>"
+        return (
+            f"<boc.Index {self.name!r} at {self.at!r}: {counts['image']} pictures, "
+            f"{counts['text']} captions>"
+        )
 
     def __len__(self) -> int:
         return sum(self._searcher.index.manifest.items.values())
 
     @property
     def searcher(self) -> Searcher:
-        """The searcher behind ``search``: batches of sentences, vectors, several parts, stages and times."""
+        """The searcher behind ``search``: batches of sentences, vectors, several parts, stages and
+        times."""
         return self._searcher
 
     def search(
@@ -117,11 +129,13 @@ class Index:
         query_z: int | None = None,
         **unknown: Never,
     ) -> Hits:
-        """Return the k best items for a sentence, a picture, or a vector of the encoder, best first.
+        """Return the k best items for a sentence, a picture, or a vector of the encoder, best
+        first.
 
-        A picture is a path, a PIL image, bytes or a binary file; a vector is (d,), that of a sentence. ``filters`` are
-        as on the command line, ``"width>=1000"``, or a list of these; the others are fields of ``boc.SearchOptions``.
-        A hit has ``id``, ``score``, ``path`` and ``fields``; all have ``to_pandas``, and are pictures in a notebook.
+        A picture is a path, a PIL image, bytes or a binary file; a vector is (d,), that of a
+        sentence. ``filters`` are as on the command line, ``"width>=1000"``, or a list of these; the
+        others are fields of ``boc.SearchOptions``. A hit has ``id``, ``score``, ``path`` and
+        ``fields``; all have ``to_pandas``, and are pictures in a notebook.
 
         BocError for invalid values; ImageError for an unreadable picture.
 
@@ -131,9 +145,24 @@ class Index:
         (3, 64)
         """
         options = SearchOptions(
-            k, rm, find, rerank, filters, hybrid, words_weight, query_z, sort, min_confidence, collapse
+            k,
+            rm,
+            find,
+            rerank,
+            filters,
+            hybrid,
+            words_weight,
+            query_z,
+            sort,
+            min_confidence,
+            collapse,
         )
-        return self._searcher.search(text, image=image, vector=vector, options=SearchOptions.of(options, **unknown))
+        return self._searcher.search(
+            text,
+            image=image,
+            vector=vector,
+            options=SearchOptions.of(options, **unknown),
+        )
 
     @wraps(search)
     async def asearch(self, *args: Any, **keywords: Any) -> Hits:
@@ -142,11 +171,13 @@ class Index:
         return await to_thread(self.search, *args, **keywords)
 
     def warm(self) -> None:
-        """Load the encoder now, so that the first search waits for nothing. Call it where a service starts."""
+        """Load the encoder now, so that the first search waits for nothing. Call it where a service
+        starts."""
         self._searcher.warm()
 
     def get(self, id: str) -> Item:
-        """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and its ``fields``.
+        """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and
+        its ``fields``.
 
         BocError if the index does not hold it.
 
@@ -156,7 +187,9 @@ class Index:
         try:
             return find_item(self._searcher.index, _text("id", id))
         except KeyError:
-            raise BocError(f"the index {self.name} has no item {id!r}; hits have the ids that it knows") from None
+            raise BocError(
+                f"the index {self.name} has no item {id!r}; hits have the ids that it knows",
+            ) from None
 
     __getitem__ = get
     __iter__ = None
@@ -172,8 +205,15 @@ class Index:
     def __exit__(self, *error: object) -> None:
         """Close nothing: the index can still be used."""
 
-    def explain(self, id: str, text: str | None = None, *, image: Picture | None = None) -> Explanation:
-        """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that they share.
+    def explain(
+        self,
+        id: str,
+        text: str | None = None,
+        *,
+        image: Picture | None = None,
+    ) -> Explanation:
+        """Explain the score of an item for a sentence or a picture: ``matches`` are the terms that
+        they share.
 
         >>> explanation = boc.open("photos").explain("003.png", "a yellow box")
         >>> explanation.score == sum(match.product for match in explanation.matches)
@@ -194,13 +234,22 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> LoadReport:
-        """Add everything in ``source`` to the index, under its code; items with the same ids are replaced.
+        """Add everything in ``source`` to the index, under its code; items with the same ids are
+        replaced.
 
-        ``source`` is a folder of pictures, a CSV of image,caption, or feature files. The options are those of
-        ``boc.build_index``.
+        ``source`` is a folder of pictures, a CSV of image,caption, or feature files. The options
+        are those of ``boc.build_index``.
         """
         where: dict[str, Any] = {"at": self.at, "encoder": self._encoder, "device": self._device}
-        report = add_items(self.name, source, metadata=metadata, images=images, ocr=ocr, progress=progress, **where)
+        report = add_items(
+            self.name,
+            source,
+            metadata=metadata,
+            images=images,
+            ocr=ocr,
+            progress=progress,
+            **where,
+        )
         self.refresh()
         return report
 
@@ -217,11 +266,17 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> SyncReport:
-        """Bring the index in line with the pictures that it was made from: only new and changed ones are encoded.
+        """Bring the index in line with the pictures that it was made from: only new and changed
+        ones are encoded.
 
         The options are those of ``boc.indexes.sync.sync_index``.
         """
-        more: dict[str, Any] = {"at": self.at, "searcher": self._searcher, "exclude": exclude, "progress": progress}
+        more: dict[str, Any] = {
+            "at": self.at,
+            "searcher": self._searcher,
+            "exclude": exclude,
+            "progress": progress,
+        }
         more |= {"keep_missing": keep_missing, "remove_many": remove_many}
         report = sync_index(self.name, source, metadata=metadata, images=images, ocr=ocr, **more)
         self.refresh()
@@ -249,11 +304,14 @@ class Index:
         return index_facts(self._searcher.index)
 
     def refresh(self) -> None:
-        """Show the current state of the index, which other processes may have changed. The encoder is kept."""
+        """Show the current state of the index, which other processes may have changed. The encoder
+        is kept."""
         self._searcher = self._searcher.renew()
 
 
 def _text(argument: str, value: object) -> str:
     if not isinstance(value, str):
-        raise BocError(f"{argument} must be text, got {value!r}; give the id of one item, as a hit has it")
+        raise BocError(
+            f"{argument} must be text, got {value!r}; give the id of one item, as a hit has it",
+        )
     return value

@@ -1,8 +1,9 @@
 """Labels of terms, and the words of sentences that they are made of.
 
-A label is the words and pictures that are typical of a term, or of a centroid of a codebook. A word is typical if it is
-more frequent around a term than in general, by the z-score of their log-odds ratio with an informative Dirichlet prior
-(Monroe, Colaresi & Quinn, Fightin' Words, Political Analysis 2008, eqs. 16 and 22).
+A label is the words and pictures that are typical of a term, or of a centroid of a codebook. A word
+is typical if it is more frequent around a term than in general, by the z-score of their log-odds
+ratio with an informative Dirichlet prior (Monroe, Colaresi & Quinn, Fightin' Words, Political
+Analysis 2008, eqs. 16 and 22).
 """
 
 import json
@@ -64,7 +65,8 @@ class Label:
 def stop_words() -> frozenset[str]:
     """Return English stop-words, in lower case: scikit-learn's list of 318.
 
-    The paper (BoC, section IV) names no list. This one also has words that pictures can show, such as "fire".
+    The paper (BoC, section IV) names no list. This one also has words that pictures can show, such
+    as "fire".
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -72,7 +74,8 @@ def stop_words() -> frozenset[str]:
 
 
 def content_words(sentence: str) -> list[str]:
-    """Return the words of a sentence in lower case, without numbers, single letters, stop-words and special tokens.
+    """Return the words of a sentence in lower case, without numbers, single letters, stop-words and
+    special tokens.
 
     >>> content_words("Two dogs are on the dog's sled .")
     ['dogs', "dog's", 'sled']
@@ -83,7 +86,8 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Join word-pieces to words, in lower case; return also each piece's word number. "##..." continues a word.
+    """Join word-pieces to words, in lower case; return also each piece's word number. "##..."
+    continues a word.
 
     >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()
@@ -107,10 +111,16 @@ def carries_content(pieces: Sequence[str]) -> list[bool]:
     return [words[number] not in stops for number in of.tolist()]
 
 
-def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
+def distinctive(
+    counts: Mapping[str, int],
+    size: float,
+    general: Mapping[str, int],
+    total: float,
+) -> list[str]:
     """Return the over-represented words of ``counts``, most significant first, ties alphabetical.
 
-    ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
+    ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of
+    the background.
     """
     if not size or not total:
         return []
@@ -118,7 +128,10 @@ def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, in
     for word, count in counts.items():
         share = (general.get(word, 0) + 0.5) / (total + 1)
         prior = PRIOR * share
-        delta = _log_odds(count + prior, size + PRIOR) - _log_odds(general.get(word, 0) + prior, total + PRIOR)
+        delta = _log_odds(count + prior, size + PRIOR) - _log_odds(
+            general.get(word, 0) + prior,
+            total + PRIOR,
+        )
         scores[word] = delta / math.sqrt(1 / (count + prior) + 1 / (general.get(word, 0) + prior))
     typical = (word for word, score in scores.items() if score > SIGNIFICANT)
     return sorted(typical, key=lambda word: (-scores[word], word))
@@ -129,10 +142,11 @@ def _log_odds(count: float, total: float) -> float:
 
 
 class IndexLabels:
-    """Labels of the terms of any code, from the index itself: each term is searched for the items with most of it.
+    """Labels of the terms of any code, from the index itself: each term is searched for the items
+    with most of it.
 
-    The background is a ``sample`` of captions at most, spread evenly over the index; without captions a label has
-    pictures only. Items are read once, in full, for the first label.
+    The background is a ``sample`` of captions at most, spread evenly over the index; without
+    captions a label has pictures only. Items are read once, in full, for the first label.
     """
 
     def __init__(self, index: Index, n_terms: int, sample: int = BACKGROUND) -> None:
@@ -156,18 +170,26 @@ class IndexLabels:
         return Counter(word for caption in sample for word in caption), len(sample)
 
     def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
-        query = sparse.csr_array(([np.int32(1)], ([0], [term])), shape=(1, self._n_terms), dtype=np.int32)
+        query = sparse.csr_array(
+            ([np.int32(1)], ([0], [term])),
+            shape=(1, self._n_terms),
+            dtype=np.int32,
+        )
         return [hit.item for hit in self._index.search(SearchRequest(query, k, modality))[0]]
 
 
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
     """Write labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
-    rows = [{"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]} for label in labels]
+    rows = [
+        {"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]}
+        for label in labels
+    ]
     return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
 
 
 def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
-    """Read what ``pack_labels`` wrote; no labels for an empty array. ManifestError for other bytes."""
+    """Read what ``pack_labels`` wrote; no labels for an empty array. ManifestError for other
+    bytes."""
     if not packed.size:
         return []
     try:
@@ -175,9 +197,14 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
         return [
             Label(
                 tuple(row["words"]),
-                tuple(Example(key, content, box and Box(*box)) for key, content, box in row["examples"]),
+                tuple(
+                    Example(key, content, box and Box(*box))
+                    for key, content, box in row["examples"]
+                ),
             )
             for row in rows
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"the stored labels of the codewords cannot be read ({error}); make them again") from error
+        raise ManifestError(
+            f"the stored labels of the codewords cannot be read ({error}); make them again",
+        ) from error

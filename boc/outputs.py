@@ -1,4 +1,5 @@
-"""Checks of output paths: a command never overwrites its own input, nor files that it did not make."""
+"""Checks of output paths: a command never overwrites its own input, nor files that it did not
+make."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,18 +13,26 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
     """Raise BocError unless ``path`` can be written and nothing is lost by it.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs``.
+    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of
+    ``inputs``.
     """
     check_writable(path)
     for source in inputs:
         if source is not None and _same(path, source):
-            raise BocError(f"{path} is an input of this command, which would replace it; choose another output")
+            raise BocError(
+                f"{path} is an input of this command, which would replace it; choose another "
+                "output",
+            )
     if path.exists() and path.stat().st_size and not ours(path):
-        raise BocError(f"{path} is there and not of the kind to be written; choose another name, or delete it first")
+        raise BocError(
+            f"{path} is there and not of the kind to be written; choose another name, or delete "
+            "it first",
+        )
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """Return a test for ``check_output``: a file begins with the first pattern and has the others near it."""
+    """Return a test for ``check_output``: a file begins with the first pattern and has the others
+    near it."""
 
     def ours(path: Path) -> bool:
         try:
@@ -37,10 +46,14 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 
 
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """Raise BocError if a folder holds ``names``, has no lock of a writer, and is not recognised by ``ours``."""
+    """Raise BocError if a folder holds ``names``, has no lock of a writer, and is not recognised by
+    ``ours``."""
     there = [name for name in names if (folder / name).exists()]
     if there and not (folder / ".lock").exists() and not ours(folder):
-        raise BocError(f"{folder} holds {there[0]}, which boc did not make and would replace; choose another folder")
+        raise BocError(
+            f"{folder} holds {there[0]}, which boc did not make and would replace; choose "
+            "another folder",
+        )
 
 
 def _same(one: Path, other: Path) -> bool:

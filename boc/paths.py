@@ -1,7 +1,9 @@
-r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form it is typed.
+r"""Paths and other text: any name that a file system allows, in UTF-8 and in whatever Unicode form
+it is typed.
 
-A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look so is ``\x5c``. Text
-is compared in NFC, one code point for an accented letter where there is one; ids stay as they are on disk.
+A byte that is no UTF-8, as in names of an old CD, is written ``\xeb``; a backslash that would look
+so is ``\x5c``. Text is compared in NFC, one code point for an accented letter where there is one;
+ids stay as they are on disk.
 """
 
 import re
@@ -24,7 +26,11 @@ def path_text(path: str) -> str:
 
 def escaped_bytes(text: str) -> str:
     """Return ``text`` with its bytes that are no UTF-8 as escapes."""
-    return text if text.isascii() else _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+    return (
+        text
+        if text.isascii()
+        else _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+    )
 
 
 def system_path(text: str) -> str:
@@ -46,13 +52,19 @@ def forms(path: str) -> Iterator[str]:
     """Yield ``path``, and it with each of its names in NFC or in NFD."""
     yield path
     if not path.isascii():
-        names = [sorted({normalize(form, name) for form in ("NFC", "NFD")}) for name in path.split("/")]
+        names = [
+            sorted({normalize(form, name) for form in ("NFC", "NFD")}) for name in path.split("/")
+        ]
         yield from map("/".join, islice(product(*names), FORMS))
 
 
 def words_of(text: str) -> str:
     """Return the letters and digits of ``text`` with the marks on them, spaces between words."""
-    return " ".join("".join(char if char.isalnum() or category(char)[0] == "M" else " " for char in text).split())
+    return " ".join(
+        "".join(
+            char if char.isalnum() or category(char)[0] == "M" else " " for char in text
+        ).split(),
+    )
 
 
 def _unescape(match: re.Match[str]) -> str:

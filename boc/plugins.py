@@ -47,24 +47,30 @@ def backend(url: str) -> Backend:
     """Return the back end at a URL; ``file:DIR`` is the embedded engine."""
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
-        raise BackendError(f"{url!r} is no address; write file:DIR, for example file:{url or 'boc-data'}")
+        raise BackendError(
+            f"{url!r} is no address; write file:DIR, for example file:{url or 'boc-data'}",
+        )
     place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
     return place
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, that of a model folder ``models/photos``, or one with a short name: ``clip``.
+    """Load the encoder ``KIND:ARGUMENT``, that of a model folder ``models/photos``, or one with a
+    short name: ``clip``.
 
     ``runtime`` replaces ``device``."""
     if not isinstance(spec, (str, Path)):
-        raise BocError(f"an encoder must be text such as 'clip', or a model folder, got {type(spec).__name__}")
+        raise BocError(
+            f"an encoder must be text such as 'clip', or a model folder, got {type(spec).__name__}",
+        )
     kind, argument = _parse_spec(models.spec(str(spec)))
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
 
 
 def region_source(spec: str) -> RegionSource:
-    """Load the region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``files:DIR``."""
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or
+    ``files:DIR``."""
     source: RegionSource = _package("encoders.regions").load(spec)
     return source
 
@@ -85,7 +91,8 @@ def tool(name: str) -> ModuleType:
 
 
 def _parse_spec(spec: str) -> tuple[str, str]:
-    """Return the kind and the argument of an encoder: the folder of a model says its kind by itself."""
+    """Return the kind and the argument of an encoder: the folder of a model says its kind by
+    itself."""
     kind, colon, argument = spec.partition(":")
     held = models.kind(Path((argument or spec).partition("?")[0]))
     if held and not colon:
@@ -94,7 +101,10 @@ def _parse_spec(spec: str) -> tuple[str, str]:
         raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
     if not argument:
         names = ", ".join(models.CATALOGUE)
-        raise EncoderError(f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of {names}")
+        raise EncoderError(
+            f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of "
+            f"{names}",
+        )
     return kind, argument
 
 
@@ -103,13 +113,21 @@ def _package(folder: str) -> ModuleType:
     package = import_module(folder)
     place = Path(next(iter(package.__path__))).resolve()
     if place != ROOT / folder.replace(".", "/"):
-        raise BocError(f"the package {folder!r} was loaded from {place}, not from boc; rename or remove that one")
+        raise BocError(
+            f"the package {folder!r} was loaded from {place}, not from boc; rename or remove "
+            "that one",
+        )
     return package
 
 
 def _module(folder: str, name: str, what: str = "") -> ModuleType:
-    """Import a module of our package ``folder``; BocError if there is none, or a package that it needs is missing."""
-    known = sorted(m.name for m in iter_modules(_package(folder).__path__) if not (m.ispkg or m.name.startswith("_")))
+    """Import a module of our package ``folder``; BocError if there is none, or a package that it
+    needs is missing."""
+    known = sorted(
+        m.name
+        for m in iter_modules(_package(folder).__path__)
+        if not (m.ispkg or m.name.startswith("_"))
+    )
     if name not in known:
         raise BocError(f"no {name!r} in {folder}; known: {', '.join(known)}")
     with needing(what or name, name if folder == "indexing" else "encoders"):
@@ -120,7 +138,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def find_item(index: Index, id: str) -> Item:
-    """Return the item with an id, in whatever Unicode form it is typed. KeyError for an unknown id."""
+    """Return the item with an id, in whatever Unicode form it is typed. KeyError for an unknown
+    id."""
     for form in forms(id):
         try:
             return index.find([form])[0]
@@ -130,18 +149,21 @@ def find_item(index: Index, id: str) -> Item:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if every engine accepts it as the name of an index; BackendError states the rule."""
+    """Return ``name`` if every engine accepts it as the name of an index; BackendError states the
+    rule."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         such = re.sub("[^a-z0-9_]+", "-", Path(str(name)).name.lower()).strip("-_")
         rule = "use lower-case letters, digits, - and _, a letter or digit first"
         raise BackendError(
-            f"{name!r} cannot name an index; {rule}{f', such as {such}' if NAME.fullmatch(such) else ''}"
+            f"{name!r} cannot name an index; "
+            f"{rule}{f', such as {such}' if NAME.fullmatch(such) else ''}",
         )
     return name
 
 
 class RegionSource(Protocol):
-    """Extracts the regions of a picture, always the same ones. It must be picklable, for worker processes."""
+    """Extracts the regions of a picture, always the same ones. It must be picklable, for worker
+    processes."""
 
     identity: Identity
 
@@ -159,7 +181,8 @@ class Encoder(Protocol):
 
     @property
     def preparer(self) -> Callable[[ImageRef], Any]:
-        """The function behind ``prepare``: picklable and without the network, for worker processes."""
+        """The function behind ``prepare``: picklable and without the network, for worker
+        processes."""
 
     def prepare(self, image: ImageRef) -> Any:
         """Decode and preprocess one picture, on the CPU. Raises ImageError if it cannot be used."""
@@ -187,13 +210,15 @@ class Request(Protocol):
 
 
 class Index(Protocol):
-    """An open index. Replacing it does not change an open one; engines that edit in place show edits at once."""
+    """An open index. Replacing it does not change an open one; engines that edit in place show
+    edits at once."""
 
     manifest: Manifest
 
     @property
     def exact_vectors(self) -> bool:
-        """True if ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
+        """True if ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further
+        rounding."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -203,14 +228,17 @@ class Index(Protocol):
         """Return the learned arrays of the codec, as stored with the index."""
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
-        """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by (-score, id).
+        """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by
+        (-score, id).
 
         Hits share a term with the query. ``stages`` gets the milliseconds of postings, re-ranking
-        and content, and the number of candidates. BackendError for options that the engine does not support.
+        and content, and the number of candidates. BackendError for options that the engine does not
+        support.
         """
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a query has fewer.
+        """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a
+        query has fewer.
 
         The content of the hits is not read where the engine need not.
         """
@@ -222,15 +250,21 @@ class Index(Protocol):
         """
 
     def match(
-        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+        self,
+        texts: Sequence[str],
+        k: int,
+        modality: Modality | None = None,
+        filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
-        """Return at most k hits per sentence by the full-text score (BM25) over sentences and text fields.
+        """Return at most k hits per sentence by the full-text score (BM25) over sentences and text
+        fields.
 
         BackendError if the format of the index has no full-text index.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        """Return vectors (len(ids), d) in the order of ``ids``, as stored, of the type ``manifest.vector_floats``.
+        """Return vectors (len(ids), d) in the order of ``ids``, as stored, of the type
+        ``manifest.vector_floats``.
 
         KeyError for an unknown id.
         """
@@ -248,7 +282,8 @@ class Index(Protocol):
         """Return items by id, in the order of ``ids``; KeyError for an unknown id."""
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        """Draw the ids of ``count`` items of one modality, or of all if there are fewer, at random without repeats.
+        """Draw the ids of ``count`` items of one modality, or of all if there are fewer, at random
+        without repeats.
 
         Every call on an index that was not edited draws the same.
         """
@@ -257,10 +292,12 @@ class Index(Protocol):
         """Return the metadata fields, but for text, of which at least one item has a value."""
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
+        """Return the bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and
+        ``other``."""
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an unknown id.
+        """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an
+        unknown id.
 
         With ``among`` only those terms; fewer are faster. Not used by searches.
         """
@@ -275,11 +312,13 @@ class Index(Protocol):
 class IndexWriter(Protocol):
     """Writes a new index. ``commit`` publishes it; leaving without commit leaves nothing behind.
 
-    After a kill an engine may keep acknowledged rows, from which the next load of the same contents continues.
+    After a kill an engine may keep acknowledged rows, from which the next load of the same contents
+    continues.
     """
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier load of the same contents left all of these ids, so that they need not be added."""
+        """Return whether an earlier load of the same contents left all of these ids, so that they
+        need not be added."""
 
     def add(self, rows: Rows) -> None:
         """Add rows; BackendError for an id that was added before."""
@@ -293,7 +332,8 @@ class IndexWriter(Protocol):
 
 
 class IndexEditor(Protocol):
-    """Edits an existing index; the edit is complete when ``commit`` returns. After a kill it can be repeated."""
+    """Edits an existing index; the edit is complete when ``commit`` returns. After a kill it can be
+    repeated."""
 
     def put(self, rows: Rows) -> None:
         """Add items, replacing those with the same ids; otherwise like ``IndexWriter.add``."""
@@ -302,7 +342,8 @@ class IndexEditor(Protocol):
         """Delete items; return how many existed."""
 
     def commit(self, source: str, **changed: Any) -> None:
-        """Publish the changes. ``source`` and the entries ``changed`` are new values of the manifest."""
+        """Publish the changes. ``source`` and the entries ``changed`` are new values of the
+        manifest."""
 
     def __enter__(self) -> IndexEditor: ...
 
@@ -319,14 +360,25 @@ class Attachment(Protocol):
     def change(self, manifest: Manifest) -> dict[str, Any]:
         """Return what ``begin`` adds to the mapping of the index; empty if it is there."""
 
-    def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: dict[str, Any]) -> None:
+    def begin(
+        self,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+        change: dict[str, Any],
+    ) -> None:
         """Add ``change`` to the mapping, and store the code, unless it is there."""
 
-    def find(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
-        """Return the documents of items by id: (_id, routing, row). ``key`` is the field with the id of an item."""
+    def find(
+        self,
+        items: Sequence[Item],
+        key: str | None,
+    ) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
+        """Return the documents of items by id: (_id, routing, row). ``key`` is the field with the
+        id of an item."""
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """Return a digest of what an item is made of; that of a document says whether it has the item already."""
+        """Return a digest of what an item is made of; that of a document says whether it has the
+        item already."""
 
     def has(self, ids: Sequence[str]) -> None:
         """Record documents that have their item already."""
@@ -342,14 +394,20 @@ class Attachment(Protocol):
         """Add items to the documents at ``places``, (_id, routing)."""
 
     def finish(self, source: str) -> tuple[int, list[str], list[str]]:
-        """Publish: the number of documents with a code, ids of those removed, and some of those replaced meanwhile."""
+        """Publish: the number of documents with a code, ids of those removed, and some of those
+        replaced meanwhile."""
 
     def detach(self) -> Iterator[int]:
         """Remove the code from all documents; yields how many."""
 
     def __enter__(self) -> Attachment: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: object,
+    ) -> None: ...
 
 
 class Backend(Protocol):
@@ -357,19 +415,35 @@ class Backend(Protocol):
 
     def exists(self, name: str) -> bool: ...
 
-    def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> IndexWriter: ...
+    def create(
+        self,
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> IndexWriter: ...
 
-    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> IndexWriter:
-        """As ``create``, for part ``I/N`` of the items, which N processes load at once; the last one publishes.
+    def create_part(
+        self,
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+        part: str,
+    ) -> IndexWriter:
+        """As ``create``, for part ``I/N`` of the items, which N processes load at once; the last
+        one publishes.
 
         SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
         """
 
     def learn_once(
-        self, name: str, key: str, learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]
+        self,
+        name: str,
+        key: str,
+        learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]],
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return what ``learn`` returns, configuration and arrays of a code, for an index that several processes load:
-        the first one to ask learns, the others take it. ``key``, 12 hex digits, is the same if it would be the same."""
+        """Return what ``learn`` returns, configuration and arrays of a code, for an index that
+        several processes load: the first one to ask learns, the others take it. ``key``, 12 hex
+        digits, is the same if it would be the same."""
 
     def open(self, name: str) -> Index:
         """Open an index; BackendError listing the existing ones if it is missing."""
@@ -378,7 +452,8 @@ class Backend(Protocol):
         """Open an index for editing; BackendError as ``open``."""
 
     def attach(self, name: str) -> Attachment:
-        """Open what is attached, or will be, to the documents of the index ``name`` of another program."""
+        """Open what is attached, or will be, to the documents of the index ``name`` of another
+        program."""
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""

@@ -16,11 +16,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None = None) -> Iterator[R]:
-    """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of its result.
+def ahead(
+    function: Callable[[T], R],
+    things: Iterable[T],
+    threads: int | None = None,
+) -> Iterator[R]:
+    """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of
+    its result.
 
-    At most ``threads`` things are processed at a time and taken in advance. The default is the number of threads that
-    linear algebra would use here, which is limited to one per thing meanwhile. The consumer iterates ``things``.
+    At most ``threads`` things are processed at a time and taken in advance. The default is the
+    number of threads that linear algebra would use here, which is limited to one per thing
+    meanwhile. The consumer iterates ``things``.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:
@@ -41,7 +47,8 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of linear algebra; looked up again after an import has changed the number of ``modules``."""
+    """Return the libraries of linear algebra; looked up again after an import has changed the
+    number of ``modules``."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

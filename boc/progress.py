@@ -14,7 +14,8 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class Bars:
-    """Draw a bar per stage by tqdm, with its ``options``, one behind the other. It is a ``Progress``."""
+    """Draw a bar per stage by tqdm, with its ``options``, one behind the other. It is a
+    ``Progress``."""
 
     def __init__(self, **options: Any) -> None:
         from tqdm.auto import tqdm

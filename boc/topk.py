@@ -1,7 +1,8 @@
 """Top-k selection, with one rule for ties wherever a ranking is cut.
 
-Of equal numbers the one with the lower index comes first, as in a stable sort. Rows of an index are ordered by id, so
-this rule orders rows by (-score, id). C kernels that select while they score follow the same rule.
+Of equal numbers the one with the lower index comes first, as in a stable sort. Rows of an index are
+ordered by id, so this rule orders rows by (-score, id). C kernels that select while they score
+follow the same rule.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 
 def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to the lower index.
+    """Return the indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to
+    the lower index.
 
     For ``scores`` (n, m), those of each row, (n, min(k, m)). Scores must not be NaN.
     """
@@ -34,14 +36,21 @@ def topk_positive(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     return best
 
 
-def topk_of_blocks(blocks: Iterable[NDArray[Any]], k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores, both (n, k)."""
+def topk_of_blocks(
+    blocks: Iterable[NDArray[Any]],
+    k: int,
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return ``topk`` of rows whose scores come as blocks of columns (n, b): indices and scores,
+    both (n, k)."""
     first, top = 0, None
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
         if top is not None:  # before the block, since its indices are lower
-            places, block = np.concatenate([top[0], places], axis=1), np.concatenate([top[1], block], axis=1)
+            places, block = (
+                np.concatenate([top[0], places], axis=1),
+                np.concatenate([top[1], block], axis=1),
+            )
         best = topk(block, k)
         top = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
     if top is None:

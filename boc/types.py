@@ -35,9 +35,10 @@ TermMatrix: TypeAlias = "sparse.csr_array"
 class Item:
     """A picture or a sentence of an index.
 
-    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the picture that the item
-    belongs to: its own for a picture, that of the described picture for a caption (empty for other sentences).
-    ``fields`` is its metadata: values, or lists of values, of the fields that the manifest of the index declares.
+    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the
+    picture that the item belongs to: its own for a picture, that of the described picture for a
+    caption (empty for other sentences). ``fields`` is its metadata: values, or lists of values, of
+    the fields that the manifest of the index declares.
     """
 
     id: str
@@ -56,8 +57,9 @@ class Item:
 class Hit:
     """An item and its score; higher is better.
 
-    ``confidence`` in 0 to 1 says how far it stands above the background (``boc.search.background``), if that was asked
-    for. ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
+    ``confidence`` in 0 to 1 says how far it stands above the background
+    (``boc.search.background``), if that was asked for. ``duplicates`` are the ids of the hits that
+    were put under it as near-duplicates.
 
     Examples
     --------
@@ -89,9 +91,15 @@ class Hit:
         return self.item.fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values for JSON: id, modality, score, content; confidence, duplicates and fields if any."""
+        """Return it as values for JSON: id, modality, score, content; confidence, duplicates and
+        fields if any."""
         item = self.item
-        values = {"id": item.id, "modality": item.modality, "score": self.score, "content": item.content}
+        values = {
+            "id": item.id,
+            "modality": item.modality,
+            "score": self.score,
+            "content": item.content,
+        }
         if self.confidence is not None:
             values["confidence"] = self.confidence
         if self.duplicates:
@@ -100,10 +108,24 @@ class Hit:
 
     def __repr__(self) -> str:
         values = self.to_dict()
-        content, what = values.pop("content"), "path" if values.pop("modality") == "image" else "text"
-        shown = {name: value for name, value in values.pop("fields", {}).items() if name not in FOR_PROGRAMS}
-        parts = {"id": values.pop("id"), "score": values.pop("score"), what: content, "fields": shown or None, **values}
-        return f"Hit({', '.join(f'{name}={value!r}' for name, value in parts.items() if value is not None)})"
+        content, what = (
+            values.pop("content"),
+            "path" if values.pop("modality") == "image" else "text",
+        )
+        shown = {
+            name: value
+            for name, value in values.pop("fields", {}).items()
+            if name not in FOR_PROGRAMS
+        }
+        parts = {
+            "id": values.pop("id"),
+            "score": values.pop("score"),
+            what: content,
+            "fields": shown or None,
+            **values,
+        }
+        known = (f"{name}={value!r}" for name, value in parts.items() if value is not None)
+        return f"Hit({', '.join(known)})"
 
 
 @dataclass(frozen=True)
@@ -118,8 +140,15 @@ class Ragged:
 
     def __post_init__(self) -> None:
         offsets = self.offsets
-        if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(self.values) or np.any(np.diff(offsets) < 0):
-            raise ValueError(f"offsets must rise from 0 to {len(self.values)}, got {offsets[:5].tolist()}...")
+        if (
+            len(offsets) == 0
+            or offsets[0] != 0
+            or offsets[-1] != len(self.values)
+            or np.any(np.diff(offsets) < 0)
+        ):
+            raise ValueError(
+                f"offsets must rise from 0 to {len(self.values)}, got {offsets[:5].tolist()}...",
+            )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -130,7 +159,9 @@ class Ragged:
     @classmethod
     def from_sets(cls, sets: Sequence[NDArray[Any]], width: int) -> Ragged:
         """Concatenate arrays of shape (m_i, width), m_i >= 0."""
-        offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets], dtype=np.int64)]).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets], dtype=np.int64)]).astype(
+            np.int64,
+        )
         flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
         return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
 
@@ -160,10 +191,11 @@ class Ragged:
 class Embeddings:
     """The output of an encoder for n items of one modality, in their order.
 
-    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised concept vectors (one per
-    region or word, without special positions), or is None. The concepts belong to ``boxes`` (4 wide, as in ``Regions``)
-    for pictures, and to ``words`` (lists of word-pieces) for sentences; each is None or as long as the concepts.
-    ``terms`` (n, V) are given in place of vectors if another system made them.
+    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised
+    concept vectors (one per region or word, without special positions), or is None. The concepts
+    belong to ``boxes`` (4 wide, as in ``Regions``) for pictures, and to ``words`` (lists of
+    word-pieces) for sentences; each is None or as long as the concepts. ``terms`` (n, V) are given
+    in place of vectors if another system made them.
     """
 
     modality: Modality
@@ -177,7 +209,10 @@ class Embeddings:
         if self.modality not in MODALITIES:
             raise BocError(f"a modality is {' or '.join(MODALITIES)}, got {self.modality!r}")
         if not isinstance(self.vectors, np.ndarray) or self.vectors.ndim != 2:
-            raise BocError(f"vectors must be an array (n, d), got {getattr(self.vectors, 'shape', self.vectors)!r}")
+            raise BocError(
+                "vectors must be an array (n, d), got "
+                f"{getattr(self.vectors, 'shape', self.vectors)!r}",
+            )
         if self.concepts is not None and len(self.concepts) != len(self.vectors):
             raise ValueError(f"{len(self.vectors)} vectors but {len(self.concepts)} concept sets")
 
@@ -205,7 +240,8 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items as a back end takes them: ``terms`` (n, V), ``vectors`` (n, d), sets if there is a ``concept_dtype``."""
+    """Items as a back end takes them: ``terms`` (n, V), ``vectors`` (n, d), sets if there is a
+    ``concept_dtype``."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -215,7 +251,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The ``terms`` (n, V) of items, and their concept sets, if any, as an index stores them beside vectors."""
+    """The ``terms`` (n, V) of items, and their concept sets, if any, as an index stores them beside
+    vectors."""
 
     terms: TermMatrix
     concepts: StoredConcepts | None = None
@@ -223,7 +260,8 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order; of an index or a copy of it, what it ``stored``."""
+    """Items of one modality and their ``embeddings``, in one order; of an index or a copy of it,
+    what it ``stored``."""
 
     items: list[Item]
     embeddings: Embeddings
@@ -239,15 +277,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2 y2 as
-    fractions of the width and height of the picture (values slightly outside [0, 1] are kept). n may be 0."""
+    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2
+    y2 as fractions of the width and height of the picture (values slightly outside [0, 1] are
+    kept). n may be 0."""
 
     features: NDArray[np.float32]
     boxes: NDArray[np.float32]
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.boxes.shape != (len(self.features), 4):
-            raise ValueError(f"features {self.features.shape} and boxes {self.boxes.shape} are not (n, d) and (n, 4)")
+            raise ValueError(
+                f"features {self.features.shape} and boxes {self.boxes.shape} are not (n, d) and "
+                "(n, 4)",
+            )
 
     def __len__(self) -> int:
         return len(self.features)
@@ -255,7 +297,8 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality, and of pictures ``features`` (d wide) and ``boxes`` (4 wide), as in ``Regions``."""
+    """Items of one modality, and of pictures ``features`` (d wide) and ``boxes`` (4 wide), as in
+    ``Regions``."""
 
     items: list[Item]
     features: Ragged | None = None
@@ -273,7 +316,8 @@ class RegionBatch:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture file, or a member of an archive, which region sources and encoders open by ``read_image``."""
+    """A picture file, or a member of an archive, which region sources and encoders open by
+    ``read_image``."""
 
     id: str
     path: Path
@@ -281,25 +325,31 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) identifies its weights."""
+    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) identifies its
+    weights."""
 
     spec: str
     digest: str
     dim: int
 
     def __post_init__(self) -> None:
-        typed = isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int
+        typed = (
+            isinstance(self.spec, str) and isinstance(self.digest, str) and type(self.dim) is int
+        )
         if not typed or not 0 < self.dim < WIDEST:
-            raise ValueError(f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}")
+            raise ValueError(
+                f"no identity of an encoder: {self.spec!r}, {self.digest!r}, dim {self.dim!r}",
+            )
 
 
 @dataclass(frozen=True)
 class Runtime:
     """Where and how an encoder computes.
 
-    ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or float16 (results are
-    always float32). ``compile`` lets torch compile the network, which takes a minute and pays on long runs. ``batch``
-    is the number of items encoded at a time, reduced if memory runs out.
+    ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or
+    float16 (results are always float32). ``compile`` lets torch compile the network, which takes a
+    minute and pays on long runs. ``batch`` is the number of items encoded at a time, reduced if
+    memory runs out.
     """
 
     device: str = "auto"
@@ -310,10 +360,11 @@ class Runtime:
 
 @dataclass(frozen=True)
 class StoredConcepts:
-    """Concept sets as an index stores them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of ``values``.
+    """Concept sets as an index stores them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of
+    ``values``.
 
-    Rows have unit length, or are zero. ``values`` (N, d) is float16, or int8 to be multiplied by ``scales`` float32
-    (N,); ``offsets`` is int64 (n + 1,), ascending from 0 to N.
+    Rows have unit length, or are zero. ``values`` (N, d) is float16, or int8 to be multiplied by
+    ``scales`` float32 (N,); ``offsets`` is int64 (n + 1,), ascending from 0 to N.
     """
 
     values: NDArray[Any]
@@ -326,20 +377,24 @@ class StoredConcepts:
     def to_ragged(self) -> Ragged:
         """Return the sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
-        return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)
+        return Ragged(
+            values if self.scales is None else values * self.scales[:, None],
+            self.offsets,
+        )
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
-"""Type of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time order. ``text`` is
-searched by its words; all others are for filters."""
+"""Type of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time
+order. ``text`` is searched by its words; all others are for filters."""
 
 
 @dataclass(frozen=True)
 class Filter:
     """A condition on a metadata field, which holds for an item if it holds for one of its values.
 
-    "!=" holds if no value equals ``value``, so also for items without the field; all others do not hold for these.
-    With ``last``, a later date, "=" and "!=" compare with the time from ``value`` to ``last``, both included.
+    "!=" holds if no value equals ``value``, so also for items without the field; all others do not
+    hold for these. With ``last``, a later date, "=" and "!=" compare with the time from ``value``
+    to ``last``, both included.
     """
 
     field: str
@@ -352,9 +407,10 @@ class Filter:
 class QueryCode:
     """The coding of queries by their nearest centroids, for engines that can do it themselves.
 
-    ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest cosine among those of
-    the nearest ``cells`` cells; their weights are exp((cosine - largest) / temperature) times ``top``, rounded, and at
-    least 1. ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``.
+    ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest
+    cosine among those of the nearest ``cells`` cells; their weights are exp((cosine - largest) /
+    temperature) times ``top``, rounded, and at least 1. ``centroids`` are the arrays of
+    ``boc.clustering.cell_index.Centroids``.
     """
 
     mean: NDArray[np.float32]
@@ -367,11 +423,13 @@ class QueryCode:
 
 @dataclass(eq=False)
 class Rescore:
-    """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
+    """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``,
+    and keep ``k``.
 
-    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None. If ``parts`` are
-    given, ``queries`` is the one query that they make, and an alignment the weighted sum of those of the parts.
-    ``plain``: their vectors were checked (``boc.vectors.plain_rows``).
+    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be
+    None. If ``parts`` are given, ``queries`` is the one query that they make, and an alignment the
+    weighted sum of those of the parts. ``plain``: their vectors were checked
+    (``boc.vectors.plain_rows``).
     """
 
     metric: Metric
@@ -396,12 +454,14 @@ class TextScore:
 class SearchRequest:
     """A request for the best ``k`` items of an index for each of n queries.
 
-    ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts the hits to
-    pictures or sentences, ``filters`` to items that fulfil all of them. With ``rescore`` the k items are candidates,
-    re-ranked where their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also
-    counts words. ``code`` is how the vectors of ``rescore`` become terms, for an engine that can do it itself.
+    ``terms`` (n, V) are those of the queries, or a function that makes them. ``modality`` restricts
+    the hits to pictures or sentences, ``filters`` to items that fulfil all of them. With
+    ``rescore`` the k items are candidates, re-ranked where their vectors or concept sets are; an
+    alignment needs ``modality``. With ``words`` the score also counts words. ``code`` is how the
+    vectors of ``rescore`` become terms, for an engine that can do it itself.
 
-    ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the right hits.
+    ``planned``: nobody gave budgets by hand; the engine may compare all vectors that pass, for the
+    right hits.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -431,10 +491,11 @@ class SearchRequest:
 class Stages:
     """The cost of a search: milliseconds per stage, and counts. Each stage adds its own.
 
-    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms, and the background of scores.
-    ``postings_ms``: candidates by posting lists and BM25. ``rerank_ms``: re-ranking; None if the engine includes it in
-    ``postings_ms``. ``content_ms``: reading the items of the hits. ``codes`` are the terms of the queries,
-    ``candidates`` the largest number of re-ranked items.
+    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms, and the background
+    of scores. ``postings_ms``: candidates by posting lists and BM25. ``rerank_ms``: re-ranking;
+    None if the engine includes it in ``postings_ms``. ``content_ms``: reading the items of the
+    hits. ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked
+    items.
     """
 
     encode_ms: float = 0.0
@@ -446,8 +507,9 @@ class Stages:
     candidates: int = 0
 
     def took(self, name: str, begun: float) -> float:
-        """Add the time since ``begun`` to the stage ``name``; return the current time, as the start of the next stage.
-        Times are those of ``perf_counter``. Context managers would cost each query some microseconds."""
+        """Add the time since ``begun`` to the stage ``name``; return the current time, as the start
+        of the next stage. Times are those of ``perf_counter``. Context managers would cost each
+        query some microseconds."""
         now, own = perf_counter(), vars(self)
         own[name] = (own[name] or 0.0) + 1000 * (now - begun)
         return now

@@ -12,9 +12,11 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def are_plain(rows: Any, width: int) -> bool:
-    """Return whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and finite.
+    """Return whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and
+    finite.
 
-    Nearly all queries pass this test; for one query the full validation takes longer than its encoding.
+    Nearly all queries pass this test; for one query the full validation takes longer than its
+    encoding.
     """
     if type(rows) is not np.ndarray or rows.dtype != FLOAT32 or not rows.flags.c_contiguous:
         return False
@@ -24,9 +26,11 @@ def are_plain(rows: Any, width: int) -> bool:
 
 
 def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
-    """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is 0.
+    """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is
+    0.
 
-    ``width`` is what d must be, None for any. BocError with the row for NaN, infinity, and squares beyond float32.
+    ``width`` is what d must be, None for any. BocError with the row for NaN, infinity, and squares
+    beyond float32.
     """
     if width is not None and are_plain(rows, width):
         return rows  # type: ignore[no-any-return]
@@ -34,19 +38,26 @@ def plain_rows(rows: Any, width: int | None, what: str) -> NDArray[np.float32]:
     if values.dtype.kind not in "fiub":
         raise BocError(f"{what} of type {values.dtype}; give real numbers, best as float32")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
-        raise BocError(f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, {width or 'd'})")
+        raise BocError(
+            f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, "
+            f"{width or 'd'})",
+        )
     with np.errstate(over="ignore"):
         plain = np.ascontiguousarray(values, np.float32)
         odd = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", plain, plain)))
     if len(odd):
-        raise BocError(f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; mend it")
+        raise BocError(
+            f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; "
+            "mend it",
+        )
     return plain
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
     """Return rows (n, d) scaled to length 1, float32; zero rows stay zero.
 
-    Rows are first divided by their largest component, since squares of tiny and huge ones leave the range of float32.
+    Rows are first divided by their largest component, since squares of tiny and huge ones leave the
+    range of float32.
     """
     peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
     scaled = rows / np.where(peaks > 0, peaks, 1)

@@ -1,7 +1,7 @@
 """The canvas that scenes are painted on, and the notation of drawings.
 
-Things and landscapes are stored as text: entries "verb words numbers" separated by semicolons. Numbers are hundredths
-of the unit square (of the thing, or of the picture), y downwards.
+Things and landscapes are stored as text: entries "verb words numbers" separated by semicolons.
+Numbers are hundredths of the unit square (of the thing, or of the picture), y downwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 RGB = tuple[int, int, int]
-Box = tuple[float, float, float, float]  # left, top, right, bottom as fractions of the side of the picture
+Box = tuple[
+    float,
+    float,
+    float,
+    float,
+]  # left, top, right, bottom as fractions of the side of the picture
 Points = NDArray[np.float64]  # (n, 2)
 
 OVERSAMPLING = 3
@@ -39,7 +44,8 @@ SKIES = {
 
 
 class Canvas:
-    """A square surface, three times as large as the picture; coordinates are fractions of its side, y downwards."""
+    """A square surface, three times as large as the picture; coordinates are fractions of its side,
+    y downwards."""
 
     def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
         self.side = size * OVERSAMPLING
@@ -50,17 +56,26 @@ class Canvas:
         self._glaze = ImageDraw.Draw(self.image, "RGBA")
 
     def shade(self, colour: RGB, share: float = 1.0) -> RGB:
-        """Return ``colour`` in the light of the sky; ``share`` is the strength of the light, 0 to 1."""
-        red, green, blue = (int(c * (1 + share * (t - 1))) for c, t in zip(colour, self.sky.tint, strict=True))
+        """Return ``colour`` in the light of the sky; ``share`` is the strength of the light, 0 to
+        1."""
+        red, green, blue = (
+            int(c * (1 + share * (t - 1))) for c, t in zip(colour, self.sky.tint, strict=True)
+        )
         return red, green, blue
 
     def gradient(self, top: float, bottom: float, stops: list[RGB]) -> None:
-        """Fill the band from ``top`` to ``bottom`` with colours spread evenly from its upper to its lower edge."""
+        """Fill the band from ``top`` to ``bottom`` with colours spread evenly from its upper to its
+        lower edge."""
         first, last = (round(edge * self.side) for edge in (top, bottom))
         where = np.linspace(0, len(stops) - 1, last - first)
-        channels = [np.interp(where, np.arange(len(stops)), channel) for channel in zip(*stops, strict=True)]
+        channels = [
+            np.interp(where, np.arange(len(stops)), channel) for channel in zip(*stops, strict=True)
+        ]
         column = Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8)[:, None])
-        self.image.paste(column.resize((self.side, last - first), Image.Resampling.NEAREST), (0, first))
+        self.image.paste(
+            column.resize((self.side, last - first), Image.Resampling.NEAREST),
+            (0, first),
+        )
 
     def fill(self, points: ArrayLike, colour: RGB) -> None:
         """Fill a polygon of (n, 2) points."""
@@ -83,8 +98,12 @@ class Canvas:
             self.oval(x, y, rx * share, ry * share, colour, alpha)
 
     def picture(self, size: int) -> Image.Image:
-        """Return the canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
-        small = np.asarray(self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5), np.float32)
+        """Return the canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little
+        grain."""
+        small = np.asarray(
+            self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5),
+            np.float32,
+        )
         grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
         return Image.fromarray(np.clip(small * _vignette(size) + grain, 0, 255).astype(np.uint8))
 
@@ -108,7 +127,11 @@ def entries(text: str) -> tuple[Entry, ...]:
 
 def _entry(parts: list[str]) -> Entry:
     words = [part for part in parts if part[0].isalpha() or part[0] == "#"]
-    return Entry(words[0], tuple(words[1:]), tuple(float(number) / 100 for number in parts[len(words) :]))
+    return Entry(
+        words[0],
+        tuple(words[1:]),
+        tuple(float(number) / 100 for number in parts[len(words) :]),
+    )
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,8 @@
 """Train the eyes of the demo on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
 
-Eyes are a small residual network. Each cell of its last map learns what the painter knows of it: the kind and the
-colour of the thing in front, the place and the sky. ``--regions onnx:FILE`` gives the map to a network that learns from
-captions.
+Eyes are a small residual network. Each cell of its last map learns what the painter knows of it:
+the kind and the colour of the thing in front, the place and the sky. ``--regions onnx:FILE`` gives
+the map to a network that learns from captions.
 """
 
 from __future__ import annotations
@@ -30,14 +30,20 @@ from encoders.runtime.device import pick
 SIDE = 128  # pixels of a picture
 CELLS = 8  # of a side of the map
 FEATURES = 128
-HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}  # classes
+HEADS = {
+    "kind": len(ART) + 1,
+    "colour": len(COLOURS),
+    "place": len(PLACES),
+    "sky": len(SKIES),
+}  # classes
 UNKNOWN = -100  # a class that is not learned
 BATCH = 64
 RATE = 5e-3
 
 
 class Eyes(nn.Module):
-    """Pixels (B, 3, SIDE, SIDE) in [0, 255] to features of cells (B, FEATURES, CELLS, CELLS), none negative."""
+    """Pixels (B, 3, SIDE, SIDE) in [0, 255] to features of cells (B, FEATURES, CELLS, CELLS), none
+    negative."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +65,10 @@ class Eyes(nn.Module):
 class _Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.steps = nn.Sequential(_convolution(width, width, 3, 1), _convolution(width, width, 3, 1))
+        self.steps = nn.Sequential(
+            _convolution(width, width, 3, 1),
+            _convolution(width, width, 3, 1),
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         made: Tensor = rows + self.steps(rows)
@@ -72,38 +81,62 @@ def _convolution(before: int, width: int, kernel: int, stride: int) -> nn.Module
 
 
 def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
-    """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of a cell is in its
-    box, of the place and of the sky. Where there is no thing, its kind is the last class, and its colour UNKNOWN."""
-    nothing = (len(ART), UNKNOWN, list(PLACES).index(scene.background), list(SKIES).index(scene.sky))
+    """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of
+    a cell is in its box, of the place and of the sky. Where there is no thing, its kind is the last
+    class, and its colour UNKNOWN."""
+    nothing = (
+        len(ART),
+        UNKNOWN,
+        list(PLACES).index(scene.background),
+        list(SKIES).index(scene.sky),
+    )
     made = np.tile(np.array(nothing)[:, None, None], (1, CELLS, CELLS))
     centres = (np.arange(CELLS) + 0.5) / CELLS
-    for k in sorted(range(len(boxes)), key=lambda k: boxes[k][3]):  # as they are painted: the last in front
+    for k in sorted(
+        range(len(boxes)),
+        key=lambda k: boxes[k][3],
+    ):  # as they are painted: the last in front
         (left, top, right, bottom), thing = boxes[k], scene.things[k]
-        inside = ((centres > top) & (centres < bottom))[:, None] & ((centres > left) & (centres < right))
-        made[:2, inside] = np.array([[list(ART).index(thing.kind)], [list(COLOURS).index(thing.colour)]])
+        inside = ((centres > top) & (centres < bottom))[:, None] & (
+            (centres > left) & (centres < right)
+        )
+        made[:2, inside] = np.array(
+            [[list(ART).index(thing.kind)], [list(COLOURS).index(thing.colour)]],
+        )
     return made
 
 
 def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, as the source of regions resizes them, and their classes (n,
-    HEADS, CELLS, CELLS)."""
+    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, as the source of regions resizes them, and
+    their classes (n, HEADS, CELLS, CELLS)."""
     scenes = read_scenes(gallery / "scenes.json")
-    boxes = [entry["boxes"] for entry in json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))]
+    boxes = [
+        entry["boxes"]
+        for entry in json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
+    ]
     pixels = np.empty((len(scenes), 3, SIDE, SIDE), np.uint8)
     for k, row in enumerate(pixels):
         with Image.open(gallery / "images" / f"{k:05d}.jpg") as picture:
-            row[:] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+            row[:] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)).transpose(
+                2,
+                0,
+                1,
+            )
     return pixels, np.stack([describe(*pair) for pair in zip(scenes, boxes, strict=True)])
 
 
 def loss(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return the sum of the losses of the heads, given their logits (B, sum of HEADS, CELLS, CELLS)."""
+    """Return the sum of the losses of the heads, given their logits (B, sum of HEADS, CELLS,
+    CELLS)."""
     parts = zip(logits.split(list(HEADS.values()), dim=1), classes.unbind(1), strict=True)
-    return torch.stack([functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts]).sum()
+    return torch.stack(
+        [functional.cross_entropy(*part, ignore_index=UNKNOWN) for part in parts],
+    ).sum()
 
 
 def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
-    """Train eyes on lessons; half of the batches are seen in a mirror. Prints the loss of each epoch."""
+    """Train eyes on lessons; half of the batches are seen in a mirror. Prints the loss of each
+    epoch."""
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = True
     device = pick("auto")
@@ -132,13 +165,25 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
 
 @click.command()
 @click.argument("galleries", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file of the network.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file of the network.",
+)
 @click.option("--epochs", default=12, show_default=True, help="Passes over the pictures.")
-@click.option("--seed", default=0, show_default=True, help="The same seed makes the same eyes, on the same machine.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="The same seed makes the same eyes, on the same machine.",
+)
 def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
     """Train eyes on GALLERIES of demo.gallery."""
     pixels, classes = (
-        torch.from_numpy(np.concatenate(parts)) for parts in zip(*map(read_lessons, galleries), strict=True)
+        torch.from_numpy(np.concatenate(parts))
+        for parts in zip(*map(read_lessons, galleries), strict=True)
     )
     with replacing(output) as temporary:
         temporary.write_bytes(export(train(pixels, classes, epochs, seed), SIDE, {}))

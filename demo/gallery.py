@@ -1,4 +1,5 @@
-"""Paint a gallery of captioned scenes, to try things on: ``python -m demo.gallery FOLDER --count 2000 --seed 1``."""
+"""Paint a gallery of captioned scenes, to try things on: ``python -m demo.gallery FOLDER --count
+2000 --seed 1``."""
 
 from __future__ import annotations
 
@@ -13,15 +14,26 @@ from demo.scene import draw_gallery
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--count", default=1000, show_default=True, help="Number of pictures to paint.")
-@click.option("--seed", default=0, show_default=True, help="The same seed paints the same pictures.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="The same seed paints the same pictures.",
+)
 def main(folder: Path, count: int, seed: int) -> None:
-    """Paint a gallery into FOLDER: pictures, captions.csv, and the contents of each scene with their boxes
-    (scenes.json)."""
+    """Paint a gallery into FOLDER: pictures, captions.csv, and the contents of each scene with
+    their boxes (scenes.json)."""
     try:
         gallery = draw_gallery(folder, count, seed)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    with click.progressbar(gallery, length=count, label="drawing", file=sys.stderr, show_pos=True) as done:
+    with click.progressbar(
+        gallery,
+        length=count,
+        label="drawing",
+        file=sys.stderr,
+        show_pos=True,
+    ) as done:
         for _ in done:
             pass
     click.echo(f"{count} pictures with captions: {folder / 'captions.csv'}")

@@ -11,7 +11,8 @@ from demo.canvas import RGB, Canvas, Points, entries, rgb
 
 
 class Place(NamedTuple):
-    """A landscape: where its sky ends, and where the lower edges of things on land and on water may be."""
+    """A landscape: where its sky ends, and where the lower edges of things on land and on water may
+    be."""
 
     horizon: float
     land: tuple[float, float] | None = (0.80, 0.95)
@@ -32,32 +33,40 @@ PLACES = {
 }
 PLACE_ART = {
     "beach": """
-        water #2480bc #5cccd6 48 72; hill #ecfafa 68.6 1.2 2.4; hill #f6dea8 71 1.2 2.4; hill #eed094 86 3;
+        water #2480bc #5cccd6 48 72; hill #ecfafa 68.6 1.2 2.4; hill #f6dea8 71 1.2 2.4;
+        hill #eed094 86 3;
         specks #d6b278 26 78 .4""",
     "sea": """
         water #3088c4 #4c9cd0 50 70; swell #2478b8 64; swell #1c68a8 75; swell #165a98 87""",
     "lake": """
-        hill #7e9cbe 36 9 2.2; hill #5c8896 43 6 2; pines #32685c 22 50 51 6 10; water #78bad0 #2a76a0 50 92;
+        hill #7e9cbe 36 9 2.2; hill #5c8896 43 6 2; pines #32685c 22 50 51 6 10;
+        water #78bad0 #2a76a0 50 92;
         hill #68a85c 88 2.5; hill #529450 95 2""",
     "meadow": """
-        hill #96c896 52 6; hill #80c068 60 5; hill #6eb654 70 4; hill #5ca84a 86 3; specks #fffaec 12 74 .6;
+        hill #96c896 52 6; hill #80c068 60 5; hill #6eb654 70 4; hill #5ca84a 86 3;
+        specks #fffaec 12 74 .6;
         specks #ffd660 12 74 .6; specks #f08a96 12 74 .6""",
     "forest": """
-        pines #86b2a8 16 62 66 40 52; pines #528c7a 13 68 72 36 50; hill #245848 70 1; pines #2c6452 9 72 76 30 50;
+        pines #86b2a8 16 62 66 40 52; pines #528c7a 13 68 72 36 50; hill #245848 70 1;
+        pines #2c6452 9 72 76 30 50;
         hill #58804a 74 1.5; hill #6a9050 86 3; specks #8aae60 20 80 .7""",
     "mountains": """
-        peaks #96a6c4 4 66 22 32; peaks #6a7a9c 3 77 32 46; hill #70a080 74 3; pines #346c60 14 75 79 8 13;
+        peaks #96a6c4 4 66 22 32; peaks #6a7a9c 3 77 32 46; hill #70a080 74 3;
+        pines #346c60 14 75 79 8 13;
         hill #60a064 82 3""",
     "desert": """
-        hill #e8b080 56 4 2.4; hill #eebc74 64 5; cacti #54865a 3 68 16; hill #e6aa60 75 4; hill #d89652 88 4""",
+        hill #e8b080 56 4 2.4; hill #eebc74 64 5; cacti #54865a 3 68 16; hill #e6aa60 75 4;
+        hill #d89652 88 4""",
     "city": """
-        towers #96a8c4 42 0; towers #64729a 60 1; band #bebec8 #aaaab6 74 79; band #686a78 #545664 79 100;
+        towers #96a8c4 42 0; towers #64729a 60 1; band #bebec8 #aaaab6 74 79;
+        band #686a78 #545664 79 100;
         dashes #f6eece 88.5""",
     "snow": """
         hill #cedef0 54 6; pines #608a94 12 58 64 10 18; hill #e0ecf8 66 4; hill #eef5fc 80 4;
         specks #ffffff 60 0 .9""",
     "lavender": """
-        hill #96b2aa 50 5; hill #8cba78 55 2; band #96b06e #7a9c5c 57 100; rows #8a68be #a482d4 57""",
+        hill #96b2aa 50 5; hill #8cba78 55 2; band #96b06e #7a9c5c 57 100;
+        rows #8a68be #a482d4 57""",
 }
 
 
@@ -74,7 +83,12 @@ def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
     elif name == "night":
         _moon_and_stars(canvas, x, bottom)
     for _ in range(canvas.sky.clouds):
-        _cloud(canvas, rng.uniform(-0.05, 1.05), rng.uniform(0.05, bottom * 0.7), rng.uniform(0.07, 0.15))
+        _cloud(
+            canvas,
+            rng.uniform(-0.05, 1.05),
+            rng.uniform(0.05, bottom * 0.7),
+            rng.uniform(0.07, 0.15),
+        )
 
 
 def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
@@ -94,7 +108,13 @@ def _cloud(canvas: Canvas, x: float, y: float, half: float) -> None:
         (0.26, -0.1, 0.42),
         (0, 0.1, 0.4),
     ):
-        canvas.oval(x + dx * half, y + dy * half, half * share * 1.3, half * share, rgb(canvas.sky.cloud))
+        canvas.oval(
+            x + dx * half,
+            y + dy * half,
+            half * share * 1.3,
+            half * share,
+            rgb(canvas.sky.cloud),
+        )
 
 
 def paint_rain(canvas: Canvas) -> None:
@@ -143,7 +163,15 @@ def _specks(canvas: Canvas, colours: list[RGB], count: float, top: float, radius
 FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))
 
 
-def _pines(canvas: Canvas, colours: list[RGB], count: float, far: float, near: float, low: float, high: float) -> None:
+def _pines(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    far: float,
+    near: float,
+    low: float,
+    high: float,
+) -> None:
     rng, number = canvas.rng, round(100 * count)
     fir = np.array([*FIR, *((-x, y) for x, y in reversed(FIR))])
     where = rng.permutation((np.arange(number) + rng.uniform(0.1, 0.9, number)) / number)
@@ -152,7 +180,14 @@ def _pines(canvas: Canvas, colours: list[RGB], count: float, far: float, near: f
         canvas.fill((x, y) + fir * rng.uniform(low, high), (red, green, blue))
 
 
-def _peaks(canvas: Canvas, colours: list[RGB], count: float, base: float, low: float, high: float) -> None:
+def _peaks(
+    canvas: Canvas,
+    colours: list[RGB],
+    count: float,
+    base: float,
+    low: float,
+    high: float,
+) -> None:
     rng, number = canvas.rng, round(100 * count)
     for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
         _peak(canvas, np.array([x, base]), rng.uniform(low, high), colours[0])
@@ -161,7 +196,17 @@ def _peaks(canvas: Canvas, colours: list[RGB], count: float, base: float, low: f
 def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
     """Paint a mountain: a lit side, a shaded side, and snow on top."""
     dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
-    snow = np.array([[0, -1], [0.34, -0.6], [0.2, -0.68], [0.1, -0.56], [-0.06, -0.68], [-0.2, -0.56], [-0.34, -0.6]])
+    snow = np.array(
+        [
+            [0, -1],
+            [0.34, -0.6],
+            [0.2, -0.68],
+            [0.1, -0.56],
+            [-0.06, -0.68],
+            [-0.2, -0.56],
+            [-0.34, -0.6],
+        ],
+    )
     canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
     canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
     canvas.fill(foot + tall * snow, canvas.shade((250, 252, 255)))
@@ -169,7 +214,11 @@ def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
 
 
 def _cacti(canvas: Canvas, colours: list[RGB], count: float, base: float, tall: float) -> None:
-    arms = [[[0, 0.2], [0, -1]], [[0, -0.4], [0.3, -0.4], [0.3, -0.8]], [[0, -0.25], [-0.28, -0.25], [-0.28, -0.6]]]
+    arms = [
+        [[0, 0.2], [0, -1]],
+        [[0, -0.4], [0.3, -0.4], [0.3, -0.8]],
+        [[0, -0.25], [-0.28, -0.25], [-0.28, -0.6]],
+    ]
     for x, y in canvas.rng.uniform((0.04, base), (0.96, base + 0.06), (round(100 * count), 2)):
         for arm in arms:
             points = (x, y) + tall * np.array(arm)
@@ -197,14 +246,20 @@ def _windows(canvas: Canvas, left: float, top: float, right: float) -> None:
 
 def _dashes(canvas: Canvas, colours: list[RGB], y: float) -> None:
     for x in np.arange(-0.05, 1, 0.2):
-        canvas.fill([[x, y], [x + 0.1, y], [x + 0.09, y + 0.015], [x - 0.01, y + 0.015]], colours[0])
+        canvas.fill(
+            [[x, y], [x + 0.1, y], [x + 0.09, y + 0.015], [x - 0.01, y + 0.015]],
+            colours[0],
+        )
 
 
 def _rows(canvas: Canvas, colours: list[RGB], top: float) -> None:
     x = canvas.rng.uniform(0.35, 0.65)
     for k in range(-9, 10):
         far, near = x + 0.055 * k, x + 0.34 * k
-        canvas.fill([[far - 0.012, top], [far + 0.012, top], [near + 0.1, 1], [near - 0.1, 1]], colours[0])
+        canvas.fill(
+            [[far - 0.012, top], [far + 0.012, top], [near + 0.1, 1], [near - 0.1, 1]],
+            colours[0],
+        )
         canvas.fill([[far - 0.012, top], [far, top], [near, 1], [near - 0.1, 1]], colours[1])
 
 

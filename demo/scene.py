@@ -17,7 +17,11 @@ from demo.canvas import SKIES, Box, Canvas
 from demo.land import PLACES, paint_land, paint_rain, paint_sky
 from demo.things import ART, COLOURS, paint_base, paint_thing
 
-SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a fraction of the side of the picture
+SIZES = {
+    "small": 0.21,
+    "": 0.33,
+    "big": 0.48,
+}  # side of a thing as a fraction of the side of the picture
 # each relation and its inverse
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
@@ -40,8 +44,17 @@ RELATION_WORDS = {
     "above": ("above", "higher than"),
     "below": ("below", "lower than"),
 }
-VERBS: dict[str, tuple[str, ...]] = {"balloon": ("floats", "drifts"), "boat": ("sails", "floats"), "cat": ("sits",)}
-VERBS |= {"flower": ("grows", "blooms"), "kite": ("flies",), "car": ("is parked",), "ball": ("lies",)}
+VERBS: dict[str, tuple[str, ...]] = {
+    "balloon": ("floats", "drifts"),
+    "boat": ("sails", "floats"),
+    "cat": ("sits",),
+}
+VERBS |= {
+    "flower": ("grows", "blooms"),
+    "kite": ("flies",),
+    "car": ("is parked",),
+    "ball": ("lies",),
+}
 VERBS |= {"rocket": ("flies", "zooms"), "butterfly": ("flutters",), "fish": ("leaps", "jumps")}
 PLACE_WORDS = {  # the preposition for things on the ground, then names
     "beach": ("on", "a sandy beach", "the beach", "the seashore"),
@@ -85,7 +98,8 @@ TEMPLATES_OF_A_RELATION = (
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is unknown."""
+    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is
+    unknown."""
 
     kind: str
     colour: str
@@ -99,7 +113,8 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """The contents of a picture; ``relation`` is the position of the first of two things relative to the second.
+    """The contents of a picture; ``relation`` is the position of the first of two things relative
+    to the second.
 
     ValueError unless there are one to three things, and exactly two if there is a relation.
     """
@@ -117,7 +132,9 @@ class Scene:
         if self.relation is not None:
             _known("relation", self.relation, RELATIONS)
             if len(self.things) != 2:
-                raise ValueError(f"relation {self.relation!r} with {len(self.things)} things: it needs 2")
+                raise ValueError(
+                    f"relation {self.relation!r} with {len(self.things)} things: it needs 2",
+                )
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> None:
@@ -130,13 +147,20 @@ def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs twice."""
+    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs
+    twice."""
     background = _pick(rng, list(PLACES))
-    sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")])
+    sky = _pick(
+        rng,
+        [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")],
+    )
     number = int(rng.choice(3, p=(0.4, 0.4, 0.2))) + 1
     kinds = [str(kind) for kind in rng.choice(_kinds(background), number, replace=False)]
     sizes = _sizes(rng, number)
-    things = tuple(Thing(kind, _pick(rng, list(COLOURS)), size) for kind, size in zip(kinds, sizes, strict=True))
+    things = tuple(
+        Thing(kind, _pick(rng, list(COLOURS)), size)
+        for kind, size in zip(kinds, sizes, strict=True)
+    )
     return Scene(background, sky, things, _pick(rng, _relations(*kinds)) if number == 2 else None)
 
 
@@ -148,7 +172,8 @@ def _kinds(background: str) -> list[str]:
 
 
 def _sizes(rng: np.random.Generator, number: int) -> list[str]:
-    """Draw sizes of things that fit beside each other without being drawn much smaller than named."""
+    """Draw sizes of things that fit beside each other without being drawn much smaller than
+    named."""
     while True:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
         if sum(SIZES[size] for size in sizes) < 1.06:
@@ -160,8 +185,8 @@ def _relations(first: str, second: str) -> list[str]:
 
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
-    """Return where ``draw`` puts each thing, given a generator in the same state: (left, top, right, bottom) in [0,
-    1]."""
+    """Return where ``draw`` puts each thing, given a generator in the same state: (left, top,
+    right, bottom) in [0, 1]."""
     return _layout(scene, np.random.default_rng(_seeds(rng)[1]))
 
 
@@ -173,12 +198,18 @@ def _seeds(rng: np.random.Generator) -> list[int]:
 def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
     sides = np.array([SIZES[thing.size] for thing in scene.things])
     sides *= min(1.0, ROOM / float(sides.sum()))
-    feet = [_foot(scene.background, thing.kind, side, rng) for thing, side in zip(scene.things, sides, strict=True)]
+    feet = [
+        _foot(scene.background, thing.kind, side, rng)
+        for thing, side in zip(scene.things, sides, strict=True)
+    ]
     if scene.relation in ("above", "below"):
         lefts, feet = _stacked(sides, feet, 0 if scene.relation == "above" else 1, rng)
     else:
         lefts = _abreast(sides, scene.relation, rng)
-    return [(x, foot - side, x + side, foot) for x, foot, side in zip(lefts, feet, sides.tolist(), strict=True)]
+    return [
+        (x, foot - side, x + side, foot)
+        for x, foot, side in zip(lefts, feet, sides.tolist(), strict=True)
+    ]
 
 
 def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
@@ -190,10 +221,17 @@ def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> 
     return float(rng.uniform(*(ground or (0.8, 0.95))))
 
 
-def _abreast(sides: NDArray[np.float64], relation: str | None, rng: np.random.Generator) -> list[float]:
+def _abreast(
+    sides: NDArray[np.float64],
+    relation: str | None,
+    rng: np.random.Generator,
+) -> list[float]:
     """Return left edges of things side by side: in the order of the relation, or in any."""
     number = len(sides)
-    order = {"left of": [0, 1], "right of": [1, 0]}.get(relation or "", rng.permutation(number).tolist())
+    order = {"left of": [0, 1], "right of": [1, 0]}.get(
+        relation or "",
+        rng.permutation(number).tolist(),
+    )
     gaps = rng.dirichlet([2.0] * (number + 1)) * (0.96 - sides.sum())
     lefts, edge = [0.0] * number, 0.02
     for gap, k in zip(gaps, order, strict=False):
@@ -203,7 +241,10 @@ def _abreast(sides: NDArray[np.float64], relation: str | None, rng: np.random.Ge
 
 
 def _stacked(
-    sides: NDArray[np.float64], feet: list[float], upper: int, rng: np.random.Generator
+    sides: NDArray[np.float64],
+    feet: list[float],
+    upper: int,
+    rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
     """Return left edges and feet of two things, ``upper`` the index of the one above the other."""
     lower, feet = 1 - upper, list(feet)
@@ -213,8 +254,14 @@ def _stacked(
     return np.clip(centres - sides / 2, 0.02, 0.98 - sides).tolist(), feet
 
 
-def draw(scene: Scene, rng: np.random.Generator, size: int = 224, hide: Container[int] = ()) -> Image.Image:
-    """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in ``hide``.
+def draw(
+    scene: Scene,
+    rng: np.random.Generator,
+    size: int = 224,
+    hide: Container[int] = (),
+) -> Image.Image:
+    """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in
+    ``hide``.
 
     Hiding a thing does not change the rest of the picture. ValueError for a size below 32.
     """
@@ -241,12 +288,19 @@ def _paint(canvas: Canvas, scene: Scene, k: int, box: Box, rng: np.random.Genera
 
 
 def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
-    """Write ``n`` true sentences about a scene, in lower case; all different unless ``n`` is very large.
+    """Write ``n`` true sentences about a scene, in lower case; all different unless ``n`` is very
+    large.
 
     ValueError for n below 1.
     """
     _at_least("n", n, 1)
-    special = TEMPLATES_OF_A_RELATION if scene.relation else TEMPLATES_OF_ONE if len(scene.things) == 1 else ()
+    special = (
+        TEMPLATES_OF_A_RELATION
+        if scene.relation
+        else TEMPLATES_OF_ONE
+        if len(scene.things) == 1
+        else ()
+    )
     templates = [*TEMPLATES, *special]
     order, said = rng.permutation(len(templates)), dict[str, None]()
     for k in range(20 * n):
@@ -260,7 +314,10 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
     """Return values for the blanks of a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
-    words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
+    words = {
+        "all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named),
+        "a": named[0],
+    }
     where = f"{preposition(scene.background, [thing.kind for thing in scene.things])} {place}"
     words |= {"place": place, "where": where, "when": _pick(rng, SKY_WORDS[scene.sky])}
     words["verb"] = _pick(rng, VERBS.get(scene.things[0].kind, ("stands",)))
@@ -271,7 +328,8 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
 
 
 def preposition(background: str, kinds: Collection[str]) -> str:
-    """Return "in", "on", "at", "near" or "over": where things of these kinds are, seen from a background."""
+    """Return "in", "on", "at", "near" or "over": where things of these kinds are, seen from a
+    background."""
     if set(kinds) <= set(FLYERS):
         return "over"
     afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
@@ -288,12 +346,13 @@ def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
 
 
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
-    what is in each of them and where.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
+    in ``scenes.json`` what is in each of them and where.
 
-    An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
-    same bytes, and scene k is the same in a gallery of any length. ValueError, before anything is written, for
-    count < 1, seed < 0, size < 32, and for a folder that holds files but no gallery, which would be replaced.
+    An iterator over the number of pictures done; the two tables are written at its end. The same
+    arguments give the same bytes, and scene k is the same in a gallery of any length. ValueError,
+    before anything is written, for count < 1, seed < 0, size < 32, and for a folder that holds
+    files but no gallery, which would be replaced.
     """
     _at_least("count", count, 1)
     _at_least("seed", seed, 0)
@@ -324,11 +383,16 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
         yield k + 1
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    (folder / "scenes.json").write_text("[\n" + ",\n".join(scenes) + "\n]\n", encoding="utf-8", newline="\n")
+    (folder / "scenes.json").write_text(
+        "[\n" + ",\n".join(scenes) + "\n]\n",
+        encoding="utf-8",
+        newline="\n",
+    )
 
 
 def read_scenes(path: Path) -> list[Scene]:
-    """Return the scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is not such a file."""
+    """Return the scenes of a ``scenes.json``, scene k being that of picture k. ValueError if it is
+    not such a file."""
     try:
         return [_scene(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (TypeError, ValueError) as error:
@@ -336,6 +400,10 @@ def read_scenes(path: Path) -> list[Scene]:
 
 
 def _scene(
-    background: str, sky: str, things: list[dict[str, str]], relation: str | None, boxes: list[Box] | None = None
+    background: str,
+    sky: str,
+    things: list[dict[str, str]],
+    relation: str | None,
+    boxes: list[Box] | None = None,
 ) -> Scene:
     return Scene(background, sky, tuple(Thing(**thing) for thing in things), relation)

@@ -28,14 +28,18 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Types of other libraries, private modules, and names that the reference leaves out.
 UNDOCUMENTED = (
-    r"(?!boc\.).*", r"boc\..*\._.*", r"boc\.errors\.F", r"boc\.types\..*", r"boc\.codecs\.(base\..*|codec\.Sample)",
-)  # fmt: skip
+    r"(?!boc\.).*",
+    r"boc\..*\._.*",
+    r"boc\.errors\.F",
+    r"boc\.types\..*",
+    r"boc\.codecs\.(base\..*|codec\.Sample)",
+)
 suppress_warnings = ["ref.python"]  # boc.Index and boc.plugins.Index have one name
 nitpick_ignore_regex = [(r"py:.*", name) for name in UNDOCUMENTED]
 
 
 def _lengths(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings write |v| for the length of v, where reStructuredText would look for a substitution."""
+    """Escape |v|, the length of v, which reStructuredText would take for a substitution."""
     lines[:] = [line.replace("|", r"\|") for line in lines]
 
 

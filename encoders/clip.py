@@ -1,11 +1,13 @@
-"""CLIP, SigLIP, other dual encoders of ``transformers``, and CLIPs of ``open_clip``: ``clip:NAME_OR_FOLDER``.
+"""CLIP, SigLIP, other dual encoders of ``transformers``, and CLIPs of ``open_clip``:
+``clip:NAME_OR_FOLDER``.
 
-Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit length. The concepts of a
-picture are the tokens of its patches, those of a sentence the tokens of its words: rows of the last layer of the tower,
-each projected into the joint space as if it were the only token that the tower pools. So the token that a tower pools
-(CLIP's [CLS] or end of text) would give the global vector itself. Where a head attends to all tokens, as for SigLIP's
-pictures, the softmax over a single token is 1, and only the path from values to the output remains (the dense use of
-CLIP of Zhou et al., Extract Free Dense Labels from CLIP, ECCV 2022, section 3.3).
+Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit
+length. The concepts of a picture are the tokens of its patches, those of a sentence the tokens of
+its words: rows of the last layer of the tower, each projected into the joint space as if it were
+the only token that the tower pools. So the token that a tower pools (CLIP's [CLS] or end of text)
+would give the global vector itself. Where a head attends to all tokens, as for SigLIP's pictures,
+the softmax over a single token is 1, and only the path from values to the output remains (the dense
+use of CLIP of Zhou et al., Extract Free Dense Labels from CLIP, ECCV 2022, section 3.3).
 
 Nothing is downloaded, and no code of a model is run.
 """
@@ -33,16 +35,22 @@ if TYPE_CHECKING:
     from .runtime.dual_network import DualNetwork
 
 CONFIGS = ("config.json", "open_clip_config.json")
-JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a character that an earlier piece shows
+# stands for a piece without text of its own: a byte of a character that an earlier piece shows
+JOINER = "\u200d"
 
 
 def words(text: str, encoding: Encoding) -> list[str]:
-    """Return the pieces of ``text``, one per token that is not special, as written in the text. A piece that continues
-    the word of the previous one starts with "##", whatever marks the tokenizer uses."""
+    """Return the pieces of ``text``, one per token that is not special, as written in the text. A
+    piece that continues the word of the previous one starts with "##", whatever marks the tokenizer
+    uses."""
     pieces: list[str] = []
     end, last = 0, None
     for token, (start, stop), word, special in zip(
-        encoding.tokens, encoding.offsets, encoding.word_ids, encoding.special_tokens_mask, strict=True
+        encoding.tokens,
+        encoding.offsets,
+        encoding.word_ids,
+        encoding.special_tokens_mask,
+        strict=True,
     ):
         if special:
             continue
@@ -62,8 +70,8 @@ def _joins(letter: str) -> bool:
 
 
 class ClipEncoder:
-    """A dual encoder as an Encoder. Its concepts are patches and words without special tokens; they are not of unit
-    length. ``images`` and ``texts`` encode batches, see ``DualNetwork``."""
+    """A dual encoder as an Encoder. Its concepts are patches and words without special tokens; they
+    are not of unit length. ``images`` and ``texts`` encode batches, see ``DualNetwork``."""
 
     def __init__(
         self,
@@ -95,21 +103,32 @@ class ClipEncoder:
         vectors, sets = self._images(prepared)
         if not self._concepts:
             return Embeddings("image", vectors)
-        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets([each.boxes for each in prepared], 4))
+        return Embeddings(
+            "image",
+            vectors,
+            sets,
+            boxes=Ragged.from_sets([each.boxes for each in prepared], 4),
+        )
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         encodings = self.form.encode(texts)
         vectors, sets = self._texts(encodings)
         if not self._concepts:
             return Embeddings("text", vectors)
-        return Embeddings("text", vectors, sets, words=[words(*pair) for pair in zip(texts, encodings, strict=True)])
+        return Embeddings(
+            "text",
+            vectors,
+            sets,
+            words=[words(*pair) for pair in zip(texts, encodings, strict=True)],
+        )
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load the dual encoder in a folder, of ``boc model get``, or of this name in the Hugging Face cache.
+    """Load the dual encoder in a folder, of ``boc model get``, or of this name in the Hugging Face
+    cache.
 
-    Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only weights.
-    EncoderError says how to get what is missing, or what is wrong with an unusable model.
+    Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only
+    weights. EncoderError says how to get what is missing, or what is wrong with an unusable model.
     """
     name, folder = find(argument)
     record = read_record(folder, parts(name, folder)) if runs_onnx(runtime) else None
@@ -119,7 +138,14 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
         network = open_network(name, folder, runtime)
         identity = Identity(spec, contents, network.dim)
         concepts = network.preparer.grid is not None
-        return ClipEncoder(network.images, network.texts, network.form, lambda: network.preparer, identity, concepts)
+        return ClipEncoder(
+            network.images,
+            network.texts,
+            network.form,
+            lambda: network.preparer,
+            identity,
+            concepts,
+        )
     from .runtime.dual_onnx import DualOnnx
 
     @cache
@@ -130,14 +156,29 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     identity = Identity(spec, record.digest, record.dim)
     on_cpu = onnx.preparer is not None and (runtime.device == "cpu" or not has_cuda())
     pictures: Callable[[], Any] = (lambda: onnx) if on_cpu else on_torch
-    concepts, images = record.details["grid"] is not None, lambda prepared: pictures().images(prepared)
-    return ClipEncoder(images, onnx.texts, onnx.form, lambda: pictures().preparer, identity, concepts)
+    concepts, images = (
+        record.details["grid"] is not None,
+        lambda prepared: pictures().images(prepared),
+    )
+    return ClipEncoder(
+        images,
+        onnx.texts,
+        onnx.form,
+        lambda: pictures().preparer,
+        identity,
+        concepts,
+    )
 
 
 def open_network(name: str, folder: Path, runtime: Runtime) -> DualNetwork:
     """Open the model in a folder on torch. EncoderError says what is wrong with it."""
     weights = list(parts(name, folder).weights)
-    network: DualNetwork = import_for_torch("dual_network").read_model(name, folder, weights, runtime)
+    network: DualNetwork = import_for_torch("dual_network").read_model(
+        name,
+        folder,
+        weights,
+        runtime,
+    )
     return network
 
 
@@ -145,7 +186,9 @@ def parts(name: str, folder: Path) -> Parts:
     """Return what the networks in ONNX of a model depend on. EncoderError without weights."""
     weights = models.weights(folder)
     if not weights:
-        raise EncoderError(f"{name}: no weights in {folder} (model.safetensors); copy all of the model there")
+        raise EncoderError(
+            f"{name}: no weights in {folder} (model.safetensors); copy all of the model there",
+        )
     return Parts(models.SETTINGS, weights, lambda: models.contents(folder, weights))
 
 
@@ -155,7 +198,9 @@ def digest(name: str, folder: Path) -> str:
     got = models.read(folder)
     if got is not None and got.contents != contents:
         changed = ", ".join(models.verify(got)) or "a file that was added"
-        raise EncoderError(f"{name}: not as downloaded ({changed}); get it again: boc model get {got.repository}")
+        raise EncoderError(
+            f"{name}: not as downloaded ({changed}); get it again: boc model get {got.repository}",
+        )
     return contents
 
 
@@ -164,7 +209,10 @@ def find(argument: str) -> tuple[str, Path]:
     folder = Path(argument)
     if folder.is_dir():
         if not any((folder / name).is_file() for name in CONFIGS):
-            raise EncoderError(f"{folder}: no folder of the transformers library (no config.json); give such a folder")
+            raise EncoderError(
+                f"{folder}: no folder of the transformers library (no config.json); give such a "
+                "folder",
+            )
         return str(folder.resolve()), folder
     entry = models.CATALOGUE.get(argument)
     name = argument if entry is None else entry.repository
@@ -176,13 +224,21 @@ def find(argument: str) -> tuple[str, Path]:
 
     try:
         cached = next(
-            (path for config in CONFIGS if isinstance(path := try_to_load_from_cache(name, config), str)), None
+            (
+                path
+                for config in CONFIGS
+                if isinstance(path := try_to_load_from_cache(name, config), str)
+            ),
+            None,
         )
     except HFValidationError:
-        raise EncoderError(f"{argument}: no such folder; give one that exists, or a name such as clip") from None
+        raise EncoderError(
+            f"{argument}: no such folder; give one that exists, or a name such as clip",
+        ) from None
     if cached is None:
         raise EncoderError(
-            f"{argument}: no such folder, and no model of that name on this machine; download it with: boc model get "
-            f"{argument}, then repeat the command"
+            f"{argument}: no such folder, and no model of that name on this machine; download it "
+            "with: boc model get "
+            f"{argument}, then repeat the command",
         )
     return name, Path(cached).parent

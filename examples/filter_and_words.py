@@ -2,8 +2,8 @@
 
     python examples/filter_and_words.py photos.h5 "a dog in the snow"
 
-The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV with one line per
-item.
+The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV
+with one line per item.
 """
 
 import sys

@@ -1,8 +1,10 @@
-"""Chain a code of your own: it is fitted and saved like a scikit-learn transformer, and searches by a sparse product.
+"""Chain a code of your own: it is fitted and saved like a scikit-learn transformer, and searches by
+a sparse product.
 
     python examples/own_code.py photos.h5
 
-A code is saved as its configuration and its arrays. Surrogate text is the same matrix as words, for any text engine.
+A code is saved as its configuration and its arrays. Surrogate text is the same matrix as words, for
+any text engine.
 """
 
 import sys
@@ -19,7 +21,9 @@ def main(features: str) -> None:
     codec = SurrogateCodec([Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]).fit(items)
     again = SurrogateCodec.restore(codec.config(), codec.arrays())
 
-    documents = again.encode_documents(items)  # (n, n_terms); boc.build_index(..., code=codec) indexes by it
+    documents = again.encode_documents(
+        items,
+    )  # (n, n_terms); boc.build_index(..., code=codec) indexes by it
     query = again.encode_queries(Embeddings("image", items.vectors[:1]))
     scores = (query @ documents.T).toarray()[0]
     for row in scores.argsort(kind="stable")[::-1][:3]:

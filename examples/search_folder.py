@@ -3,8 +3,8 @@
     python examples/search_folder.py ~/Pictures clip "two dogs play in the snow"
     python examples/search_folder.py ~/Pictures clip dog.jpg
 
-The first run encodes all pictures; later ones only new and changed pictures. A CSV with the columns image,caption works
-like a folder.
+The first run encodes all pictures; later ones only new and changed pictures. A CSV with the columns
+image,caption works like a folder.
 """
 
 import sys
@@ -21,7 +21,9 @@ def main(folder: str, encoder: str, query: str) -> None:
         index = boc.open("folder")
     else:
         index.sync(folder)
-    for hit in index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5):
+    for hit in (
+        index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5)
+    ):
         print(f"{hit.score:.3f}  {hit.path}")
 
 

@@ -12,23 +12,34 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """BackendError unless ``rows`` have equal lengths and different ids, and fit the index and its ``concept_dim``."""
+    """BackendError unless ``rows`` have equal lengths and different ids, and fit the index and its
+    ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
-        raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
+        raise BackendError(
+            f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be "
+            "equal",
+        )
     actual = terms.shape[1], vectors.shape[1]
     expected = manifest.codec["n_terms"], manifest.identity.dim
     if actual != expected:
-        raise BackendError(f"(terms, dimension) of the rows are {actual}, those of the index {expected}")
+        raise BackendError(
+            f"(terms, dimension) of the rows are {actual}, those of the index {expected}",
+        )
     odd = undeclared_field(items, manifest.fields)
     if odd is not None:
-        raise BackendError(f"an item has the metadata field {odd!r}, which the manifest does not declare")
+        raise BackendError(
+            f"an item has the metadata field {odd!r}, which the manifest does not declare",
+        )
     ids = [item.id for item in items]
     if len(set(ids)) < len(ids):
         raise not_unique(Counter(ids).most_common(1)[0][0])
     dtype = None if concepts is None else concepts.values.dtype.name
     if dtype != manifest.concept_dtype:
-        raise BackendError(f"concept sets of type {dtype}, those of the index are of type {manifest.concept_dtype}")
+        raise BackendError(
+            f"concept sets of type {dtype}, those of the index are of type "
+            f"{manifest.concept_dtype}",
+        )
     if concepts is None:
         return
     if len(concepts) != len(items):
@@ -39,7 +50,8 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
 
 
 def check_request(request: SearchRequest, manifest: Manifest, name: object) -> None:
-    """BocError unless index ``name`` can answer the request: what holds for all back ends, and is asked of none."""
+    """BocError unless index ``name`` can answer the request: what holds for all back ends, and is
+    asked of none."""
     check_conditions(request.k, request.modality, request.filters, manifest)
     n_terms, rescore = manifest.codec["n_terms"], request.rescore
     n_asked = request.queries.shape[1] if request.code is None else len(request.code.centroids[-1])
@@ -52,7 +64,12 @@ def check_request(request: SearchRequest, manifest: Manifest, name: object) -> N
             _check_alignment(rescore, request.modality, manifest, name)
 
 
-def check_conditions(k: int, modality: Modality | None, filters: Sequence[Filter], manifest: Manifest) -> None:
+def check_conditions(
+    k: int,
+    modality: Modality | None,
+    filters: Sequence[Filter],
+    manifest: Manifest,
+) -> None:
     """BocError unless an index can have hits of ``modality`` under these conditions."""
     if k < 1:
         raise BackendError(f"k must be at least 1, got {k}")
@@ -62,20 +79,30 @@ def check_conditions(k: int, modality: Modality | None, filters: Sequence[Filter
         check_filter(condition, manifest.fields)
 
 
-def _check_alignment(rescore: Rescore, modality: Modality | None, manifest: Manifest, name: object) -> None:
+def _check_alignment(
+    rescore: Rescore,
+    modality: Modality | None,
+    manifest: Manifest,
+    name: object,
+) -> None:
     check_metric(rescore.metric)
     if manifest.concept_dtype is None:
         raise no_concepts(name)
     if rescore.queries.concepts is None:
-        raise BocError(f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot")
+        raise BocError(
+            f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot",
+        )
     if modality is None:
-        raise BackendError(f"{rescore.metric} compares words with regions; say which modality is searched for")
+        raise BackendError(
+            f"{rescore.metric} compares words with regions; say which modality is searched for",
+        )
 
 
 def no_concepts(name: object) -> BackendError:
     """Return the error for an index without concept sets."""
     return BackendError(
-        f"the index {name} holds no concept sets; make it with boc index --concepts float16, or re-rank by dot"
+        f"the index {name} holds no concept sets; make it with boc index --concepts float16, or "
+        "re-rank by dot",
     )
 
 

@@ -1,4 +1,5 @@
-"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. The rest is ``indexing.server``."""
+"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. The rest is
+``indexing.server``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from .server.address import parse
 from .server.backend import ServerBackend
 from .server.transport import Transport
 
-STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
+STRATEGIES = (
+    "text",
+    "sparse_vector",
+    "rank_features",
+)  # best first, by bench/race/race.py --server
 
 
 def connect(url: str) -> ServerBackend:

@@ -1,4 +1,5 @@
-"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. The rest is ``indexing.server``."""
+"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. The rest is
+``indexing.server``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def connect(url: str) -> ServerBackend:
 
 
 class OpenSearchTransport(Transport):
-    """Requests to OpenSearch, which names itself where it is asked for its version, if this user may ask."""
+    """Requests to OpenSearch, which names itself where it is asked for its version, if this user
+    may ask."""
 
     engine = "opensearch"
     advice = "no OpenSearch; for Elasticsearch write elastic+URL"
@@ -29,7 +31,13 @@ class OpenSearchTransport(Transport):
         super().__init__(address)
         self._known = False
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        **params: Any,
+    ) -> Json:
         self._check_product()
         return super().request(method, path, body, **params)
 
@@ -43,7 +51,8 @@ class OpenSearchTransport(Transport):
         try:
             version = super().request("GET", "/").get("version", {})
         except RefusedError as error:
-            # A user may have rights on a few indexes only, a gateway pass some paths only: the form of the error tells.
+            # A user may have rights on a few indexes only, a gateway pass some paths only: the form
+            # of the error tells.
             if error.status == 404 and not error.kind:
                 raise self._other_product() from None
             if error.status not in (403, 404):

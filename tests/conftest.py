@@ -17,13 +17,24 @@ from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
 )  # the same examples each time, so more of them find nothing new; make fuzz draws others
 settings.register_profile(
-    "quick", settings.get_profile("ci"), max_examples=10, phases=(Phase.explicit, Phase.generate)
+    "quick",
+    settings.get_profile("ci"),
+    max_examples=10,
+    phases=(Phase.explicit, Phase.generate),
 )  # of make check: a law that fails is not shrunk, which takes minutes
 settings.register_profile(
-    "fuzz", settings.get_profile("ci"), max_examples=50_000, derandomize=False, print_blob=True
+    "fuzz",
+    settings.get_profile("ci"),
+    max_examples=50_000,
+    derandomize=False,
+    print_blob=True,
 )  # of make fuzz
 settings.load_profile("ci")
 
@@ -32,7 +43,8 @@ os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Import the tests without garbage collection, which would then look through all of torch again and again."""
+    """Import the tests without garbage collection, which would then look through all of torch again
+    and again."""
     gc.disable()
     try:
         return (yield)
@@ -47,25 +59,38 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip the files of tests that need torch, where only the extra search is installed."""
     report = yield
-    if report.failed and find_spec("torch") is None and (missing := NEEDED.search(str(report.longrepr))):
+    if (
+        report.failed
+        and find_spec("torch") is None
+        and (missing := NEEDED.search(str(report.longrepr)))
+    ):
         report.outcome = "skipped"
-        report.longrepr = (str(collector.path), 0, f"Skipped: needs the extra encoders ({missing[1]})")
+        report.longrepr = (
+            str(collector.path),
+            0,
+            f"Skipped: needs the extra encoders ({missing[1]})",
+        )
     return report
 
 
 # What is missing, or a file of tests that was left half imported for it.
 NEEDED = re.compile(
-    r"(?:No module named|cannot import name .* from) '(torch|safetensors|onnx|transformers|tests\.encoders)\b"
+    r"(?:No module named|cannot import name .* from) "
+    r"'(torch|safetensors|onnx|transformers|tests\.encoders)\b",
 )
 SERVER_SECONDS = 1800  # of a test that asks or starts servers
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Put tests into groups: those that share a server, which is started once, and else those of a file.
+def pytest_collection_modifyitems(
+    config: pytest.Config,
+    items: list[pytest.Item],
+) -> Iterator[None]:
+    """Put tests into groups: those that share a server, which is started once, and else those of a
+    file.
 
-    ``--dist loadgroup`` runs a group in one process, those that take long first. A single process runs the tests of
-    servers last, one server after the other.
+    ``--dist loadgroup`` runs a group in one process, those that take long first. A single process
+    runs the tests of servers last, one server after the other.
     """
     seconds: Counter[str] = Counter()
     group_of: dict[int, str] = {}  # by id(): xdist changes the hash of an item
@@ -80,7 +105,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     result = yield
     if config.getoption("loadgroup", False):  # in a process of xdist
         if items and not items[0].nodeid.endswith(f"@{group_of[id(items[0])]}"):
-            raise pytest.UsageError("pytest-xdist 3.8 does not group tests under pytest 9.2; install pytest<9.2")
+            raise pytest.UsageError(
+                "pytest-xdist 3.8 does not group tests under pytest 9.2; install pytest<9.2",
+            )
         items.sort(key=lambda item: (-seconds[group_of[id(item)]], group_of[id(item)]))
     else:
         items.sort(key=lambda item: shared_server(item) or "")
@@ -93,7 +120,8 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, ``here`` in ``tmp_path``, and a user whose settings would be in ``user`` beside it."""
+    """An empty current folder, ``here`` in ``tmp_path``, and a user whose settings would be in
+    ``user`` beside it."""
     for name in os.environ:
         if name.startswith("BOC_"):
             monkeypatch.delenv(name)
@@ -110,7 +138,8 @@ def left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def reference_fixtures() -> Path:
-    """Folder of reference checkpoints with their outputs: BOC_FIXTURES, or the one beside the project."""
+    """Folder of reference checkpoints with their outputs: BOC_FIXTURES, or the one beside the
+    project."""
     folder = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
     if not folder.is_dir():
         pytest.skip(f"no reference fixtures in {folder}; name their folder with BOC_FIXTURES")
@@ -122,17 +151,24 @@ def photos() -> Path:
     """Folder of real photographs: BOC_PHOTOS, or the one beside the project."""
     folder = Path(os.environ.get("BOC_PHOTOS", SHARED / "data" / "flickr8k"))
     if not folder.is_dir():
-        pytest.skip(f"no photographs in {folder}; name a folder with captions.csv and images/ with BOC_PHOTOS")
+        pytest.skip(
+            f"no photographs in {folder}; name a folder with captions.csv and images/ with "
+            "BOC_PHOTOS",
+        )
     return folder
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos`` in index/.
+    """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos``
+    in index/.
 
     All workers read the same one: tests write elsewhere.
     """
-    pytest.importorskip("torch", reason="the library needs a model, whose training needs the extra encoders")
+    pytest.importorskip(
+        "torch",
+        reason="the library needs a model, whose training needs the extra encoders",
+    )
     return once(tmp_path_factory, "library", make_library)
 
 
@@ -145,8 +181,22 @@ def searcher(library: Path) -> Searcher:
 def make_library(home: Path) -> None:
     """Draw 40 pictures, train a small network on them for a moment, and index them."""
     table = draw_pictures(home, 40)
-    sizes = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "held_out=8")
-    train = ("train", home / "regions.h5", "-o", home / "model", "--set=epochs=2", "--set=batch_size=8")
+    sizes = (
+        "visual_width=16",
+        "joint_width=16",
+        "feedforward=16",
+        "heads=2",
+        "text_layers=1",
+        "held_out=8",
+    )
+    train = (
+        "train",
+        home / "regions.h5",
+        "-o",
+        home / "model",
+        "--set=epochs=2",
+        "--set=batch_size=8",
+    )
     for command in (
         ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
         (*train, *(f"--set={size}" for size in sizes)),

@@ -16,19 +16,31 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-Row = tuple[str, bytes]  # operation ("index", "delete") and the lines of a bulk request that it takes
-NOT_PASSED_ON = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "accept-encoding"}
+Row = tuple[
+    str,
+    bytes,
+]  # operation ("index", "delete") and the lines of a bulk request that it takes
+NOT_PASSED_ON = {
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+    "host",
+    "accept-encoding",
+}
 GATEWAY = {429: "Too Many Requests", 413: "Request Entity Too Large", 503: "Service Unavailable"}
 
 
 @dataclass
 class Faults:
-    """What is done to bulk requests, and to all others too if ``everywhere``; shares are of requests, from 0 to 1.
+    """What is done to bulk requests, and to all others too if ``everywhere``; shares are of
+    requests, from 0 to 1.
 
-    ``busy`` get 429 and ``unavailable`` 503 from the gateway, in HTML, like those larger than ``largest`` bytes a 413;
-    of ``busy_rows`` the server never hears, the answer gives 429 for each. ``lost`` are answered by hanging up before
-    the server heard of them, ``cut`` in the middle of the answer, after it did them. ``delay`` is waited before each,
-    in seconds; ``slow`` is how long the answer takes to come.
+    ``busy`` get 429 and ``unavailable`` 503 from the gateway, in HTML, like those larger than
+    ``largest`` bytes a 413; of ``busy_rows`` the server never hears, the answer gives 429 for each.
+    ``lost`` are answered by hanging up before the server heard of them, ``cut`` in the middle of
+    the answer, after it did them. ``delay`` is waited before each, in seconds; ``slow`` is how long
+    the answer takes to come.
     """
 
     busy: float = 0.0
@@ -44,11 +56,13 @@ class Faults:
 
 @dataclass
 class Proxy:
-    """A proxy on loopback before the server at ``upstream``; a context manager. ``faults`` may change at any time.
+    """A proxy on loopback before the server at ``upstream``; a context manager. ``faults`` may
+    change at any time.
 
-    ``count`` counts requests, bulk requests, and faults by name. ``before`` is called with the number and path of each
-    request, from 1, before the server hears of it, ``after`` once it has answered and the client does not know yet.
-    ``close`` refuses connections and cuts those that are open; ``open`` accepts them again, at the same port.
+    ``count`` counts requests, bulk requests, and faults by name. ``before`` is called with the
+    number and path of each request, from 1, before the server hears of it, ``after`` once it has
+    answered and the client does not know yet. ``close`` refuses connections and cuts those that are
+    open; ``open`` accepts them again, at the same port.
     """
 
     upstream: str
@@ -102,7 +116,11 @@ class Proxy:
         with suppress(OSError):
             while True:
                 connection, address = listener.accept()
-                threading.Thread(target=self._serve, args=(connection, address), daemon=True).start()
+                threading.Thread(
+                    target=self._serve,
+                    args=(connection, address),
+                    daemon=True,
+                ).start()
 
     def _serve(self, connection: socket.socket, address: Any) -> None:
         with self.lock:
@@ -174,11 +192,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Status, headers and body of the server's answer."""
         upstream = urlsplit(self.server.upstream)
         connection = http.client.HTTPConnection(str(upstream.hostname), upstream.port)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED_ON}
+        headers = {
+            name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED_ON
+        }
         try:
             connection.request(self.command, self.path, body or None, headers)
             answer = connection.getresponse()
-            kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in NOT_PASSED_ON]
+            kept = [
+                (name, value)
+                for name, value in answer.getheaders()
+                if name.lower() not in NOT_PASSED_ON
+            ]
             return answer.status, kept, answer.read()
         finally:
             connection.close()
@@ -205,7 +229,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, [("Server", "gateway"), ("Content-Type", "text/html")], page)
 
     def _answer(
-        self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False, slow: float = 0.0
+        self,
+        status: int,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        *,
+        cut: bool = False,
+        slow: float = 0.0,
     ) -> None:
         self.send_response_only(status)
         for name, value in headers:

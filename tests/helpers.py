@@ -1,4 +1,5 @@
-"""What tests of many modules use: the command line in this process, little pictures, where real data lies."""
+"""What tests of many modules use: the command line in this process, little pictures, where real
+data lies."""
 
 import json
 import socket
@@ -20,8 +21,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def draw_pictures(folder: Path, count: int) -> Path:
-    """``count`` little pictures of one coloured box each, two captions a picture; the path of their CSV."""
-    colours, places = ("red", "green", "blue", "yellow", "purple"), ("left", "right", "top", "bottom")
+    """``count`` little pictures of one coloured box each, two captions a picture; the path of their
+    CSV."""
+    colours, places = (
+        ("red", "green", "blue", "yellow", "purple"),
+        ("left", "right", "top", "bottom"),
+    )
     corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
     lines = ["image,caption"]
     (folder / "images").mkdir(parents=True)
@@ -31,7 +36,10 @@ def draw_pictures(folder: Path, count: int) -> Path:
         picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
         ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)
         picture.save(folder / "images" / f"{i:03d}.png")
-        lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
+        lines += [
+            f"{i:03d}.png,a {colour} box at the {place}",
+            f"{i:03d}.png,{place}: something {colour}",
+        ]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "captions.csv"
 
@@ -47,7 +55,8 @@ def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands write no networks in ONNX, which takes half a minute: tests/encoders/runtime/ is about those."""
+    """Let commands write no networks in ONNX, which takes half a minute: tests/encoders/runtime/ is
+    about those."""
     monkeypatch.setattr("boc.cli.options.write_onnx", lambda folder, **_: None)
 
 
@@ -97,7 +106,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(handler: type[Handler], **facts: Any) -> Iterator[Any]:
-    """A server on a free port of this machine that handlers know by ``facts``, until the block ends."""
+    """A server on a free port of this machine that handlers know by ``facts``, until the block
+    ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.__dict__.update(facts)
     thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -114,7 +124,11 @@ def send_json(handler: BaseHTTPRequestHandler, answer: Any, headers: Mapping[str
     """Answer a request with 200, an object and ``headers``."""
     data = json.dumps(answer).encode()
     handler.send_response(200)
-    for name, value in {**headers, "content-type": "application/json", "content-length": str(len(data))}.items():
+    for name, value in {
+        **headers,
+        "content-type": "application/json",
+        "content-length": str(len(data)),
+    }.items():
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(data)

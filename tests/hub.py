@@ -1,4 +1,5 @@
-"""A server that speaks as much of the protocol of the Hugging Face hub as a download needs, with faults to order."""
+"""A server that speaks as much of the protocol of the Hugging Face hub as a download needs, with
+faults to order."""
 
 import hashlib
 import json
@@ -31,10 +32,11 @@ class Asked:
 class Hub:
     """Repositories by name, each of files by revision, the last of which is the branch main.
 
-    Faults are for the next downloads of large files: ``cut`` closes a connection after so many bytes, and with ``dies``
-    the server is ``dead`` from then on, when all small files of the branch main are ``sent``; ``stall`` stops sending
-    after so many bytes, and keeps the connection; ``damage`` changes a byte of what is sent; ``gated`` refuses all;
-    ``extra`` are names in lists that are no files.
+    Faults are for the next downloads of large files: ``cut`` closes a connection after so many
+    bytes, and with ``dies`` the server is ``dead`` from then on, when all small files of the branch
+    main are ``sent``; ``stall`` stops sending after so many bytes, and keeps the connection;
+    ``damage`` changes a byte of what is sent; ``gated`` refuses all; ``extra`` are names in lists
+    that are no files.
     """
 
     repositories: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -51,11 +53,15 @@ class Hub:
     address: str = ""
 
     def paths(self, start: str = "/") -> set[str]:
-        return {each.path for each in self.asked if each.path.startswith(start) and each.method == "GET"}
+        return {
+            each.path for each in self.asked if each.path.startswith(start) and each.method == "GET"
+        }
 
     def small_files_are_sent(self) -> bool:
         latest = (list(files.values())[-1] for files in self.repositories.values())
-        return {name for files in latest for name, data in files.items() if len(data) <= LARGE} <= self.sent
+        return {
+            name for files in latest for name, data in files.items() if len(data) <= LARGE
+        } <= self.sent
 
     def revision(self, name: str, asked: str) -> str | None:
         """The commit of a revision."""
@@ -64,9 +70,17 @@ class Hub:
 
     def listed(self, name: str, revision: str) -> Iterator[tuple[str, int, str, str]]:
         """Yield name, size, digest of git, and SHA-256, empty for small files."""
-        for file, data in [*self.repositories[name][revision].items(), *((file, b"no\n") for file in self.extra)]:
+        for file, data in [
+            *self.repositories[name][revision].items(),
+            *((file, b"no\n") for file in self.extra),
+        ]:
             git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-            yield file, len(data), git, hashlib.sha256(data).hexdigest() if len(data) > LARGE else ""
+            yield (
+                file,
+                len(data),
+                git,
+                hashlib.sha256(data).hexdigest() if len(data) > LARGE else "",
+            )
 
     def info(self, name: str, revision: str) -> dict[str, Any]:
         siblings = [
@@ -74,7 +88,12 @@ class Hub:
             | ({"lfs": {"sha256": sha256, "size": size, "pointerSize": 130}} if sha256 else {})
             for file, size, git, sha256 in self.listed(name, revision)
         ]
-        return {"id": name, "sha": revision, "cardData": {"license": self.licence}, "siblings": siblings}
+        return {
+            "id": name,
+            "sha": revision,
+            "cardData": {"license": self.licence},
+            "siblings": siblings,
+        }
 
     def tree(self, name: str, revision: str) -> list[dict[str, Any]]:
         return [
@@ -107,17 +126,30 @@ def handler(hub: Hub) -> type[Handler]:
                 self.answer(503)
             elif stored:
                 every = (
-                    data for known in hub.repositories.values() for files in known.values() for data in files.values()
+                    data
+                    for known in hub.repositories.values()
+                    for files in known.values()
+                    for data in files.values()
                 )
-                self.send(next(data for data in every if hashlib.sha256(data).hexdigest() == stored[1]), start)
+                self.send(
+                    next(data for data in every if hashlib.sha256(data).hexdigest() == stored[1]),
+                    start,
+                )
             elif name not in hub.repositories:
                 self.answer(404, X_Error_Code="RepoNotFound")
-            elif (revision := hub.revision(name, (listing[3] if listing else file and file[2]) or "main")) is None:
+            elif (
+                revision := hub.revision(
+                    name,
+                    (listing[3] if listing else file and file[2]) or "main",
+                )
+            ) is None:
                 self.answer(404, X_Error_Code="RevisionNotFound")
             elif hub.gated:
                 self.answer(403, X_Error_Code="GatedRepo")
             elif listing:
-                body = hub.tree(name, revision) if listing[2] == "tree" else hub.info(name, revision)
+                body = (
+                    hub.tree(name, revision) if listing[2] == "tree" else hub.info(name, revision)
+                )
                 self.send(json.dumps(body).encode(), 0)
             elif file is not None and file[3] in hub.repositories[name][revision]:
                 self.file(hub.repositories[name][revision][file[3]], revision, start)
@@ -145,7 +177,10 @@ def handler(hub: Hub) -> type[Handler]:
             if large and hub.damage:
                 data = data[:-1] + bytes([data[-1] ^ 1])
             self.send_response(206 if start else 200)
-            for name, value in {**(headers or {}), "Content-Length": str(len(data) - start)}.items():
+            for name, value in {
+                **(headers or {}),
+                "Content-Length": str(len(data) - start),
+            }.items():
                 self.send_header(name, value)
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")

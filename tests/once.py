@@ -10,7 +10,8 @@ from filelock import FileLock
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder ``name`` of this run, made by ``make(folder)``. Nothing may be written into it later."""
+    """The folder ``name`` of this run, made by ``make(folder)``. Nothing may be written into it
+    later."""
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent

@@ -18,8 +18,12 @@ from boc.vectors import unit_rows
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x1f"), max_size=6)
 
 
-def tied_vectors(rows: tuple[int, int], width: int | None = None) -> st.SearchStrategy[NDArray[np.float32]]:
-    """float32 (n, d) of hundredths in [-1, 1] from a coarse grid: many ties and zeros, no underflow."""
+def tied_vectors(
+    rows: tuple[int, int],
+    width: int | None = None,
+) -> st.SearchStrategy[NDArray[np.float32]]:
+    """float32 (n, d) of hundredths in [-1, 1] from a coarse grid: many ties and zeros, no
+    underflow."""
     widths = st.integers(1, 7) if width is None else st.just(width)
     grid = st.integers(-4, 4).map(lambda i: i / 4) | st.integers(-100, 100).map(lambda i: i / 128)
     return arrays(np.float32, st.tuples(st.integers(*rows), widths), elements=grid.map(np.float32))
@@ -31,7 +35,12 @@ def term_matrices(shape: tuple[int, int], largest: int) -> st.SearchStrategy[spa
     return arrays(np.int32, shape, elements=elements).map(sparse.csr_array)
 
 
-def random_terms(rng: np.random.Generator, shape: tuple[int, int], largest: int, density: float) -> sparse.csr_array:
+def random_terms(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    largest: int,
+    density: float,
+) -> sparse.csr_array:
     """A term matrix of int32 with frequencies 1 to ``largest``."""
     dense = rng.integers(1, largest, shape, endpoint=True) * (rng.random(shape) < density)
     return sparse.csr_array(dense.astype(np.int32))
@@ -82,7 +91,10 @@ def write_features(
 ) -> Path:
     """A feature file of ``batches``; its source is ``source``, or what the file is called."""
     dim = batches[0].embeddings.vectors.shape[1]
-    with FeatureWriter(path, Header("embeddings", spec, digest, dim, dtype, source or path.name)) as writer:
+    with FeatureWriter(
+        path,
+        Header("embeddings", spec, digest, dim, dtype, source or path.name),
+    ) as writer:
         writer.append(sum(len(batch.items) for batch in batches), batches)
         writer.finish()
     return path
@@ -100,5 +112,11 @@ def new_manifest(
     identity = Identity("tern:somewhere", "ab" * 32, dim)
     config = {"steps": [], "n_terms": n_terms}
     return Manifest.new(
-        identity, config, codec_arrays or {}, rm=10.0, dtype=dtype, source="cd" * 32, concept_dtype=concepts
+        identity,
+        config,
+        codec_arrays or {},
+        rm=10.0,
+        dtype=dtype,
+        source="cd" * 32,
+        concept_dtype=concepts,
     )

@@ -1,6 +1,7 @@
 """Commands in processes that can be killed, forked from one that has imported what they need.
 
-The imports take longer than all that such a command does in a test. The first one imports; it has no threads to copy.
+The imports take longer than all that such a command does in a test. The first one imports; it has
+no threads to copy.
 """
 
 import os
@@ -12,14 +13,24 @@ from pathlib import Path
 from boc.cli import main, options
 
 IMPORTED = [
-    "boc.indexes.build", "boc.inputs.extraction", "boc.web.app", "boc.web.http.server", "encoders.regions.grid",
-    "encoders.tern", "encoders.training.train", "indexing.file", "transformers.models.bert.modeling_bert",
-]  # fmt: skip
+    "boc.indexes.build",
+    "boc.inputs.extraction",
+    "boc.web.app",
+    "boc.web.http.server",
+    "encoders.regions.grid",
+    "encoders.tern",
+    "encoders.training.train",
+    "indexing.file",
+    "transformers.models.bert.modeling_bert",
+]
 NOWHERE = Path(os.devnull)
 
 
 def start(
-    arguments: Sequence[object], output: Path = NOWHERE, errors: Path = NOWHERE, **environment: str
+    arguments: Sequence[object],
+    output: Path = NOWHERE,
+    errors: Path = NOWHERE,
+    **environment: str,
 ) -> BaseProcess:
     """A process that runs the command line, with its stdout and stderr in files.
 
@@ -27,7 +38,10 @@ def start(
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    process = context.Process(target=_run, args=([*map(str, arguments)], output, errors, environment))
+    process = context.Process(
+        target=_run,
+        args=([*map(str, arguments)], output, errors, environment),
+    )
     process.start()
     return process
 

@@ -17,11 +17,24 @@ OURS = ("boc", "encoders", "indexing")
 FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))]
 TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
 
-# Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
+# Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A
+# new one needs a row.
 CORE = (
-    "errors", "atomic_files", "foreign", "models", "names", "outputs", "paths", "types", "manifest", "plugins", "topk",
-    "vectors", "labels", "progress",
-)  # fmt: skip
+    "errors",
+    "atomic_files",
+    "foreign",
+    "models",
+    "names",
+    "outputs",
+    "paths",
+    "types",
+    "manifest",
+    "plugins",
+    "topk",
+    "vectors",
+    "labels",
+    "progress",
+)
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
 MAY = {
     "boc": set(),
@@ -34,7 +47,15 @@ MAY = {
     "boc.foreign": {"boc", "boc.atomic_files"},
     "boc.manifest": {"boc", "boc.errors", "boc.foreign", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.foreign", "boc.atomic_files"},
-    "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.paths", "boc.types", "boc.manifest", "boc.models"},
+    "boc.plugins": {
+        "boc",
+        "boc.errors",
+        "boc.names",
+        "boc.paths",
+        "boc.types",
+        "boc.manifest",
+        "boc.models",
+    },
     "boc.labels": {"boc", "boc.errors", "boc.foreign", "boc.types", "boc.plugins"},
     "boc.topk": {"boc"},
     "boc.progress": {"boc"},
@@ -91,12 +112,15 @@ def imports(path: Path) -> list[tuple[str, bool]]:
 
 
 def walked_imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Full names of the modules that a file imports anywhere in it, and whether for annotations only."""
+    """Full names of the modules that a file imports anywhere in it, and whether for annotations
+    only."""
     tree = parsed(path)
     typing_only = {
         id(node)
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        if isinstance(block, ast.If)
+        and isinstance(block.test, ast.Name)
+        and block.test.id == "TYPE_CHECKING"
         for child in block.body
         for node in ast.walk(child)
     }
@@ -112,14 +136,27 @@ def walked_imports(path: Path) -> Iterator[tuple[str, bool]]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 deeper = f"{module}.{alias.name}"
-                yield deeper if module.split(".")[0] in OURS and exists(deeper) else module, id(node) in typing_only
+                yield (
+                    deeper if module.split(".")[0] in OURS and exists(deeper) else module,
+                    id(node) in typing_only,
+                )
 
 
 def caught_anything(tree: ast.AST, module: str) -> list[ast.ExceptHandler]:
-    """The handlers that may be of any exception: around the decoders of pictures, and the libraries of models."""
-    around = {"boc.inputs.images": "decoding", "encoders.networks.foreign": "reading_model"}.get(module)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == around]
-    return [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
+    """The handlers that may be of any exception: around the decoders of pictures, and the libraries
+    of models."""
+    around = {"boc.inputs.images": "decoding", "encoders.networks.foreign": "reading_model"}.get(
+        module,
+    )
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == around
+    ]
+    return [
+        node
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.ExceptHandler)
+    ]
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
@@ -128,12 +165,22 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
         if isinstance(node, ast.Call):
             match node.func:
                 case ast.Name(name) | ast.Attribute(ast.Name(_), name):
-                    yield node, f"{node.func.value.id}.{name}" if isinstance(node.func, ast.Attribute) else name
+                    yield (
+                        node,
+                        f"{node.func.value.id}.{name}"
+                        if isinstance(node.func, ast.Attribute)
+                        else name,
+                    )
 
 
 def test_the_walk_sees_what_it_should() -> None:
     assert len(FILES) > 40
-    assert {part_of(name_of(path)) for path in FILES} >= {"boc.codecs", "boc.search", "encoders", "indexing"}
+    assert {part_of(name_of(path)) for path in FILES} >= {
+        "boc.codecs",
+        "boc.search",
+        "encoders",
+        "indexing",
+    }
     seen = dict(imports(ROOT / "boc" / "plugins.py"))
     assert seen["boc.manifest"] is True
     assert seen["boc.errors"] is False
@@ -170,15 +217,27 @@ def nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
         if isinstance(node, ast.ExceptHandler) and node not in anything:
             assert node.type is not None, f"line {node.lineno}: except without a class"
             caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
-            assert caught.isdisjoint({"Exception", "BaseException"}), f"line {node.lineno}: broad except"
-        elif isinstance(node, ast.ImportFrom) and node.module in {"pickle", "joblib", "dill", "cloudpickle"}:
-            # torch.load(weights_only=True) says so with this error when a file holds more than weights. One module
-            # reads the vocabulary of VSRN, a pickle, by an unpickler that knows a single class.
-            allowed = {"UnpicklingError"} | ({"Unpickler"} if path.name == "vsrn_checkpoints.py" else set())
+            assert caught.isdisjoint({"Exception", "BaseException"}), (
+                f"line {node.lineno}: broad except"
+            )
+        elif isinstance(node, ast.ImportFrom) and node.module in {
+            "pickle",
+            "joblib",
+            "dill",
+            "cloudpickle",
+        }:
+            # torch.load(weights_only=True) says so with this error when a file holds more than
+            # weights. One module reads the vocabulary of VSRN, a pickle, by an unpickler that knows
+            # a single class.
+            allowed = {"UnpicklingError"} | (
+                {"Unpickler"} if path.name == "vsrn_checkpoints.py" else set()
+            )
             assert {alias.name for alias in node.names} <= allowed, f"line {node.lineno}"
         elif isinstance(node, ast.Import):
             names = {alias.name.split(".")[0] for alias in node.names}
-            assert names.isdisjoint({"pickle", "joblib", "dill", "cloudpickle", "shelve"}), f"line {node.lineno}"
+            assert names.isdisjoint({"pickle", "joblib", "dill", "cloudpickle", "shelve"}), (
+                f"line {node.lineno}"
+            )
     for call, function in calls(path):
         where = f"line {call.lineno}: {function}"
         assert function not in {"print", "pprint", "eval", "exec"}, where
@@ -195,7 +254,12 @@ def nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [imports_go_one_way, torch_lives_in_encoders, nothing_prints_or_catches_everything_or_unpickles]
+    "rule",
+    [
+        imports_go_one_way,
+        torch_lives_in_encoders,
+        nothing_prints_or_catches_everything_or_unpickles,
+    ],
 )
 def test_every_file_keeps_the_rule(rule: Callable[[Path], None]) -> None:
     for path in FILES:
@@ -204,18 +268,34 @@ def test_every_file_keeps_the_rule(rule: Callable[[Path], None]) -> None:
 
 def test_the_command_line_starts_without_the_heavy_libraries() -> None:
     command = [sys.executable, "-X", "importtime", "-c", "import boc.cli"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ,
+    )
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert {"boc", "click"} <= loaded
-    assert loaded.isdisjoint(TORCH | {"numpy", "sklearn", "scipy", "h5py", "PIL", "skimage", "encoders", "indexing"})
+    assert loaded.isdisjoint(
+        TORCH | {"numpy", "sklearn", "scipy", "h5py", "PIL", "skimage", "encoders", "indexing"},
+    )
 
 
 @pytest.mark.slow
 def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     code = (
-        "import sys, boc.indexes.build, boc.search.searcher, boc.cli.contact_sheet, indexing.file; print(*sys.modules)"
+        "import sys, boc.indexes.build, boc.search.searcher, boc.cli.contact_sheet, "
+        "indexing.file; print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "indexing", "h5py"} <= loaded
     assert loaded.isdisjoint(TORCH | {"encoders", "sklearn"})
@@ -225,17 +305,33 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
 def test_encoders_and_regions_are_imported_without_torch() -> None:
     """Not even the region source of a network, which runs on ONNX Runtime."""
     modules = (
-        "encoders.clip, encoders.tern, encoders.teran, encoders.vsrn, encoders.vsrnpp, encoders.regions.feature_maps"
+        "encoders.clip, encoders.tern, encoders.teran, encoders.vsrn, encoders.vsrnpp, "
+        "encoders.regions.feature_maps"
     )
     code = f"import sys, {modules}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     assert {"torch", "transformers", "huggingface_hub", "nltk"}.isdisjoint(done.stdout.split())
 
 
 @pytest.mark.slow
 def test_a_network_without_a_bert_does_not_import_transformers() -> None:
-    code = "import sys, encoders.runtime.torch_towers, encoders.runtime.model_folder; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    code = (
+        "import sys, encoders.runtime.torch_towers, encoders.runtime.model_folder; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     assert "torch" in done.stdout.split()
     assert "transformers" not in done.stdout.split()
 
@@ -245,9 +341,13 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor inside functions: an import that is put off hides a circle, it does not break it."""
     known = {name_of(path) for path in FILES}
     graph = {
-        name_of(path): {module for module, typing_only in imports(path) if module in known and not typing_only}
+        name_of(path): {
+            module for module, typing_only in imports(path) if module in known and not typing_only
+        }
         for path in FILES
     }
-    while free := {module for module, needed in graph.items() if not needed & set(graph) - {module}}:
+    while free := {
+        module for module, needed in graph.items() if not needed & set(graph) - {module}
+    }:
         graph = {module: needed for module, needed in graph.items() if module not in free}
     assert not graph, f"in or above a circle: {sorted(graph)}"

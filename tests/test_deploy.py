@@ -13,7 +13,9 @@ from tests.helpers import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
-UNIT, CONTAINER, COMPOSE = ((DEPLOY / name).read_text() for name in ("boc.service", "Containerfile", "compose.yaml"))
+UNIT, CONTAINER, COMPOSE = (
+    (DEPLOY / name).read_text() for name in ("boc.service", "Containerfile", "compose.yaml")
+)
 
 
 def commands() -> list[list[str]]:
@@ -42,9 +44,22 @@ def test_variables_are_those_that_boc_reads() -> None:
 
 
 def test_what_the_container_is_built_of_is_sent_to_the_builder() -> None:
-    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    needed = {"boc", "encoders", "indexing", "setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE",
-              "deploy/constraints.txt"}  # fmt: skip
+    sent = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    needed = {
+        "boc",
+        "encoders",
+        "indexing",
+        "setup.py",
+        "setup.cfg",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "deploy/constraints.txt",
+    }
     assert sent == needed
     assert all((ROOT / name).exists() for name in sent)
 
@@ -55,5 +70,10 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         pytest.skip("needs systemd-analyze")
     unit = tmp_path / "boc.service"
     unit.write_text(UNIT.replace("/opt/boc/bin/boc", shutil.which("true") or ""))
-    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, "boc.service" in done.stderr) == (0, False), done.stderr

@@ -1,8 +1,10 @@
-"""What the documents say is so: commands, options and targets exist, links lead somewhere, snippets run.
+"""What the documents say is so: commands, options and targets exist, links lead somewhere, snippets
+run.
 
-Python blocks of a page run in order, in one namespace and in a folder with an index ``photos``. Comments in a page
-say the rest: ``<!-- run -->`` before a block of shell lines runs those too; ``<!-- other data -->`` before an output
-says that it comes from other pictures, so that only the number of its lines can be held against what is printed here.
+Python blocks of a page run in order, in one namespace and in a folder with an index ``photos``.
+Comments in a page say the rest: ``<!-- run -->`` before a block of shell lines runs those too;
+``<!-- other data -->`` before an output says that it comes from other pictures, so that only the
+number of its lines can be held against what is printed here.
 """
 
 import doctest
@@ -50,7 +52,13 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-SHELL = [line for page in PAGES for _, kind, body in blocks(page) if kind == "sh" for line in body.splitlines()]
+SHELL = [
+    line
+    for page in PAGES
+    for _, kind, body in blocks(page)
+    if kind == "sh"
+    for line in body.splitlines()
+]
 
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
@@ -69,14 +77,21 @@ def test_shell_lines_parse(line: str) -> None:
 
 def test_modules_that_are_run_exist() -> None:
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
-    names = {name for text in texts for name in re.findall(r"python -m ((?:bench|demo|tests)[\w.]*)", text)}
+    names = {
+        name
+        for text in texts
+        for name in re.findall(r"python -m ((?:bench|demo|tests)[\w.]*)", text)
+    }
     assert len(names) > 5
     assert not [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def words(page: Path) -> int:
     """Return the number of words of a page that were written by hand."""
-    return sum(bool(re.search(r"\w", word)) for word in GENERATED.sub("", page.read_text(encoding="utf-8")).split())
+    return sum(
+        bool(re.search(r"\w", word))
+        for word in GENERATED.sub("", page.read_text(encoding="utf-8")).split()
+    )
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("**/*.md")), ids=lambda page: page.name)
@@ -92,7 +107,9 @@ def test_every_page_is_one_link_from_the_first() -> None:
     first = (DOCS / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
     results = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
     linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", first)}
-    linked |= {(DOCS / "results" / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", results)}
+    linked |= {
+        (DOCS / "results" / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", results)
+    }
     assert {page for page in DOCS.glob("**/*.md") if page != DOCS / "index.md"} <= linked
 
 
@@ -115,14 +132,26 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
 
 def by_hand(page: Path) -> str:
     """Return what of a page is neither made of rows, nor code, nor the target of a link."""
-    text = re.sub(r"^```.*?^```$", "", GENERATED.sub("", page.read_text(encoding="utf-8")), flags=re.S | re.M)
+    text = re.sub(
+        r"^```.*?^```$",
+        "",
+        GENERATED.sub("", page.read_text(encoding="utf-8")),
+        flags=re.S | re.M,
+    )
     return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "", text))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))],
+    ids=lambda page: page.name,
+)
 def test_figures_are_made_of_rows(page: Path) -> None:
     text = " ".join(re.sub(r"^\|.*$", "", by_hand(page), flags=re.M).split())
-    for setting in SETTINGS.get(page.name if page.parent == ROOT else page.relative_to(DOCS).as_posix(), ()):
+    for setting in SETTINGS.get(
+        page.name if page.parent == ROOT else page.relative_to(DOCS).as_posix(),
+        (),
+    ):
         assert setting in text
         text = text.replace(setting, "")
     assert not re.findall(rf".{{30}}{NUMBER} {UNIT}.{{20}}", text)
@@ -132,7 +161,10 @@ def test_figures_are_made_of_rows(page: Path) -> None:
 
 def test_the_formats_that_are_read_are_named() -> None:
     upgrade = (DOCS / "howto" / "upgrade.md").read_text(encoding="utf-8")
-    newest = {row[0]: int(row[1]) for row in re.findall(r"^\| ([\w ,]+) \| (?:\d, )*(\d) \|", upgrade, re.M)}
+    newest = {
+        row[0]: int(row[1])
+        for row in re.findall(r"^\| ([\w ,]+) \| (?:\d, )*(\d) \|", upgrade, re.M)
+    }
     names = (
         "boc.manifest",
         "boc.inputs.features",
@@ -166,7 +198,10 @@ def slugs(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(<?([^)\s>]*)>?\)", FENCED.sub("", page.read_text(encoding="utf-8"))):
+    for target in re.findall(
+        r"\]\(<?([^)\s>]*)>?\)",
+        FENCED.sub("", page.read_text(encoding="utf-8")),
+    ):
         parts = urlsplit(target)
         if parts.scheme:
             assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), target
@@ -217,12 +252,16 @@ def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
             place = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if not parts.scheme:
                 assert place.is_file(), f"{page.name}: {target}"
-                assert not parts.fragment or parts.fragment in site[place].ids, f"{page.name}: {target}"
+                assert not parts.fragment or parts.fragment in site[place].ids, (
+                    f"{page.name}: {target}"
+                )
 
 
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]) -> None:
-    assert not [target for marks in site.values() for target in marks.loads if urlsplit(target).netloc]
+    assert not [
+        target for marks in site.values() for target in marks.loads if urlsplit(target).netloc
+    ]
 
 
 @pytest.mark.slow
@@ -233,7 +272,8 @@ def test_the_reference_tells_every_command(site: dict[Path, Marks]) -> None:
 
 @pytest.fixture
 def home(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the tutorial leaves it, with other pictures, which becomes the working directory."""
+    """A folder as the tutorial leaves it, with other pictures, which becomes the working
+    directory."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(library / "index", "boc-data")
     shutil.copytree(library / "model", "model")
@@ -275,7 +315,10 @@ def prints(line: list[str]) -> str:
     if line[0] == "python":
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            [sys.executable, *line[1:]], env=environment, check=True, capture_output=True
+            [sys.executable, *line[1:]],
+            env=environment,
+            check=True,
+            capture_output=True,
         ).stdout.decode()
     result = run_boc(*line[1:])
     assert result.exit_code == 0, result.output
@@ -287,13 +330,19 @@ def with_python(page: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if with_python(page)],
+    ids=lambda page: page.name,
+)
 def test_python_snippets_run(page: Path, home: Path) -> None:
     assert run_page(page, prints) == sum(kind == "text" for _, kind, _ in blocks(page))
 
 
 SMALLER = {"500": "60", "2000": "60", "100": "20"}  # pictures of the tutorial
-TINY = "--set=epochs=2 --set=batch_size=8 --set=held_out=8 --set=visual_width=16 --set=joint_width=16 "
+TINY = (
+    "--set=epochs=2 --set=batch_size=8 --set=held_out=8 --set=visual_width=16 --set=joint_width=16 "
+)
 TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 
 
@@ -326,9 +375,17 @@ def test_the_first_search_with_a_clip(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.chdir(tmp_path)
     draw_pictures(tmp_path / "Pictures", 5)
-    (line,) = re.findall(r"^boc index .* --encoder clip$", FIRST_SEARCH.read_text(encoding="utf-8"), re.M)
+    (line,) = re.findall(
+        r"^boc index .* --encoder clip$",
+        FIRST_SEARCH.read_text(encoding="utf-8"),
+        re.M,
+    )
     tiny_clip(tmp_path / "clip")
-    prints(shlex.split(line.replace("~", str(tmp_path)).replace("--encoder clip", "--encoder clip:clip")))
+    prints(
+        shlex.split(
+            line.replace("~", str(tmp_path)).replace("--encoder clip", "--encoder clip:clip"),
+        ),
+    )
     assert len(prints(["boc", "search", "photos", "a red box", "-k", "3"]).splitlines()) == 3
 
 
@@ -336,7 +393,15 @@ def test_the_first_search_with_a_clip(tmp_path: Path, monkeypatch: pytest.Monkey
 def serving(name: str) -> Iterator[str]:
     """``boc serve NAME`` in a process of its own, once it answers."""
     port = free_port()
-    words = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--port", str(port)]
+    words = [
+        sys.executable,
+        "-c",
+        "from boc.cli import main; main()",
+        "serve",
+        name,
+        "--port",
+        str(port),
+    ]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             address = f"http://127.0.0.1:{port}"
@@ -357,22 +422,35 @@ def _wait(process: subprocess.Popen[str], url: str) -> None:
 
 
 @pytest.mark.slow
-def test_docstring_examples_run(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docstring_examples_run(
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "boc-data").symlink_to(library / "index")
     names = [m.name for m in pkgutil.walk_packages(boc.__path__, "boc.")]
-    results = [doctest.testmod(importlib.import_module(name), extraglobs={"boc": boc}) for name in names]
+    results = [
+        doctest.testmod(importlib.import_module(name), extraglobs={"boc": boc}) for name in names
+    ]
     assert sum(r.attempted for r in results) >= 5
     assert sum(r.failed for r in results) == 0
 
 
 def test_traps_of_servers_are_handled_and_tested() -> None:
     """The modules and the tests that the table names are there."""
-    page = (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Traps")[2]
+    page = (
+        (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Traps")[2]
+    )
     rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ")][1:]
     folders = (ROOT / "tests" / "indexing" / "server", ROOT / "tests" / "contract")
-    tests = "".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py")
+    )
     assert len(rows) > 10
     for _, modules, names in rows:
-        assert all((ROOT / "indexing" / "server" / f"{each}.py").exists() for each in re.findall(r"`(\w+)`", modules))
+        assert all(
+            (ROOT / "indexing" / "server" / f"{each}.py").exists()
+            for each in re.findall(r"`(\w+)`", modules)
+        )
         assert all(f"def {each}(" in tests for each in re.findall(r"`(\w+)`", names)), names

@@ -18,8 +18,14 @@ Run = Callable[..., list[str]]
 
 
 @pytest.fixture
-def run(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs an example as a program, in a folder with photos.h5 and the index ``photos``; the lines it prints."""
+def run(
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Runs an example as a program, in a folder with photos.h5 and the index ``photos``; the lines
+    it prints."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(library / "index", "boc-data")
     shutil.copy(library / "photos.h5", "photos.h5")
@@ -75,19 +81,28 @@ def test_the_page_has_another_route(library: Path) -> None:
 
     make = runpy.run_path(str(EXAMPLES / "serve_in_your_app.py"))["application"]
     query = {"q": "a red box at the left"}
-    with TestClient(make("photos", f"file:{library / 'index'}"), base_url="http://127.0.0.1") as client:
+    with TestClient(
+        make("photos", f"file:{library / 'index'}"),
+        base_url="http://127.0.0.1",
+    ) as client:
         best, hits = (
             client.get("/api/best", params=query).json(),
             client.get("/api/search", params=query).json()["hits"],
         )
     assert hits[0]["id"] == best["id"]
     assert hits[0]["score"] == pytest.approx(best["score"])
-    with TestClient(make("photos", f"file:{library / 'index'}", "secret"), base_url="http://127.0.0.1") as client:
+    with TestClient(
+        make("photos", f"file:{library / 'index'}", "secret"),
+        base_url="http://127.0.0.1",
+    ) as client:
         assert client.get("/api/best", params=query).status_code == 401
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_shows_its_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs_and_shows_its_hits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
     pytest.importorskip("pandas")
     (tmp_path / "demo").symlink_to(EXAMPLES.parent / "demo")
@@ -113,9 +128,18 @@ def test_the_notebook_runs_and_shows_its_hits(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 def test_every_example_is_run_and_documented() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    here, page = Path(__file__).read_text(encoding="utf-8"), EXAMPLES.parent / "docs" / "examples.md"
+    here, page = (
+        Path(__file__).read_text(encoding="utf-8"),
+        EXAMPLES.parent / "docs" / "examples.md",
+    )
     assert names == set(re.findall(r'(?:run\("|EXAMPLES / ")(\w+)(?:"|\.py)', here))
-    assert names == set(re.findall(r"^```\{literalinclude\} \.\./examples/(\w+)\.py", page.read_text("utf-8"), re.M))
+    assert names == set(
+        re.findall(
+            r"^```\{literalinclude\} \.\./examples/(\w+)\.py",
+            page.read_text("utf-8"),
+            re.M,
+        ),
+    )
 
 
 @pytest.mark.slow

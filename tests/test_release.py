@@ -1,4 +1,5 @@
-"""What is released: the modules in C keep to Python's stable interface, and the version is in one place."""
+"""What is released: the modules in C keep to Python's stable interface, and the version is in one
+place."""
 
 import re
 import shutil
@@ -28,14 +29,29 @@ def test_a_module_compiles_against_the_stable_interface(source: Path) -> None:
     if compiler is None or sys.version_info < (3, 11):
         pytest.skip("needs a compiler, and Python 3.11")
     include = sysconfig.get_path("include")
-    options = ["-DPy_LIMITED_API=0x030B0000", "-Werror=implicit-function-declaration", "-fsyntax-only"]
-    done = subprocess.run([compiler, *options, "-I", include, source], capture_output=True, text=True, check=False)
+    options = [
+        "-DPy_LIMITED_API=0x030B0000",
+        "-Werror=implicit-function-declaration",
+        "-fsyntax-only",
+    ]
+    done = subprocess.run(
+        [compiler, *options, "-I", include, source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_the_smoke_test_of_wheels_runs_from_the_source() -> None:
-    done = subprocess.run([sys.executable, ".ci/smoke.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ".ci/smoke.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "No module named 'boc.clustering._nearest'" in done.stderr:
         pytest.skip("no modules in C here")
     assert done.returncode == 0, done.stderr

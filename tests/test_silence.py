@@ -1,4 +1,5 @@
-"""Commands on a CPU send nothing, look up no host, leave nothing with other programs' names, and import no torch."""
+"""Commands on a CPU send nothing, look up no host, leave nothing with other programs' names, and
+import no torch."""
 
 import os
 import re
@@ -24,14 +25,22 @@ pytestmark = pytest.mark.slow
 MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
 TRACING = ["strace", "-f", "-I", "2", "-e", "trace=connect,sendto,sendmsg,sendmmsg,openat,mkdir"]
 HEAVY = {"torch", "transformers", "huggingface_hub", "nltk", "torchvision"}
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "howto" / "upgrade.md").read_text(encoding="utf-8")
-PLACES = [place for row in PAGE.splitlines() if row.startswith("| ") for place in re.findall(r"`~/([^`]+)`", row)]
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "howto" / "upgrade.md").read_text(
+    encoding="utf-8",
+)
+PLACES = [
+    place
+    for row in PAGE.splitlines()
+    if row.startswith("| ")
+    for place in re.findall(r"`~/([^`]+)`", row)
+]
 """What the page on uninstalling names below the home folder."""
 CODE = "import sys; from boc.cli import main; main()"
 
 
 class Watched:
-    """Commands of a new user, each in a process whose calls and imports are written down, if strace is here."""
+    """Commands of a new user, each in a process whose calls and imports are written down, if strace
+    is here."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls, self.said = folder, folder / "calls", folder / "said"
@@ -40,11 +49,25 @@ class Watched:
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         tracing = [*TRACING, "-o", str(self.calls)] if shutil.which("strace") else []
-        keep = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "ORT_", "HF_"))}
-        environment = {**keep, "HOME": str(self.home), "CUDA_VISIBLE_DEVICES": "", "PYTHONPROFILEIMPORTTIME": "1"}
+        keep = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("XDG_", "ORT_", "HF_"))
+        }
+        environment = {
+            **keep,
+            "HOME": str(self.home),
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPROFILEIMPORTTIME": "1",
+        }
         command = [*tracing, sys.executable, "-c", CODE, *map(str, arguments)]
         with self.said.open("wb") as said:
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+            return subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=environment,
+            )
 
     def check(self, *expected: str) -> None:
         """Fail if the last command, which has imported ``expected``, was not silent."""
@@ -59,12 +82,14 @@ class Watched:
         assert not list(self.home.rglob("Microsoft"))
 
     def belongs(self, path: Path) -> bool:
-        """Whether the page on uninstalling names the place of a file; where this test says what to write is its own."""
+        """Whether the page on uninstalling names the place of a file; where this test says what to
+        write is its own."""
         temporary, own = Path(tempfile.gettempdir()), self.folder.resolve()
         path = Path(os.path.abspath(path))  # noqa: PTH100  # links stay
         if path.is_relative_to(self.home):
             return any(
-                path.is_relative_to(self.home / place) or (self.home / place).is_relative_to(path) for place in PLACES
+                path.is_relative_to(self.home / place) or (self.home / place).is_relative_to(path)
+                for place in PLACES
             )
         given = ("index", "vectors.h5", "vectors.h5.parts", ".vectors.h5.tmp")
         return any(path.is_relative_to(own / name) for name in given) or (
@@ -73,10 +98,17 @@ class Watched:
 
 
 def written(calls: Sequence[str]) -> list[Path]:
-    """Return the files that are opened to be written, and the folders that are made, but for those of the system."""
-    opened = re.compile(r'openat\([^"]*"([^"]+)", [^)]*O_(?:WRONLY|RDWR|CREAT).*\) = \d|mkdir\("([^"]+)".* = 0')
+    """Return the files that are opened to be written, and the folders that are made, but for those
+    of the system."""
+    opened = re.compile(
+        r'openat\([^"]*"([^"]+)", [^)]*O_(?:WRONLY|RDWR|CREAT).*\) = \d|mkdir\("([^"]+)".* = 0',
+    )
     paths = [Path(match[1] or match[2]) for line in calls if (match := opened.search(line))]
-    return [path for path in paths if not path.is_relative_to("/dev") and not path.is_relative_to("/proc")]
+    return [
+        path
+        for path in paths
+        if not path.is_relative_to("/dev") and not path.is_relative_to("/proc")
+    ]
 
 
 def leaving(calls: Sequence[str]) -> list[str]:
@@ -87,7 +119,10 @@ def leaving(calls: Sequence[str]) -> list[str]:
 
 
 def test_what_leaves_a_machine_is_seen() -> None:
-    local = 'connect(3, {sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("127.0.0.1")}, 16) = 0'
+    local = (
+        'connect(3, {sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("127.0.0.1")}, '
+        "16) = 0"
+    )
     assert leaving([local, 'openat(AT_FDCWD, "/etc/passwd", O_RDONLY) = 3']) == []
     for call in (
         local.replace("127.0.0.1", "10.1.2.3"),
@@ -105,19 +140,27 @@ def test_what_is_written_is_seen(tmp_path: Path) -> None:
         Path(tempfile.gettempdir(), "boc-1"),
     ):
         assert watched.belongs(there)
-    for elsewhere in (watched.home / ".config/fish", tmp_path / "other", Path(tempfile.gettempdir(), "other")):
+    for elsewhere in (
+        watched.home / ".config/fish",
+        tmp_path / "other",
+        Path(tempfile.gettempdir(), "other"),
+    ):
         assert not watched.belongs(elsewhere)
     lines = [
-        '7 openat(AT_FDCWD, "/a/b", O_WRONLY|O_CREAT|O_CLOEXEC, 0666) = 3', '7 mkdir("/a/c", 0777) = 0',
-        '7 openat(AT_FDCWD, "/a/d", O_RDONLY|O_CLOEXEC) = 3', '7 openat(AT_FDCWD, "/dev/null", O_RDWR) = 4',
-        '7 mkdir("/a/e", 0777) = -1 EEXIST (File exists)', '7 openat(5, "f", O_RDWR|O_CREAT, 0600 <unfinished ...>',
-    ]  # fmt: skip
+        '7 openat(AT_FDCWD, "/a/b", O_WRONLY|O_CREAT|O_CLOEXEC, 0666) = 3',
+        '7 mkdir("/a/c", 0777) = 0',
+        '7 openat(AT_FDCWD, "/a/d", O_RDONLY|O_CLOEXEC) = 3',
+        '7 openat(AT_FDCWD, "/dev/null", O_RDWR) = 4',
+        '7 mkdir("/a/e", 0777) = -1 EEXIST (File exists)',
+        '7 openat(5, "f", O_RDWR|O_CREAT, 0600 <unfinished ...>',
+    ]
     assert written(lines) == [Path("/a/b"), Path("/a/c")]
     assert ".cache/boc" in PLACES
 
 
 def test_commands_are_silent(tmp_path: Path) -> None:
-    """index with a model that is only named by its folder, the words inside pictures, search, sync, extract, serve."""
+    """index with a model that is only named by its folder, the words inside pictures, search, sync,
+    extract, serve."""
     pictures = draw_pictures(tmp_path, 6).parent / "images"
     watched = Watched(tmp_path)
     at = ("--at", f"file:{tmp_path / 'index'}")

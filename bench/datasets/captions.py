@@ -1,14 +1,15 @@
-"""Readers of the files that captioned pictures come in: pairs of image and caption, and lists of images by split.
+"""Readers of the files that captioned pictures come in: pairs of image and caption, and lists of
+images by split.
 
 | file | of |
 |---|---|
-| ``captions_NAME.json`` | COCO: ``images`` with id and file_name, ``annotations`` with image_id and caption |
-| ``dataset_NAME.json`` | Karpathy's splits of COCO, Flickr30K, Flickr8k: ``images`` with filename, split, sentences |
+| ``captions_NAME.json`` | COCO: ``images``, ``annotations`` |
+| ``dataset_NAME.json`` | Karpathy's splits: ``images`` with filename, split, sentences |
 | ``NAME.token``, ``NAME.token.txt`` | Flickr30K and Flickr8k: ``image#number<TAB>caption`` |
 | ``Flickr_8k.NAMEImages.txt``, ``NAME.ids.txt`` | images of a split, one a line |
 | ``captions.csv`` | ours: ``image,caption`` |
 | ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, of Multi30k: ``image<TAB>number<TAB>caption`` |
-| ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ... with ``image_splits/SPLIT.txt`` | Multi30k, as in its repository |
+| ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ``image_splits/SPLIT.txt`` | Multi30k |
 
 A DataError names the file, the place and the next step.
 """
@@ -27,7 +28,8 @@ from typing import Any, TextIO
 
 import click
 
-FIRST = 5  # sentences of a picture in a Karpathy file that the papers use; some of COCO have six or seven
+# sentences of a picture in a Karpathy file that the papers use; some of COCO have six or seven
+FIRST = 5
 
 
 class DataError(click.ClickException):
@@ -36,13 +38,15 @@ class DataError(click.ClickException):
 
 @dataclass
 class Captions:
-    """A captioned collection: ``captions`` (image, sentence) in the order of the files, and ``splits``, lists of images
-    by name."""
+    """A captioned collection: ``captions`` (image, sentence) in the order of the files, and
+    ``splits``, lists of images by name."""
 
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
     empty: int = 0  # captions without a word, which are left out
-    beyond: int = 0  # sentences of a Karpathy file after the first five of a picture, which are left out
+    beyond: int = (
+        0  # sentences of a Karpathy file after the first five of a picture, which are left out
+    )
 
     def add(self, image: str, caption: str) -> None:
         """Add a caption, with single spaces."""
@@ -73,7 +77,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
-    """Read the lists of a JSON object under these keys, empty where there is none. COCO takes about 1 GB of memory."""
+    """Read the lists of a JSON object under these keys, empty where there is none. COCO takes about
+    1 GB of memory."""
     with open_text(path) as file:
         try:
             content = json.load(file)
@@ -84,18 +89,28 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
-    """Read COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
+    """Read COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a
+    folder so named."""
     corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
         images, annotations = read_json(path, "images", "annotations")
-        names = {_value(path, e, "id"): f"{split}/{_value(path, e, 'file_name', str)}" for e in images}
-        captions = [(_value(path, e, "image_id"), _value(path, e, "caption", str)) for e in annotations]
+        names = {
+            _value(path, e, "id"): f"{split}/{_value(path, e, 'file_name', str)}" for e in images
+        }
+        captions = [
+            (_value(path, e, "image_id"), _value(path, e, "caption", str)) for e in annotations
+        ]
         if not names or not captions:
-            raise DataError(f"{path}: no images or no annotations in it; give COCO's captions_{split}.json")
+            raise DataError(
+                f"{path}: no images or no annotations in it; give COCO's captions_{split}.json",
+            )
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
-            raise DataError(f"{path}: a caption is of image {strange}, which the file does not list; fetch it again")
+            raise DataError(
+                f"{path}: a caption is of image {strange}, which the file does not list; fetch "
+                "it again",
+            )
         for owner, caption in captions:
             corpus.add(names[owner], caption)
         corpus.splits[split] = list(names.values())
@@ -103,7 +118,8 @@ def read_coco(paths: Sequence[Path]) -> Captions:
 
 
 def read_karpathy(paths: Sequence[Path]) -> Captions:
-    """Read Karpathy's file of a corpus, such as dataset_coco.json; pictures of COCO are in the folder ``filepath``.
+    """Read Karpathy's file of a corpus, such as dataset_coco.json; pictures of COCO are in the
+    folder ``filepath``.
 
     As in the papers, the first five sentences of a picture are its captions.
     """
@@ -125,22 +141,30 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
 def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
     if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
         excerpt = json.dumps(element)[:80]
-        raise DataError(f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch it again")
+        raise DataError(
+            f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch "
+            "it again",
+        )
     return element[key]
 
 
 def read_tokens(paths: Sequence[Path]) -> Captions:
-    """Read lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
+    """Read lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if
+    any."""
     corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
             name, tab, caption = line.partition("\t")
             image, sharp, _ = name.rpartition("#")
             if not tab or not sharp or not image:
-                raise DataError(f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again")
+                raise DataError(
+                    f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again",
+                )
             corpus.add(image, caption)
         for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
-            corpus.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
+            corpus.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [
+                line for _, line in _lines(split)
+            ]
     return corpus
 
 
@@ -155,7 +179,9 @@ def read_table(paths: Sequence[Path]) -> Captions:
                     raise DataError(f"{path}: the first line must name the columns image,caption")
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
-                        raise DataError(f"{path}, line {reader.line_num}: image and caption must both be there")
+                        raise DataError(
+                            f"{path}, line {reader.line_num}: image and caption must both be there",
+                        )
                     corpus.add(row["image"], row["caption"])
             except csv.Error as error:
                 raise DataError(f"{path}: not a CSV file ({error})") from error
@@ -177,19 +203,28 @@ def read_numbered(paths: Sequence[Path]) -> Captions:
 
 
 def read_parallel(paths: Sequence[Path]) -> Captions:
-    """Read lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
+    """Read lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``,
+    line for line."""
     corpus = Captions()
     for path in paths:
         split = path.stem.removesuffix("_images")
         images = [line.partition("#")[0] for _, line in _lines(path)]
         raw = path.parent.parent / "raw"
-        files = [f for pattern in ("{}.en", "{}.[0-9].en") for f in _either(raw, pattern.format(split))]
+        files = [
+            f for pattern in ("{}.en", "{}.[0-9].en") for f in _either(raw, pattern.format(split))
+        ]
         if not files:
-            raise DataError(f"{raw}: neither {split}.en.gz nor {split}.1.en.gz is in it, the captions of {path.name}")
+            raise DataError(
+                f"{raw}: neither {split}.en.gz nor {split}.1.en.gz is in it, the captions of "
+                f"{path.name}",
+            )
         sides = [[line for _, line in _lines(file, empty=True)] for file in files]
         for file, lines in zip(files, sides, strict=True):
             if len(lines) != len(images):
-                raise DataError(f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; fetch both")
+                raise DataError(
+                    f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; "
+                    "fetch both",
+                )
         for image, *captions in zip(images, *sides, strict=True):
             for caption in captions:
                 corpus.add(image, caption)
@@ -228,4 +263,7 @@ def read(paths: Sequence[Path]) -> Captions:
             if not corpus.captions:
                 raise DataError(f"{paths[0]}: no captions in it; fetch it again")
             return corpus
-    raise DataError(f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make --help")
+    raise DataError(
+        f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make "
+        "--help",
+    )

@@ -1,14 +1,17 @@
-"""A gallery of composed pictures asked by sentences: queries of another distribution than the items.
+"""A gallery of composed pictures asked by sentences: queries of another distribution than the
+items.
 
     boc extract captions.csv -o regions.h5 --regions 'efficientnet:lite2?cells=3&crops=2'
     python -m bench.datasets.composed regions.h5 train.ids.txt composed.h5
 
-A picture is composed of regions drawn from two training photographs. Both sides are projected onto canonical variates
-(models.py) between the mean region of a photograph, under signed square roots at unit variance, and the latent semantic
-analysis of its captions, learned from the training photographs. OUT has the pictures, and as sentences the captions of
-the training photographs. Captions of the photographs held out ask: those of one half are in OUT's stem with
-``-queries``, those of the other, to choose settings on, in that with ``-validation``. All are feature files of unit
-vectors, float16. The share of held-out captions that find their photograph among ten is printed.
+A picture is composed of regions drawn from two training photographs. Both sides are projected onto
+canonical variates (models.py) between the mean region of a photograph, under signed square roots at
+unit variance, and the latent semantic analysis of its captions, learned from the training
+photographs. OUT has the pictures, and as sentences the captions of the training photographs.
+Captions of the photographs held out ask: those of one half are in OUT's stem with ``-queries``,
+those of the other, to choose settings on, in that with ``-validation``. All are feature files of
+unit vectors, float16. The share of held-out captions that find their photograph among ten is
+printed.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ LATENT = 600  # dimensions of the latent semantic analysis
 
 @dataclass(frozen=True)
 class Photographs:
-    """Photographs that have regions: the projected regions (r, d), and where those of each begin and end."""
+    """Photographs that have regions: the projected regions (r, d), and where those of each begin
+    and end."""
 
     regions: Matrix
     spans: NDArray[np.int64]
@@ -45,7 +49,11 @@ class Photographs:
     def compose(self, rng: np.random.Generator, count: int) -> Matrix:
         """Compose pictures (count, d), each the mean of regions drawn from two photographs."""
         pictures = np.empty((count, self.regions.shape[1]), np.float32)
-        for picture, pair in zip(pictures, rng.integers(len(self.spans), size=(count, 2)), strict=True):
+        for picture, pair in zip(
+            pictures,
+            rng.integers(len(self.spans), size=(count, 2)),
+            strict=True,
+        ):
             drawn = [
                 rng.choice(np.arange(*span), rng.integers(1, span[1] - span[0] + 1), replace=False)
                 for span in self.spans[pair]
@@ -55,7 +63,8 @@ class Photographs:
 
 
 def scaled_regions(file: FeatureFile) -> Matrix:
-    """Return the signed square roots of all regions, each component at mean zero and unit variance."""
+    """Return the signed square roots of all regions, each component at mean zero and unit
+    variance."""
     regions = file.memory_map("image", "ragged/features").astype(np.float32)
     np.multiply(np.sign(regions), np.sqrt(np.abs(regions)), out=regions)
     regions -= regions.mean(axis=0)
@@ -70,29 +79,51 @@ def project(file: FeatureFile, train: set[str], dim: int) -> tuple[Photographs, 
     captions = [item for item in file.items("text") if item.group in places]
     learned = [item for item in captions if item.group in train]
     if not learned or len(learned) == len(captions):
-        raise DataError("give regions of photographs with captions, some of them training photographs and some not")
-    means = np.stack([regions[a:b].mean(axis=0) if a < b else regions[0] for a, b in pairwise(offsets)])
-    words = TfidfVectorizer(sublinear_tf=True, min_df=min(3, len(learned)), ngram_range=(1, 2), max_features=12_000)
+        raise DataError(
+            "give regions of photographs with captions, some of them training photographs and "
+            "some not",
+        )
+    means = np.stack(
+        [regions[a:b].mean(axis=0) if a < b else regions[0] for a, b in pairwise(offsets)],
+    )
+    words = TfidfVectorizer(
+        sublinear_tf=True,
+        min_df=min(3, len(learned)),
+        ngram_range=(1, 2),
+        max_features=12_000,
+    )
     frequencies = words.fit_transform([item.content for item in learned])
     latent = TruncatedSVD(min(LATENT, frequencies.shape[1] - 1), random_state=0)
     texts = latent.fit_transform(frequencies)
     images = means[[places[item.group] for item in learned]]
     to_image, to_text = variates(images.astype(np.float64), texts, dim)
-    regions, means = ((rows - images.mean(axis=0)) @ to_image.astype(np.float32) for rows in (regions, means))
-    sentences = latent.transform(words.transform([item.content for item in captions])) - texts.mean(axis=0)
+    regions, means = (
+        (rows - images.mean(axis=0)) @ to_image.astype(np.float32) for rows in (regions, means)
+    )
+    sentences = latent.transform(words.transform([item.content for item in captions])) - texts.mean(
+        axis=0,
+    )
     sentences = unit((sentences @ to_text).astype(np.float32))
     _report(captions, sentences, means, {key: i for key, i in places.items() if key not in train})
     spans = [(offsets[i], offsets[i + 1]) for key, i in places.items() if key in train]
     return Photographs(regions, np.array(spans)), captions, sentences
 
 
-def _report(captions: Sequence[Item], sentences: Matrix, means: Matrix, held_out: dict[str, int]) -> None:
+def _report(
+    captions: Sequence[Item],
+    sentences: Matrix,
+    means: Matrix,
+    held_out: dict[str, int],
+) -> None:
     asking = [i for i, item in enumerate(captions) if item.group in held_out]
     scores = sentences[asking] @ unit(means[list(held_out.values())]).T
     rows = {key: row for row, key in enumerate(held_out)}
     own = scores[np.arange(len(asking)), [rows[captions[i].group] for i in asking]]
     share = ((scores > own[:, None]).sum(axis=1) < K).mean()
-    log(f"{share:.3f} of {len(asking)} held-out captions find theirs of {len(held_out)} photographs among {K}")
+    log(
+        f"{share:.3f} of {len(asking)} held-out captions find theirs of {len(held_out)} "
+        f"photographs among {K}",
+    )
 
 
 @click.command()
@@ -103,7 +134,8 @@ def _report(captions: Sequence[Item], sentences: Matrix, means: Matrix, held_out
 @click.option("--dim", default=256, show_default=True, help="Canonical variates at most.")
 @click.option("--seed", default=0, show_default=True)
 def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int) -> None:
-    """Compose a gallery of the photographs of REGIONS that TRAIN names; captions of the others ask it."""
+    """Compose a gallery of the photographs of REGIONS that TRAIN names; captions of the others ask
+    it."""
     learned = set(train.read_text(encoding="utf-8").split())
     with FeatureFile(regions) as file:
         photographs, captions, sentences = project(file, learned, dim)
@@ -111,7 +143,9 @@ def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int)
     pictures = unit(photographs.compose(np.random.default_rng(seed), count))
     names = [f"{i:08d}.jpg" for i in range(count)]
     items = [Item(name, "image", name, name) for name in names]
-    order = np.random.default_rng(seed).permutation(sorted({item.group for item in captions} - learned))
+    order = np.random.default_rng(seed).permutation(
+        sorted({item.group for item in captions} - learned),
+    )
     choosing = set(order[: len(order) // 2].tolist())
     groups = {"": learned, "-queries": set(order.tolist()) - choosing, "-validation": choosing}
     made = hashlib.sha256(f"{source} {sorted(learned)} {count} {dim} {seed}".encode()).hexdigest()
@@ -120,7 +154,9 @@ def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int)
         texts = [captions[i] for i in rows], sentences[rows]
         header = Header("embeddings", "composed", made, sentences.shape[1], "float16", made)
         write(
-            out.with_name(f"{out.stem}{suffix}{out.suffix}"), header, [texts] if suffix else [(items, pictures), texts]
+            out.with_name(f"{out.stem}{suffix}{out.suffix}"),
+            header,
+            [texts] if suffix else [(items, pictures), texts],
         )
 
 

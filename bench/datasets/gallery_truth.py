@@ -1,7 +1,7 @@
 """The truth of a gallery: sentences, and exactly which of its pictures they describe.
 
-A sentence asks for things, perhaps their colours, a background, and where one thing is seen from another. A picture is
-right if it has all of that, and relevant by the share of it that it has.
+A sentence asks for things, perhaps their colours, a background, and where one thing is seen from
+another. A picture is right if it has all of that, and relevant by the share of it that it has.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background and what the first
-    of two things is to the second, "" for none."""
+    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background
+    and what the first of two things is to the second, "" for none."""
 
     things: tuple[tuple[str, str], ...]
     background: str = ""
@@ -66,7 +66,10 @@ class Sentence:
 
     def _has_relation(self, picture: Picture) -> bool:
         (first, _), (second, _) = self.things
-        places = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
+        places = [
+            (thing.kind, box)
+            for thing, box in zip(picture.scene.things, picture.boxes, strict=True)
+        ]
         return any(
             holds(self.relation, a, b)
             for kind, a in places
@@ -77,8 +80,8 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a sentence that a picture has: each kind, each kind in its colour, the background, the relation;
-    empty where the sentence has none."""
+    """The parts of a sentence that a picture has: each kind, each kind in its colour, the
+    background, the relation; empty where the sentence has none."""
 
     kinds: list[bool]
     colours: list[bool]
@@ -94,8 +97,15 @@ class Parts:
     @property
     def verdicts(self) -> dict[str, bool]:
         """Flags by name: everything, and each part that the sentence has."""
-        groups = {"kind": self.kinds, "colour": self.colours, "place": self.place, "relation": self.relation}
-        return {"everything": self.share == 1} | {name: all(flags) for name, flags in groups.items() if flags}
+        groups = {
+            "kind": self.kinds,
+            "colour": self.colours,
+            "place": self.place,
+            "relation": self.relation,
+        }
+        return {"everything": self.share == 1} | {
+            name: all(flags) for name, flags in groups.items() if flags
+        }
 
 
 @dataclass(frozen=True)
@@ -122,10 +132,12 @@ class Measure:
 
 
 def read_gallery(path: Path) -> list[Picture]:
-    """Read the scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a
-    file."""
+    """Read the scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if
+    it is not such a file."""
     if not path.is_file():
-        raise DataError(f"{path} is missing; paint the gallery: python -m demo.gallery {path.parent}")
+        raise DataError(
+            f"{path} is missing; paint the gallery: python -m demo.gallery {path.parent}",
+        )
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
@@ -137,29 +149,41 @@ def read_gallery(path: Path) -> list[Picture]:
 
 
 def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
-    """Draw at most ``most`` sentences of each family, by ``seed``, from those that describe some picture."""
+    """Draw at most ``most`` sentences of each family, by ``seed``, from those that describe some
+    picture."""
     drawn = []
     for family in FAMILIES:
-        candidates = list(dict.fromkeys(each for picture in gallery for each in _sentences(family, picture.scene)))
+        candidates = list(
+            dict.fromkeys(
+                each for picture in gallery for each in _sentences(family, picture.scene)
+            ),
+        )
         order = np.random.default_rng(seed).permutation(len(candidates))[:most]
         drawn += [
-            Query(family, candidates[k], [candidates[k].parts(picture) for picture in gallery]) for k in sorted(order)
+            Query(family, candidates[k], [candidates[k].parts(picture) for picture in gallery])
+            for k in sorted(order)
         ]
     return drawn
 
 
 def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
-    """Measure how right the hits of queries of one family are: the first one in each respect, "R@10" for some right one
-    among the first ten, "NDCG@10" by relevance. A ranking holds numbers of pictures, best first; it may be shorter."""
+    """Measure how right the hits of queries of one family are: the first one in each respect,
+    "R@10" for some right one among the first ten, "NDCG@10" by relevance. A ranking holds numbers
+    of pictures, best first; it may be shorter."""
     sums: dict[str, list[tuple[float, float]]] = {}
     for query, ranking in zip(family, rankings, strict=True):
         for name, pair in _score_ranking(query, ranking):
             sums.setdefault(name, []).append(pair)
     means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in sums.items()}
-    return {name: Measure(value, chance, len(sums[name])) for name, (value, chance) in means.items()}
+    return {
+        name: Measure(value, chance, len(sums[name])) for name, (value, chance) in means.items()
+    }
 
 
-def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:
+def _score_ranking(
+    query: Query,
+    ranking: Sequence[int],
+) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield names of measures, each with the value of the ranking and that of chance."""
     flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
@@ -173,7 +197,13 @@ def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, 
     discounts = 1 / np.log2(np.arange(2, top + 2))
     ideal = float(np.sort(gains)[::-1][:top] @ discounts)
     hits = gains[list(ranking[:DEPTH])]
-    yield f"NDCG@{DEPTH}", (float(hits @ discounts[: len(hits)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
+    yield (
+        f"NDCG@{DEPTH}",
+        (
+            float(hits @ discounts[: len(hits)]) / ideal,
+            float(gains.mean() * discounts.sum()) / ideal,
+        ),
+    )
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:
@@ -202,7 +232,9 @@ def _sentences(family: str, scene: Scene) -> Iterator[Sentence]:
     elif family == "two":
         yield from map(Sentence, pairs)
     elif scene.relation:
-        yield from (Sentence(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs)
+        yield from (
+            Sentence(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs
+        )
 
 
 def _noun_phrase(kind: str, colour: str) -> str:

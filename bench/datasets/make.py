@@ -1,26 +1,28 @@
 """Published data as files that boc and the other benchmarks read.
 
-    python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove  # then: python -m bench.race.race glove/...h5
-    python -m bench.datasets.make coco coco/ -o tables/coco                # annotations/*.json, train2014/, val2014/
-    python -m bench.datasets.make coco dataset_coco.json --images coco/ --restval -o tables/coco  # the papers' splits
-    python -m bench.datasets.make flickr30k f30k/dataset_flickr30k.json --images f30k-images -o tables/flickr30k
-    python -m bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images
-    boc extract tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
+    python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove  # then: python -m
+    bench.race.race glove/...h5 python -m bench.datasets.make coco coco/ -o tables/coco
+    # annotations/*.json, train2014/, val2014/ python -m bench.datasets.make coco dataset_coco.json
+    --images coco/ --restval -o tables/coco  # the papers' splits python -m bench.datasets.make
+    flickr30k f30k/dataset_flickr30k.json --images f30k-images -o tables/flickr30k python -m
+    bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images boc extract
+    tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder
+    ...
 
-SOURCE of a corpus is its folder, or a file of captions; in a folder, the first of these files that exists is read, from
-the folder or from ``annotations`` in it:
+SOURCE of a corpus is its folder, or a file of captions; in a folder, the first of these files that
+exists is read, from the folder or from ``annotations`` in it:
 
 | corpus | files |
 |---|---|
 | coco | dataset_coco.json (Karpathy), captions_*.json |
 | flickr30k | dataset_flickr30k.json (Karpathy), results_20130124.token |
-| flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt with Flickr_8k.*Images.txt |
+| flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt |
 | multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
 
-OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with ``--restval``,
-``train.ids.txt`` lists that of restval too, as the papers train. Of a picture in a Karpathy file the first five
-sentences are captions, as in the papers. Missing pictures are left out of all files and listed in ``missing.txt``.
-Stdout lists the files written, stderr has warnings.
+OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with
+``--restval``, ``train.ids.txt`` lists that of restval too, as the papers train. Of a picture in a
+Karpathy file the first five sentences are captions, as in the papers. Missing pictures are left out
+of all files and listed in ``missing.txt``. Stdout lists the files written, stderr has warnings.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ from bench.datasets.captions import Captions, DataError, read
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus: usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a
-    folder."""
+    """A corpus: usual ``files`` of captions, the best first, and ``folders`` of pictures, as
+    patterns inside a folder."""
 
     files: tuple[str, ...]
     folders: tuple[str, ...]
@@ -47,13 +49,17 @@ class Corpus:
 CORPORA = {
     "coco": Corpus(("dataset_coco.json", "captions_*.json"), (".", "images", "..")),
     "flickr30k": Corpus(
-        ("dataset_flickr30k.json", "results_20130124.token"), ("flickr30k-images", "flickr30k_images", "images", ".")
+        ("dataset_flickr30k.json", "results_20130124.token"),
+        ("flickr30k-images", "flickr30k_images", "images", "."),
     ),
     "flickr8k": Corpus(
         ("captions.csv", "dataset_flickr8k.json", "Flickr8k.token.txt"),
         ("images", "Flicker8k_Dataset", "Flickr8k_Dataset", "../Flicker8k_Dataset", "."),
     ),
-    "multi30k": Corpus(("captions.en.tsv*", "image_splits/*.txt"), ("images", "flickr30k-images", ".")),
+    "multi30k": Corpus(
+        ("captions.en.tsv*", "image_splits/*.txt"),
+        ("images", "flickr30k-images", "."),
+    ),
 }
 
 
@@ -67,7 +73,9 @@ def caption_files(source: Path, corpus: str) -> list[Path]:
             if paths:
                 return paths
     names = ", ".join(CORPORA[corpus].files)
-    raise DataError(f"{source}: none of {names} is in it, nor in its folder annotations; name the file itself")
+    raise DataError(
+        f"{source}: none of {names} is in it, nor in its folder annotations; name the file itself",
+    )
 
 
 def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
@@ -78,16 +86,25 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
         if (folder / first).exists():
             return folder
     names = ", ".join(str(folder) for folder in candidates)
-    raise DataError(f"the picture {first} is not in {names}; name the folder with --images, or write all --no-images")
+    raise DataError(
+        f"the picture {first} is not in {names}; name the folder with --images, or write all "
+        "--no-images",
+    )
 
 
 def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
-    """Return the captions that have a picture under ``root``, and the pictures that are not there."""
-    names = dict.fromkeys([*table.images, *(image for images in table.splits.values() for image in images)])
+    """Return the captions that have a picture under ``root``, and the pictures that are not
+    there."""
+    names = dict.fromkeys(
+        [*table.images, *(image for images in table.splits.values() for image in images)],
+    )
     missing = [image for image in names if not (root / image).is_file()]
     absent = set(missing)
     captions = [pair for pair in table.captions if pair[0] not in absent]
-    splits = {name: [image for image in images if image not in absent] for name, images in table.splits.items()}
+    splits = {
+        name: [image for image in images if image not in absent]
+        for name, images in table.splits.items()
+    }
     return replace(table, captions=captions, splits=splits), missing
 
 
@@ -95,37 +112,57 @@ def join_restval(table: Captions) -> Captions:
     """Join the splits train and restval, as in the papers. DataError if one is missing."""
     splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
-        raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")
+        raise DataError(
+            f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out "
+            "--restval",
+        )
     splits["train"] += splits.pop("restval")
     return replace(table, splits=splits)
 
 
 def write(table: Captions, out: Path) -> None:
-    """Write the table and the lists, without images that have no caption, whose number is printed."""
+    """Write the table and the lists, without images that have no caption, whose number is
+    printed."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["image", "caption"])
         rows.writerows(table.captions)
     pictures = set(table.images)
-    click.echo(f"{out / 'captions.csv'}: {len(table.captions)} captions of {len(pictures)} pictures")
+    click.echo(
+        f"{out / 'captions.csv'}: {len(table.captions)} captions of {len(pictures)} pictures",
+    )
     for name, images in table.splits.items():
         ids = [image for image in dict.fromkeys(images) if image in pictures]
         if len(ids) < len(images):
-            click.echo(f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice", err=True)
+            click.echo(
+                f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice",
+                err=True,
+            )
         path = out / f"{name}.ids.txt"
         path.write_text("".join(f"{image}\n" for image in ids), encoding="utf-8")
         click.echo(f"{path}: {len(ids)}")
 
 
-def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:
-    """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds that split
-    to train."""
+def convert(
+    source: Path,
+    corpus: str,
+    out: Path,
+    images: Path | None,
+    *,
+    look: bool,
+    restval: bool = False,
+) -> None:
+    """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds
+    that split to train."""
     table = read(caption_files(source, corpus))
     if restval:
         table = join_restval(table)
     if table.beyond:
-        click.echo(f"{table.beyond} sentences after the first five of a picture are left out", err=True)
+        click.echo(
+            f"{table.beyond} sentences after the first five of a picture are left out",
+            err=True,
+        )
     if table.empty:
         click.echo(f"{table.empty} captions without a word are left out", err=True)
     missing: Sequence[str] = []
@@ -135,9 +172,16 @@ def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: 
         click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
     write(table, out)
     if missing:
-        (out / "missing.txt").write_text("".join(f"{image}\n" for image in missing), encoding="utf-8")
+        (out / "missing.txt").write_text(
+            "".join(f"{image}\n" for image in missing),
+            encoding="utf-8",
+        )
         examples = ", ".join(missing[:3])
-        click.echo(f"{len(missing)} pictures are missing, such as {examples}; {out / 'missing.txt'} has all", err=True)
+        click.echo(
+            f"{len(missing)} pictures are missing, such as {examples}; {out / 'missing.txt'} has "
+            "all",
+            err=True,
+        )
 
 
 @click.group()
@@ -148,13 +192,29 @@ def main() -> None:
 def corpus_command(name: str) -> click.Command:
     """Return the command of one corpus."""
 
-    @click.command(name, help=f"SOURCE, a folder of {name} or a file of its captions, as a table and lists.")
+    @click.command(
+        name,
+        help=f"SOURCE, a folder of {name} or a file of its captions, as a table and lists.",
+    )
     @click.argument("source", type=click.Path(exists=True, path_type=Path))
     @click.option(
-        "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill."
+        "-o",
+        "--out",
+        required=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder to fill.",
     )
-    @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where pictures are.")
-    @click.option("--no-images", "blind", is_flag=True, help="Do not look for pictures: the table has all captions.")
+    @click.option(
+        "--images",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Where pictures are.",
+    )
+    @click.option(
+        "--no-images",
+        "blind",
+        is_flag=True,
+        help="Do not look for pictures: the table has all captions.",
+    )
     @click.option("--restval", is_flag=True, help="Join restval to train, as the papers do.")
     def command(source: Path, out: Path, images: Path | None, blind: bool, restval: bool) -> None:
         convert(source, name, out, images, look=not blind, restval=restval)
@@ -168,7 +228,13 @@ for _name in CORPORA:
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to fill.",
+)
 def ann(file: Path, out: Path) -> None:
     """Convert FILE, in the layout of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""
     from bench.datasets.vectors import convert as convert_vectors

@@ -1,11 +1,13 @@
 """Terms of an index for other engines: JSON Lines of Anserini, Pyserini and Seismic, and CIFF.
 
-    python -m bench.datasets.terms photos -o photos.jsonl    # photos.image.jsonl, photos.text.queries.jsonl, ...
-    python -m bench.datasets.terms photos -o photos.ciff --at elastic+http://localhost:9200
+    python -m bench.datasets.terms photos -o photos.jsonl    # photos.image.jsonl,
+    photos.text.queries.jsonl, ... python -m bench.datasets.terms photos -o photos.ciff --at
+    elastic+http://localhost:9200
 
-A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common Index File Format
-(Lin et al., SIGIR 2020): messages of protocol buffers, each after its length; lists are in the order of their terms,
-and a document is the number of documents after the one before it.
+A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
+Index File Format (Lin et al., SIGIR 2020): messages of protocol buffers, each after its length;
+lists are in the order of their terms, and a document is the number of documents after the one
+before it.
 """
 
 from __future__ import annotations
@@ -34,17 +36,26 @@ BYTES = 5  # of a number below 2**32 in base 128
 
 
 def write_terms(index: Index, path: Path) -> list[Path]:
-    """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl, or the same as
-    ``.ciff``; and what these items are as queries to NAME.image.queries.jsonl and NAME.text.queries.jsonl.
+    """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl,
+    or the same as ``.ciff``; and what these items are as queries to NAME.image.queries.jsonl and
+    NAME.text.queries.jsonl.
 
-    Codes of concepts have no such queries, since an index stores no concepts as the encoder gave them. Return the paths
-    that were written. BocError if a file of another kind is there.
+    Codes of concepts have no such queries, since an index stores no concepts as the encoder gave
+    them. Return the paths that were written. BocError if a file of another kind is there.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-    given = {} if codec.given is None else {column: name for name, column in codec.given.columns.items()}
+    given = (
+        {}
+        if codec.given is None
+        else {column: name for name, column in codec.given.columns.items()}
+    )
     written = []
     for modality in MODALITIES:
-        for kind in ("", ".queries")[: 1 if codec.reads_concepts else 2] if index.manifest.items[modality] else ():
+        for kind in (
+            ("", ".queries")[: 1 if codec.reads_concepts else 2]
+            if index.manifest.items[modality]
+            else ()
+        ):
             as_ciff = path.suffix == ".ciff" and not kind
             place = path.with_suffix(f".{modality}{kind}{'.ciff' if as_ciff else '.jsonl'}")
             check_output(place, _is_ciff if as_ciff else begins(b'{"id":'))
@@ -55,18 +66,29 @@ def write_terms(index: Index, path: Path) -> list[Path]:
     return written
 
 
-def _blocks(index: Index, modality: Modality, codec: SurrogateCodec | None) -> Iterator[tuple[list[Item], TermMatrix]]:
-    """Yield items of one modality with their terms, or what they are as queries under a ``codec``."""
+def _blocks(
+    index: Index,
+    modality: Modality,
+    codec: SurrogateCodec | None,
+) -> Iterator[tuple[list[Item], TermMatrix]]:
+    """Yield items of one modality with their terms, or what they are as queries under a
+    ``codec``."""
     items = (item for item in index.items() if item.modality == modality)
     while some := list(islice(items, READ)):
         ids = [item.id for item in some]
         if codec is None or codec.given is not None:
             yield some, index.terms(ids)
         else:
-            yield some, codec.encode_queries(Embeddings(modality, index.vectors(ids).astype(np.float32)))
+            yield (
+                some,
+                codec.encode_queries(Embeddings(modality, index.vectors(ids).astype(np.float32))),
+            )
 
 
-def _lines(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, str]) -> Iterator[bytes]:
+def _lines(
+    blocks: Iterator[tuple[list[Item], TermMatrix]],
+    given: Mapping[int, str],
+) -> Iterator[bytes]:
     for items, terms in blocks:
         names = [given.get(term, f"t{term}") for term in terms.indices.tolist()]
         weights, ends = terms.data.tolist(), terms.indptr.tolist()
@@ -76,7 +98,10 @@ def _lines(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, 
             yield orjson.dumps({"id": item.id, "contents": contents, "vector": vector}) + b"\n"
 
 
-def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, str]) -> Iterator[bytes]:
+def _ciff(
+    blocks: Iterator[tuple[list[Item], TermMatrix]],
+    given: Mapping[int, str],
+) -> Iterator[bytes]:
     ids, parts = [], []
     for items, terms in blocks:
         ids += [item.id for item in items]
@@ -84,7 +109,9 @@ def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, s
     rows = sparse.vstack(parts, format="csr")
     lengths, lists = rows.sum(axis=1).tolist(), rows.tocsc()
     lists.sort_indices()
-    names = {given.get(term, f"t{term}"): term for term in np.flatnonzero(np.diff(lists.indptr)).tolist()}
+    names = {
+        given.get(term, f"t{term}"): term for term in np.flatnonzero(np.diff(lists.indptr)).tolist()
+    }
     sizes = (len(names), len(ids), len(names), len(ids), sum(lengths), sum(lengths) / len(ids))
     yield _message(1, *sizes, "impacts of boc; a score is the sum of products")
     for name in sorted(names, key=str.encode):
@@ -96,7 +123,8 @@ def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]], given: Mapping[int, s
 
 
 def _message(*values: int | float | str | bytes) -> bytes:
-    """Return a message with its length before it: ``values`` are its fields 1, 2, ...; bytes are fields already."""
+    """Return a message with its length before it: ``values`` are its fields 1, 2, ...; bytes are
+    fields already."""
     body = b""
     for number, value in enumerate(values, 1):
         if isinstance(value, bytes):
@@ -138,7 +166,13 @@ def _is_ciff(path: Path) -> bool:
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="FILE.jsonl or FILE.ciff.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="FILE.jsonl or FILE.ciff.",
+)
 @click.option("--at", default=PLACE, show_default=True, help="Place of the index.")
 def main(name: str, out: Path, at: str) -> None:
     """Write the terms of the index NAME, and those of its items as queries, for other engines."""

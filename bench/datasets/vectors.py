@@ -1,9 +1,10 @@
 """An HDF5 file in the layout of ann-benchmarks, as a gallery and queries in feature files.
 
-``train`` (n, d) is the gallery, ``test`` (q, d) asks, ``neighbors`` (q, at least 10) are rows of ``train``, best
-first; the attribute ``distance`` names what they are near by (Aumüller, Bernhardsson and Faithfull, ANN-Benchmarks,
-Information Systems 87, 2020). Ours scores by the inner product: ``angular`` vectors are brought to unit length,
-``dot`` and ``ip`` stay as they are, any other distance is refused.
+``train`` (n, d) is the gallery, ``test`` (q, d) asks, ``neighbors`` (q, at least 10) are rows of
+``train``, best first; the attribute ``distance`` names what they are near by (Aumüller,
+Bernhardsson and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). Ours scores by the inner
+product: ``angular`` vectors are brought to unit length, ``dot`` and ``ip`` stay as they are, any
+other distance is refused.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class FeatureFiles:
 
 
 def convert(path: Path, out: Path) -> FeatureFiles:
-    """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into ``out``.
+    """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into
+    ``out``.
 
-    What is there of the same file is left. DataError if the file is not of that layout, its distance is no inner
-    product, or its neighbours are not the nearest.
+    What is there of the same file is left. DataError if the file is not of that layout, its
+    distance is no inner product, or its neighbours are not the nearest.
     """
     out.mkdir(parents=True, exist_ok=True)
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
@@ -51,7 +53,10 @@ def convert(path: Path, out: Path) -> FeatureFiles:
         unit = _distance(path, file) in ANGULAR
         train, test = _matrix(path, file, "train"), _matrix(path, file, "test")
         if train.shape[1] != test.shape[1]:
-            raise DataError(f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch it again")
+            raise DataError(
+                f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch "
+                "it again",
+            )
         digest = _digest(train, test)
         header = Header("embeddings", f"ann:{path.stem}", digest, train.shape[1], "float32", digest)
         for target, data in ((files.gallery, train), (files.queries, test)):
@@ -80,15 +85,24 @@ def _distance(path: Path, file: Any) -> str:
     name = value.decode() if isinstance(value, bytes) else str(value)
     if name not in (*ANGULAR, *DOT):
         raise DataError(
-            f"{path}: its distance is {name!r}; only {', '.join((*ANGULAR, *DOT))} are inner products, which codes are "
-            "made for: take an angular file, such as glove-100-angular.hdf5"
+            f"{path}: its distance is {name!r}; only {', '.join((*ANGULAR, *DOT))} are inner "
+            "products, which codes are "
+            "made for: take an angular file, such as glove-100-angular.hdf5",
         )
     return name
 
 
 def _matrix(path: Path, file: Any, name: str) -> Any:
-    if name not in file or file[name].ndim != 2 or not file[name].size or file[name].dtype.kind not in "fiu":
-        raise DataError(f"{path}: no matrix of numbers {name!r} in it; give a file in the layout of ann-benchmarks")
+    if (
+        name not in file
+        or file[name].ndim != 2
+        or not file[name].size
+        or file[name].dtype.kind not in "fiu"
+    ):
+        raise DataError(
+            f"{path}: no matrix of numbers {name!r} in it; give a file in the layout of "
+            "ann-benchmarks",
+        )
     return file[name]
 
 
@@ -96,9 +110,15 @@ def _check_shapes(path: Path, file: Any) -> None:
     (n, _), (q, _) = file["train"].shape, file["test"].shape
     neighbours = file["neighbors"]
     if neighbours.ndim != 2 or len(neighbours) != q or neighbours.shape[1] < min(K, n):
-        raise DataError(f"{path}: neighbors is {neighbours.shape} for {q} queries; at least {K} a query are needed")
+        raise DataError(
+            f"{path}: neighbors is {neighbours.shape} for {q} queries; at least {K} a query are "
+            "needed",
+        )
     if "distances" in file and file["distances"].shape != neighbours.shape:
-        raise DataError(f"{path}: distances is {file['distances'].shape}, neighbors {neighbours.shape}; fetch it again")
+        raise DataError(
+            f"{path}: distances is {file['distances'].shape}, neighbors {neighbours.shape}; "
+            "fetch it again",
+        )
 
 
 def _digest(*matrices: Any) -> str:
@@ -124,29 +144,44 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
             bad = ~np.isfinite(lengths) | (unit & (lengths == 0))
             if bad.any():
                 row = start + int(np.flatnonzero(bad)[0])
-                raise DataError(f"{path}: row {row} of {data.name.strip('/')} is zero or not finite; leave it out")
+                raise DataError(
+                    f"{path}: row {row} of {data.name.strip('/')} is zero or not finite; leave "
+                    "it out",
+                )
             append(writer, start, rows / lengths if unit else rows)
             log(f"{target.name}: {start + len(rows)} of {len(data)}")
         writer.finish()
 
 
 def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
-    """Raise DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
+    """Raise DataError unless the neighbours of a sample of the queries score as high as the exact
+    ones."""
     with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
         vectors = gallery.memory_map("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):
-            raise DataError(f"{path}: neighbors names rows that train does not have; fetch it again")
+            raise DataError(
+                f"{path}: neighbors names rows that train does not have; fetch it again",
+            )
         step = max(1, len(rows) // SAMPLED)
         sample = queries.memory_map("image", "dense/vectors")[::step]
-        blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH))
+        blocks = (
+            (i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH)
+        )
         exact, _ = nearest(np.ascontiguousarray(sample, np.float32), blocks)
-        scores = np.stack([vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)])
+        scores = np.stack(
+            [vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)],
+        )
     distinct = np.array([len(set(row)) == len(row) for row in rows[::step].tolist()])
     expected = -np.sort(-scores, axis=1)
-    right = np.isclose(expected, exact[:, : expected.shape[1]], rtol=SAME, atol=SAME).all(axis=1) & distinct
+    right = (
+        np.isclose(expected, exact[:, : expected.shape[1]], rtol=SAME, atol=SAME).all(axis=1)
+        & distinct
+    )
     if not right.all():
         worst = step * int(np.flatnonzero(~right)[0])
         raise DataError(
-            f"{path}: neighbors of query {worst} are not the nearest rows of train ({(~right).sum()} of {len(right)} "
-            "queries looked at); fetch it again, or delete neighbors from it: they are then computed"
+            f"{path}: neighbors of query {worst} are not the nearest rows of train "
+            f"({(~right).sum()} of {len(right)} "
+            "queries looked at); fetch it again, or delete neighbors from it: they are then "
+            "computed",
         )

@@ -1,19 +1,22 @@
 """Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
 
-    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz \
+    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz
+    \
         --rescaled rescaled.npz --words words.npz --learned learned.npz [--gallery GALLERY]
 
-The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard`` and
-``soft`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
-A row holds the code, terms and bytes of postings per picture, postings read per query, R@10 of the own picture in
-percent by the code alone and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw), NDCG@25 by ROUGE-L
-of the latter, the share of the exact top 10 by that metric among the first 100 candidates, and the share of the terms
-used by pictures or captions that both use.
+The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit.
+``hard`` and ``soft`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms;
+``late`` and those need concepts. A row holds the code, terms and bytes of postings per picture,
+postings read per query, R@10 of the own picture in percent by the code alone and with 10 candidates
+re-ranked per hit by --rerank (``late``: by MrSw), NDCG@25 by ROUGE-L of the latter, the share of
+the exact top 10 by that metric among the first 100 candidates, and the share of the terms used by
+pictures or captions that both use.
 
-``labels`` is the share of a term's five top pictures whose own captions have a word of its label, ``chance`` the same
-over all pictures: labels that the code stores, or those of the captions of --fit that have
-most of the term. With --gallery, the painted scenes in FEATURES, a row also has the share of the sentences of each
-family (bench/datasets/gallery_truth.py) whose first hit by the code alone has everything that the sentence says.
+``labels`` is the share of a term's five top pictures whose own captions have a word of its label,
+``chance`` the same over all pictures: labels that the code stores, or those of the captions of
+--fit that have most of the term. With --gallery, the painted scenes in FEATURES, a row also has the
+share of the sentences of each family (bench/datasets/gallery_truth.py) whose first hit by the code
+alone has everything that the sentence says.
 """
 
 from __future__ import annotations
@@ -29,7 +32,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
-from bench.paper.ranking import Gallery, K, document_frequencies, first, item_bytes, postings_read, rerank
+from bench.paper.ranking import (
+    Gallery,
+    K,
+    document_frequencies,
+    first,
+    item_bytes,
+    postings_read,
+    rerank,
+)
 from bench.report.rows import Writer
 from boc import plugins
 from boc.codecs import SurrogateCodec
@@ -47,21 +58,43 @@ from indexing.embedded.postings import Postings
 
 RM = 10
 GLOBAL = (
-    "scalar:64/128", "permutation:64/128", "bits:64/128", "dictionary:2/64", "dictionary:2/64(terms=2048)",
+    "scalar:64/128",
+    "permutation:64/128",
+    "bits:64/128",
+    "dictionary:2/64",
+    "dictionary:2/64(terms=2048)",
     "dictionary:2/128(terms=2048)",
-)  # fmt: skip
-OF_CONCEPTS = ("hard(codebook={})", "soft(codebook={}, z=8, aggregate=max)", "soft(codebook={}, z=8)")
+)
+OF_CONCEPTS = (
+    "hard(codebook={})",
+    "soft(codebook={}, z=8, aggregate=max)",
+    "soft(codebook={}, z=8)",
+)
 RESCALED = (
     "hard(codebook={})",
     "soft(codebook={}, z=64, query_z=128, similarity=deviation)",
     "soft(codebook={}, z=256, similarity=deviation)",
 )
 WRITTEN = ("words(codebook={}, z=32)", "words(codebook={}, z=64)")
-LEARNED = ("learned(codebook={})", "learned(codebook={}, z=8, query_z=12)", "learned(codebook={}, z=32, query_z=32)")
+LEARNED = (
+    "learned(codebook={})",
+    "learned(codebook={}, z=8, query_z=12)",
+    "learned(codebook={}, z=32, query_z=32)",
+)
 COLUMNS = (
-    "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
-    "chance", *truth.FAMILIES,
-)  # fmt: skip
+    "code",
+    "terms",
+    "bytes",
+    "postings",
+    "R@10 code",
+    "R@10",
+    "NDCG@25",
+    "recall@100",
+    "shared terms",
+    "labels",
+    "chance",
+    *truth.FAMILIES,
+)
 BLOCK = 256  # captions aligned at a time
 JUDGED = 200  # terms whose labels are judged
 TOP = 5  # pictures of each; rarer terms are not judged
@@ -69,7 +102,8 @@ SENTENCES = 300  # of a family, at most
 
 
 class Judge:
-    """The scores of all pairs by a metric, the relevance of pictures, and the pictures of the captions."""
+    """The scores of all pairs by a metric, the relevance of pictures, and the pictures of the
+    captions."""
 
     def __init__(self, gallery: Gallery, captions: list[str]) -> None:
         self.gallery = gallery
@@ -84,26 +118,38 @@ class Judge:
             assert words is not None
             assert regions is not None
             blocks = (range(i, min(i + BLOCK, len(words))) for i in range(0, len(words), BLOCK))
-            self.scores[metric] = np.concatenate([alignments(words.take(block), regions, metric) for block in blocks])
+            self.scores[metric] = np.concatenate(
+                [alignments(words.take(block), regions, metric) for block in blocks],
+            )
         return self.scores[metric]
 
     def row(self, codec: SurrogateCodec, metric: str) -> list[str]:
         """Return the figures of a fitted code."""
-        pictures, captions = (codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text"))
+        pictures, captions = (
+            codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text")
+        )
         queries = codec.encode_queries(self.gallery.of["text"])
         index, exact = Postings.from_matrix(pictures), self.by(metric)
         candidates = first(index, queries, RM * DEPTH)
         best = rerank(candidates, exact)
         near = rerank(candidates[:, : RM * K], exact)[:, :K]
-        right = [100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean() for hits in (candidates, near)]
+        right = [
+            100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean()
+            for hits in (candidates, near)
+        ]
         ndcg = float(ndcg_of_hits(best[:, :DEPTH], self.relevance).mean())
         exact_top = topk(exact, K)
         among = (exact_top[:, :, None] == candidates[:, None, : RM * K]).any(axis=2).mean()
         return [
-            f"{pictures.nnz / index.n:.1f}", f"{item_bytes(index):.0f}",
-            f"{postings_read(document_frequencies(pictures), queries):.0f}", f"{right[0]:.2f}", f"{right[1]:.2f}",
-            f"{ndcg:.4f}", f"{among:.4f}", f"{shared_terms(pictures, captions):.4f}",
-        ]  # fmt: skip
+            f"{pictures.nnz / index.n:.1f}",
+            f"{item_bytes(index):.0f}",
+            f"{postings_read(document_frequencies(pictures), queries):.0f}",
+            f"{right[0]:.2f}",
+            f"{right[1]:.2f}",
+            f"{ndcg:.4f}",
+            f"{among:.4f}",
+            f"{shared_terms(pictures, captions):.4f}",
+        ]
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
@@ -113,13 +159,15 @@ def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
 
 
 class Labels(Mapping[int, Label]):
-    """Labels of the terms of a code: those that its steps store, else the words of the captions that have most of a
-    term, as ``boc explain`` finds them in an index."""
+    """Labels of the terms of a code: those that its steps store, else the words of the captions
+    that have most of a term, as ``boc explain`` finds them in an index."""
 
     def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
         self.stored: dict[int, Label] = {}
         for step in codec.steps:
-            self.stored.update(enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8)))))
+            self.stored.update(
+                enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8)))),
+            )
         self.columns, self.words = captions.tocsc(), words
         self.background = Counter(word for caption in words for word in sorted(caption))
 
@@ -127,9 +175,13 @@ class Labels(Mapping[int, Label]):
         if term in self.stored and self.stored[term].words:
             return self.stored[term]
         span = slice(*self.columns.indptr[term : term + 2])
-        rows = self.columns.indices[span][np.argsort(-self.columns.data[span], kind="stable")[:CAPTIONS]]
+        rows = self.columns.indices[span][
+            np.argsort(-self.columns.data[span], kind="stable")[:CAPTIONS]
+        ]
         counts = Counter(word for row in rows for word in sorted(self.words[row]))
-        return Label(tuple(distinctive(counts, len(rows), self.background, len(self.words))[:LABEL_WORDS]))
+        return Label(
+            tuple(distinctive(counts, len(rows), self.background, len(self.words))[:LABEL_WORDS]),
+        )
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -147,23 +199,36 @@ def words_of(file: FeatureFile) -> list[set[str]]:
     return words
 
 
-def judge(terms: TermMatrix, labels: Mapping[int, Label], words: Sequence[set[str]]) -> tuple[float, float]:
-    """Judge labels of terms drawn by seed: return the mean share of the pictures with most of a term, and of all
-    pictures (chance), whose captions have a word of its label; NaN if no term drawn has a label with words."""
+def judge(
+    terms: TermMatrix,
+    labels: Mapping[int, Label],
+    words: Sequence[set[str]],
+) -> tuple[float, float]:
+    """Judge labels of terms drawn by seed: return the mean share of the pictures with most of a
+    term, and of all pictures (chance), whose captions have a word of its label; NaN if no term
+    drawn has a label with words."""
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
     shares = []
-    for term in np.random.default_rng(0).choice(used, min(JUDGED, len(used)), replace=False).tolist():
+    for term in (
+        np.random.default_rng(0).choice(used, min(JUDGED, len(used)), replace=False).tolist()
+    ):
         chosen = set(labels[term].words)
         span = slice(columns.indptr[term], columns.indptr[term + 1])
         rows = columns.indices[span][np.argsort(-columns.data[span], kind="stable")[:TOP]]
         if chosen:
-            shares.append([np.mean([bool(chosen & each) for each in of]) for of in ([words[r] for r in rows], words)])
+            shares.append(
+                [
+                    np.mean([bool(chosen & each) for each in of])
+                    for of in ([words[r] for r in rows], words)
+                ],
+            )
     return tuple(np.mean(shares, axis=0)) if shares else (np.nan, np.nan)
 
 
 class Meaning:
-    """The meaning of terms: the captions of the pictures judged, and those that labels come from."""
+    """The meaning of terms: the captions of the pictures judged, and those that labels come
+    from."""
 
     def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
         self.of_pictures = words_of(file)
@@ -181,16 +246,21 @@ class Meaning:
 
 
 class Families:
-    """The sentences of each family about painted scenes, encoded, and what is true of the pictures."""
+    """The sentences of each family about painted scenes, encoded, and what is true of the
+    pictures."""
 
     def __init__(self, gallery: Path, file: FeatureFile) -> None:
         painted = truth.read_gallery(gallery / "scenes.json")
-        self.queries = truth.queries([painted[int(Path(id).stem)] for id in file.ids("image")], SENTENCES)
+        self.queries = truth.queries(
+            [painted[int(Path(id).stem)] for id in file.ids("image")],
+            SENTENCES,
+        )
         encoder = plugins.encoder(file.header.spec)
         self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return per family the share of sentences whose first hit by the code alone has everything."""
+        """Return per family the share of sentences whose first hit by the code alone has
+        everything."""
         hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
@@ -202,9 +272,12 @@ class Families:
 
 
 def codes_to_try(
-    books: Sequence[tuple[tuple[Path, ...], tuple[str, ...]]], concepts: bool, chosen: tuple[str, ...]
+    books: Sequence[tuple[tuple[Path, ...], tuple[str, ...]]],
+    concepts: bool,
+    chosen: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the codes as they are written, and with the name of their codebook in the place of its path."""
+    """Yield the codes as they are written, and with the name of their codebook in the place of its
+    path."""
     if chosen:
         yield from ((code, code) for code in chosen)
         return
@@ -222,11 +295,36 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--codebook", multiple=True, type=FILE, help="Codebook of concepts.")
 @click.option("--centred", multiple=True, type=FILE, help="Codebook of centred concepts.")
 @click.option("--rescaled", multiple=True, type=FILE, help="Codebook of rescaled concepts.")
-@click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --kind words.")
-@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --kind learned.")
-@click.option("--gallery", type=click.Path(exists=True, path_type=Path), help="The painted scenes in FEATURES.")
-@click.option("--rerank", type=click.Choice(METRICS), default="dot", show_default=True, help="Metric of candidates.")
-@click.option("--code", "chosen", multiple=True, help="Only this code; can be repeated [default: all].")
+@click.option(
+    "--words",
+    multiple=True,
+    type=FILE,
+    help="Vocabulary of boc build-codebook --kind words.",
+)
+@click.option(
+    "--learned",
+    multiple=True,
+    type=FILE,
+    help="Terms of boc build-codebook --kind learned.",
+)
+@click.option(
+    "--gallery",
+    type=click.Path(exists=True, path_type=Path),
+    help="The painted scenes in FEATURES.",
+)
+@click.option(
+    "--rerank",
+    type=click.Choice(METRICS),
+    default="dot",
+    show_default=True,
+    help="Metric of candidates.",
+)
+@click.option(
+    "--code",
+    "chosen",
+    multiple=True,
+    help="Only this code; can be repeated [default: all].",
+)
 def main(
     features: Path,
     fit: Path,
@@ -241,8 +339,12 @@ def main(
 ) -> None:
     """Compare all codes on FEATURES."""
     books = (
-        (codebook, OF_CONCEPTS), (centred, OF_CONCEPTS), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
-    )  # fmt: skip
+        (codebook, OF_CONCEPTS),
+        (centred, OF_CONCEPTS),
+        (rescaled, RESCALED),
+        (words, WRITTEN),
+        (learned, LEARNED),
+    )
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,
@@ -252,11 +354,15 @@ def main(
         measures = Judge(items, [item.content for item in file.items("text")])
         meaning = Meaning(file, other)
         families = None if gallery is None else Families(gallery, file)
-        sample: list[Embeddings] = [other.batch(m, 0, other.count(m)).embeddings for m in MODALITIES]
+        sample: list[Embeddings] = [
+            other.batch(m, 0, other.count(m)).embeddings for m in MODALITIES
+        ]
         for spec, name in codes_to_try(books, items.of["image"].concepts is not None, chosen):
             codec = parse_code(spec).codec(items.of["image"].vectors.shape[1]).fit(*sample)
             pictures = codec.encode_documents(items.of["image"])
-            right = [None] * len(truth.FAMILIES) if families is None else families.row(codec, pictures)
+            right = (
+                [None] * len(truth.FAMILIES) if families is None else families.row(codec, pictures)
+            )
             figures = measures.row(codec, "mrsw" if name.startswith("late") else rerank)
             out.write(name, *figures, *meaning.row(codec, pictures), *right)
 

@@ -1,13 +1,15 @@
-"""Judges which claims of the Bag of Concepts paper hold on these data, with the figures that decide.
+"""Judges which claims of the Bag of Concepts paper hold on these data, with the figures that
+decide.
 
     python -m bench.paper.claims ROWS... > docs/rows/claims.csv
 
-ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged for each that has what it needs.
-A difference is in points of percent (of table1: of the sum of the six recalls), its error by pictures. p is that of a
-normal distribution, corrected by Holm for all claims that are judged at once; what it decides at .05 is held or not
-held. Claims that one is better or loses so much are a tie where it decides nothing; claims that two are alike hold
-unless they differ by more than SAME points a recall. Where readings of one claim get different verdicts, a line says
-that the paper is inconsistent there: its text, table and figure cannot be of one reading.
+ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged for each that
+has what it needs. A difference is in points of percent (of table1: of the sum of the six recalls),
+its error by pictures. p is that of a normal distribution, corrected by Holm for all claims that are
+judged at once; what it decides at .05 is held or not held. Claims that one is better or loses so
+much are a tie where it decides nothing; claims that two are alike hold unless they differ by more
+than SAME points a recall. Where readings of one claim get different verdicts, a line says that the
+paper is inconsistent there: its text, table and figure cannot be of one reading.
 """
 
 from __future__ import annotations
@@ -24,20 +26,37 @@ from bench.report.rows import Rows, Writer, read
 from boc.evaluate.significance import holm
 
 SAME = 0.5  # points of one recall; the paper's own figures differ by less where it calls them equal
-MUCH, LITTLE = 0.5, 0.2  # lost parts of the sum of recalls; hard and soft codes of the paper lie beyond them on COCO
+MUCH, LITTLE = (
+    0.5,
+    0.2,
+)  # lost parts of the sum of recalls; hard and soft codes of the paper lie beyond them on COCO
 RECALLS, LEVEL, SPARSEST = 6, 0.05, 0.99
 HARD = (
-    "No context", "With context", "No cont., no stop-words", "With cont., no stop-words",
+    "No context",
+    "With context",
+    "No cont., no stop-words",
+    "With cont., no stop-words",
     "No cont., no stop-words (inference)",
-)  # fmt: skip
-COLUMNS = ("claim", "data", "direction", "verdict", "difference", "error", "holm", "figures", "paper", "reading")
+)
+COLUMNS = (
+    "claim",
+    "data",
+    "direction",
+    "verdict",
+    "difference",
+    "error",
+    "holm",
+    "figures",
+    "paper",
+    "reading",
+)
 HELD, NOT, TIE, TWO = "held", "not held", "tie", "the paper is inconsistent here"
 Row = Mapping[str, str]
 
 
 class Evidence(NamedTuple):
-    """A difference with its error, and by how many points the claim is ``supported``, or refuted if that is below 0;
-    ``tolerant`` claims hold where they are not refuted."""
+    """A difference with its error, and by how many points the claim is ``supported``, or refuted if
+    that is below 0; ``tolerant`` claims hold where they are not refuted."""
 
     difference: float
     error: float
@@ -59,7 +78,8 @@ class Evidence(NamedTuple):
 
 
 class Source:
-    """Rows of ``table1.py``, or those of ``sparsity_recall.py`` in one direction. KeyError for what is not there."""
+    """Rows of ``table1.py``, or those of ``sparsity_recall.py`` in one direction. KeyError for what
+    is not there."""
 
     def __init__(self, rows: Rows, direction: str) -> None:
         self.name, self.direction = rows.name, direction
@@ -82,7 +102,9 @@ class Source:
         sums = []
         for data in ("coco", "flickr30k"):
             cells = [
-                self.rows[one, other][f"paper {data} {d} R@{k}"] for d in ("image", "sentence") for k in (1, 5, 10)
+                self.rows[one, other][f"paper {data} {d} R@{k}"]
+                for d in ("image", "sentence")
+                for k in (1, 5, 10)
             ]
             sums += [f"{data} {sum(map(float, cells)):+.1f}"] if all(cells) else []
         return ", ".join(sums)
@@ -91,7 +113,13 @@ class Source:
 Judge = Callable[[Source], Evidence]
 
 
-def compare_recalls(one: str, other: str, support: Callable[[float, float], float], *, tolerant: bool) -> Judge:
+def compare_recalls(
+    one: str,
+    other: str,
+    support: Callable[[float, float], float],
+    *,
+    tolerant: bool,
+) -> Judge:
     """Judge two models by what ``support`` makes of their difference and the first one's sum."""
 
     def judge(table: Source) -> Evidence:
@@ -105,7 +133,12 @@ def compare_recalls(one: str, other: str, support: Callable[[float, float], floa
 
 def same(one: str, other: str) -> Judge:
     """Two models are alike."""
-    return compare_recalls(one, other, lambda difference, _: RECALLS * SAME - abs(difference), tolerant=True)
+    return compare_recalls(
+        one,
+        other,
+        lambda difference, _: RECALLS * SAME - abs(difference),
+        tolerant=True,
+    )
 
 
 def more(one: str, other: str) -> Judge:
@@ -115,22 +148,43 @@ def more(one: str, other: str) -> Judge:
 
 def loses(model: str, least: float, most: float) -> Judge:
     """A model loses between these parts of what the vectors have."""
-    return compare_recalls("TERN", model, lambda d, whole: min(d - least * whole, most * whole - d), tolerant=False)
+    return compare_recalls(
+        "TERN",
+        model,
+        lambda d, whole: min(d - least * whole, most * whole - d),
+        tolerant=False,
+    )
 
 
 def worst(model: str, others: Sequence[str]) -> Judge:
     """A model is worse than each of the others: the nearest of them decides."""
-    return lambda table: more(min(others, key=lambda other: table.total(other, model)[0]), model)(table)
+    return lambda table: more(min(others, key=lambda other: table.total(other, model)[0]), model)(
+        table,
+    )
 
 
-def curves(first: tuple[str, str], second: tuple[str, str], *, alike: bool = False, rm: int = 1) -> Judge:
+def curves(
+    first: tuple[str, str],
+    second: tuple[str, str],
+    *,
+    alike: bool = False,
+    rm: int = 1,
+) -> Judge:
     """Judge two codes where they are sparsest: the first is better, or both are alike."""
 
     def judge(source: Source) -> Evidence:
         chain = " minus ".join(dict.fromkeys((first[1], second[1])))
         difference, error = source.at(f"{first[0]} minus {second[0]}", chain, SPARSEST, rm)
-        figures = "; ".join(f"{' '.join(code)} {source.at(*code, SPARSEST, rm)[0]:.1f}" for code in (first, second))
-        return Evidence(difference, error, SAME - abs(difference) if alike else difference, figures, alike)
+        figures = "; ".join(
+            f"{' '.join(code)} {source.at(*code, SPARSEST, rm)[0]:.1f}" for code in (first, second)
+        )
+        return Evidence(
+            difference,
+            error,
+            SAME - abs(difference) if alike else difference,
+            figures,
+            alike,
+        )
 
     return judge
 
@@ -138,12 +192,15 @@ def curves(first: tuple[str, str], second: tuple[str, str], *, alike: bool = Fal
 def loss_at(sparsity: float, *, alike: bool) -> Judge:
     """Judge what scalar quantisation loses by dropping terms: nothing (``alike``), or something.
 
-    c-ReLU alone makes half of the components zero, so that the code of all terms is compared, not the dense vectors.
-    The error is an upper bound: the sum of those of both codes' differences to the dense vectors.
+    c-ReLU alone makes half of the components zero, so that the code of all terms is compared, not
+    the dense vectors. The error is an upper bound: the sum of those of both codes' differences to
+    the dense vectors.
     """
 
     def judge(source: Source) -> Evidence:
-        (whole, one), (left, other) = (source.at("dense minus scalar", "plain", s) for s in (0, sparsity))
+        (whole, one), (left, other) = (
+            source.at("dense minus scalar", "plain", s) for s in (0, sparsity)
+        )
         values = (source.at("scalar", "plain", s)[0] for s in (0, sparsity))
         figures = "scalar {:.1f} with all terms, {:.1f} at {:g}".format(*values, sparsity)
         lost = left - whole
@@ -153,20 +210,35 @@ def loss_at(sparsity: float, *, alike: bool) -> Judge:
 
 
 def catches_up(source: Source) -> Evidence:
-    """Judge what soft assignment lacks to quantisation where 50 candidates are re-ranked per hit."""
-    gaps = {rm: source.at("scalar minus soft sum", "plain minus with context", SPARSEST, rm) for rm in (1, 10, 50)}
+    """Judge what soft assignment lacks to quantisation where 50 candidates are re-ranked per
+    hit."""
+    gaps = {
+        rm: source.at("scalar minus soft sum", "plain minus with context", SPARSEST, rm)
+        for rm in (1, 10, 50)
+    }
     figures = ", ".join(f"{gap:+.1f} at Rm={rm}" for rm, (gap, _) in gaps.items())
-    return Evidence(*gaps[50], 2 * SAME - gaps[50][0], f"scalar minus soft {figures}", tolerant=True)
+    return Evidence(
+        *gaps[50],
+        2 * SAME - gaps[50][0],
+        f"scalar minus soft {figures}",
+        tolerant=True,
+    )
 
 
 RANKS, LEVELS = (
     "c-ReLU; top-z, then ranks among what is kept (the authors' package)",
     "c-ReLU; top-z, then floor(1000 v)",
 )
-RANKS_FIRST, LEVELS_FIRST = "c-ReLU; ranks of all 2d components, then top-z", "c-ReLU; floor(1000 v), then top-z"
+RANKS_FIRST, LEVELS_FIRST = (
+    "c-ReLU; ranks of all 2d components, then top-z",
+    "c-ReLU; floor(1000 v), then top-z",
+)
 SHIFTED = "c-ReLU of both signs plus a constant, without top-z"
 NEAREST = "nearest centroid; items in context"
-INVERSE, SIGNED = "1 / (1 + D) to all centroids; items in context", "1 / (1 - D) with its sign, as the text prints it"
+INVERSE, SIGNED = (
+    "1 / (1 + D) to all centroids; items in context",
+    "1 / (1 - D) with its sign, as the text prints it",
+)
 SPARSE = "1 / (1 + D), each concept keeps its z nearest; items in context"
 SIGN = ", 1/(1-D) with its sign"
 ALIKE = "Sum and maximum are alike"
@@ -174,64 +246,159 @@ SOFT, MAX, FREE = ("soft sum", "with context"), ("soft max", "with context"), "n
 
 CLAIMS: tuple[tuple[str, str, Judge], ...] = (
     ("Unsparsified, deep permutation loses nothing.", RANKS, same("TERN", "Deep Permutation")),
-    ("Unsparsified, scalar quantisation loses nothing.", LEVELS, same("TERN", "Scalar Quantization")),
-    ("Unsparsified, deep permutation of the printed order loses nothing.", RANKS_FIRST,
-     same("TERN", "Deep Permutation, printed order")),
-    ("Unsparsified, deep permutation without c-ReLU loses nothing.", "signed; ranks of all d components",
-     same("TERN", "Deep Permutation, without c-ReLU")),
-    ("Unsparsified, scalar quantisation of the printed order loses nothing.", LEVELS_FIRST,
-     same("TERN", "Scalar Quantization, printed order")),
-    ("Unsparsified, scalar quantisation without c-ReLU loses nothing.", "signed; floor(1000 v)",
-     same("TERN", "Scalar Quantization, without c-ReLU")),
-    ("Ours: shifted, deep permutation of eight rotations loses nothing.", f"{SHIFTED}; ranks",
-     same("TERN", "Deep Permutation, shifted, rotated x 8")),
-    ("Ours: shifted, scalar quantisation loses nothing.", f"{SHIFTED}; floor(10,000 v)",
-     same("TERN", "Scalar Quantization, shifted")),
-    ("Hard assignment loses much (more than half), with context.", NEAREST, loses("With context", MUCH, 1)),
-    ("Hard assignment loses much (more than half), without context.", NEAREST, loses("No context", MUCH, 1)),
-    ("Soft assignment loses little (less than a fifth), with context.", f"{INVERSE}; sum",
-     loses("SUM-aggr W-cont.", -1, LITTLE)),
-    ("Soft assignment loses little (less than a fifth), without context.", f"{INVERSE}; sum",
-     loses("SUM-aggr No-cont.", -1, LITTLE)),
-    ("Unsparsified, soft assignment is below the global features.", f"{INVERSE}; sum",
-     more("TERN", "SUM-aggr W-cont.")),
+    (
+        "Unsparsified, scalar quantisation loses nothing.",
+        LEVELS,
+        same("TERN", "Scalar Quantization"),
+    ),
+    (
+        "Unsparsified, deep permutation of the printed order loses nothing.",
+        RANKS_FIRST,
+        same("TERN", "Deep Permutation, printed order"),
+    ),
+    (
+        "Unsparsified, deep permutation without c-ReLU loses nothing.",
+        "signed; ranks of all d components",
+        same("TERN", "Deep Permutation, without c-ReLU"),
+    ),
+    (
+        "Unsparsified, scalar quantisation of the printed order loses nothing.",
+        LEVELS_FIRST,
+        same("TERN", "Scalar Quantization, printed order"),
+    ),
+    (
+        "Unsparsified, scalar quantisation without c-ReLU loses nothing.",
+        "signed; floor(1000 v)",
+        same("TERN", "Scalar Quantization, without c-ReLU"),
+    ),
+    (
+        "Ours: shifted, deep permutation of eight rotations loses nothing.",
+        f"{SHIFTED}; ranks",
+        same("TERN", "Deep Permutation, shifted, rotated x 8"),
+    ),
+    (
+        "Ours: shifted, scalar quantisation loses nothing.",
+        f"{SHIFTED}; floor(10,000 v)",
+        same("TERN", "Scalar Quantization, shifted"),
+    ),
+    (
+        "Hard assignment loses much (more than half), with context.",
+        NEAREST,
+        loses("With context", MUCH, 1),
+    ),
+    (
+        "Hard assignment loses much (more than half), without context.",
+        NEAREST,
+        loses("No context", MUCH, 1),
+    ),
+    (
+        "Soft assignment loses little (less than a fifth), with context.",
+        f"{INVERSE}; sum",
+        loses("SUM-aggr W-cont.", -1, LITTLE),
+    ),
+    (
+        "Soft assignment loses little (less than a fifth), without context.",
+        f"{INVERSE}; sum",
+        loses("SUM-aggr No-cont.", -1, LITTLE),
+    ),
+    (
+        "Unsparsified, soft assignment is below the global features.",
+        f"{INVERSE}; sum",
+        more("TERN", "SUM-aggr W-cont."),
+    ),
     ("Context helps hard assignment.", NEAREST, more("With context", "No context")),
-    ("Context helps soft assignment by sum.", f"{INVERSE}; sum", more("SUM-aggr W-cont.", "SUM-aggr No-cont.")),
-    ("Context helps soft assignment by maximum.", f"{INVERSE}; maximum",
-     more("MAX-aggr W-cont.", "MAX-aggr No-cont.")),
-    ("Stop-words help where codebooks are clustered, with context.", NEAREST,
-     more("With context", "With cont., no stop-words")),
-    ("Stop-words help where codebooks are clustered, without context.", NEAREST,
-     more("No context", "No cont., no stop-words")),
-    ("Stop-words help where codebooks are clustered and where items are indexed, without context.", NEAREST,
-     more("No context", "No cont., no stop-words (inference)")),
-    ("The English dictionary is the worst codebook.", f"{NEAREST}; centroids are means of words out of context",
-     worst("English dict.", HARD)),
+    (
+        "Context helps soft assignment by sum.",
+        f"{INVERSE}; sum",
+        more("SUM-aggr W-cont.", "SUM-aggr No-cont."),
+    ),
+    (
+        "Context helps soft assignment by maximum.",
+        f"{INVERSE}; maximum",
+        more("MAX-aggr W-cont.", "MAX-aggr No-cont."),
+    ),
+    (
+        "Stop-words help where codebooks are clustered, with context.",
+        NEAREST,
+        more("With context", "With cont., no stop-words"),
+    ),
+    (
+        "Stop-words help where codebooks are clustered, without context.",
+        NEAREST,
+        more("No context", "No cont., no stop-words"),
+    ),
+    (
+        "Stop-words help where codebooks are clustered and where items are indexed, without "
+        "context.",
+        NEAREST,
+        more("No context", "No cont., no stop-words (inference)"),
+    ),
+    (
+        "The English dictionary is the worst codebook.",
+        f"{NEAREST}; centroids are means of words out of context",
+        worst("English dict.", HARD),
+    ),
     (f"{ALIKE}, with context.", INVERSE, same("SUM-aggr W-cont.", "MAX-aggr W-cont.")),
-    (f"{ALIKE}, with context{SIGN}.", SIGNED, same(f"SUM-aggr W-cont.{SIGN}", f"MAX-aggr W-cont.{SIGN}")),
+    (
+        f"{ALIKE}, with context{SIGN}.",
+        SIGNED,
+        same(f"SUM-aggr W-cont.{SIGN}", f"MAX-aggr W-cont.{SIGN}"),
+    ),
     (f"{ALIKE}, without context.", INVERSE, same("SUM-aggr No-cont.", "MAX-aggr No-cont.")),
     (f"{ALIKE} at sparsity 0.99.", SPARSE, curves(SOFT, MAX, alike=True)),
-    ("Recall stays until sparsity is massive: at 0.75 scalar quantisation has lost nothing.", LEVELS,
-     loss_at(0.75, alike=True)),
-    ("Massive sparsity costs recall: at 0.9 scalar quantisation has lost some.", LEVELS, loss_at(0.9, alike=False)),
-    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation.", f"{LEVELS}; {RANKS}",
-     curves(("scalar", "plain"), ("permutation", "plain"))),
-    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation, both of the printed order.",
-     f"{LEVELS_FIRST}; {RANKS_FIRST}", curves(("scalar", "printed order"), ("permutation", "printed order"))),
-    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation with an offset.",
-     f"{LEVELS}; ranks plus z", curves(("scalar", "plain"), ("permutation", "offset"))),
-    ("Context helps soft assignment by sum at sparsity 0.99.", f"{SPARSE}; sum", curves(SOFT, (SOFT[0], FREE))),
-    ("Context helps soft assignment by maximum at sparsity 0.99.", f"{SPARSE}; maximum", curves(MAX, (MAX[0], FREE))),
-    ("At sparsity 0.99 soft assignment nearly catches up with scalar quantisation as Rm grows to 50.",
-     f"{LEVELS}; {SPARSE}; sum", catches_up),
-)  # fmt: skip
+    (
+        "Recall stays until sparsity is massive: at 0.75 scalar quantisation has lost nothing.",
+        LEVELS,
+        loss_at(0.75, alike=True),
+    ),
+    (
+        "Massive sparsity costs recall: at 0.9 scalar quantisation has lost some.",
+        LEVELS,
+        loss_at(0.9, alike=False),
+    ),
+    (
+        "Scalar quantisation stands strong sparsity (0.99) better than deep permutation.",
+        f"{LEVELS}; {RANKS}",
+        curves(("scalar", "plain"), ("permutation", "plain")),
+    ),
+    (
+        "Scalar quantisation stands strong sparsity (0.99) better than deep permutation, both of "
+        "the printed order.",
+        f"{LEVELS_FIRST}; {RANKS_FIRST}",
+        curves(("scalar", "printed order"), ("permutation", "printed order")),
+    ),
+    (
+        "Scalar quantisation stands strong sparsity (0.99) better than deep permutation with an "
+        "offset.",
+        f"{LEVELS}; ranks plus z",
+        curves(("scalar", "plain"), ("permutation", "offset")),
+    ),
+    (
+        "Context helps soft assignment by sum at sparsity 0.99.",
+        f"{SPARSE}; sum",
+        curves(SOFT, (SOFT[0], FREE)),
+    ),
+    (
+        "Context helps soft assignment by maximum at sparsity 0.99.",
+        f"{SPARSE}; maximum",
+        curves(MAX, (MAX[0], FREE)),
+    ),
+    (
+        "At sparsity 0.99 soft assignment nearly catches up with scalar quantisation as Rm grows "
+        "to 50.",
+        f"{LEVELS}; {SPARSE}; sum",
+        catches_up,
+    ),
+)
 """What is claimed, the reading of the codes that the verdict rests on, and what judges."""
 
 
 def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
     """Yield each claim on each file that can decide it, and where readings of one claim differ."""
     sides = {"table1.py": ("both",), "sparsity_recall.py": ("text to image", "image to text")}
-    sources = [Source(file, side) for file in files for side in sides.get(str(file.head["script"]), ())]
+    sources = [
+        Source(file, side) for file in files for side in sides.get(str(file.head["script"]), ())
+    ]
     found: list[tuple[str, str, Source, Evidence]] = []
     for claim, reading, judge in CLAIMS:
         for source in sources:
@@ -246,19 +413,39 @@ def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
         if claim.startswith(ALIKE):
             by_verdict.setdefault(verdict, set()).add(reading)
         yield [
-            claim, source.name, source.direction, verdict, f"{evidence.difference:.2f}", f"{evidence.error:.2f}",
-            f"{p:.4f}", evidence.figures, evidence.paper, reading,
-        ]  # fmt: skip
+            claim,
+            source.name,
+            source.direction,
+            verdict,
+            f"{evidence.difference:.2f}",
+            f"{evidence.error:.2f}",
+            f"{p:.4f}",
+            evidence.figures,
+            evidence.paper,
+            reading,
+        ]
     if len(by_verdict) > 1:
-        told = "; ".join(f"{verdict}: {' and '.join(sorted(readings))}" for verdict, readings in by_verdict.items())
-        apart = max((e for claim, *_, e in found if claim.startswith(ALIKE)), key=lambda e: abs(e.difference))
+        told = "; ".join(
+            f"{verdict}: {' and '.join(sorted(readings))}"
+            for verdict, readings in by_verdict.items()
+        )
+        apart = max(
+            (e for claim, *_, e in found if claim.startswith(ALIKE)),
+            key=lambda e: abs(e.difference),
+        )
         largest = f"{apart.difference:.2f}", f"{apart.error:.2f}"
         claim = f"{ALIKE}, in the text, the table and the figure (the largest difference)."
         yield [claim, "", "", TWO, *largest, None, apart.figures, None, told]
 
 
 @click.command()
-@click.argument("files", metavar="ROWS...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "files",
+    metavar="ROWS...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+)
 def main(files: tuple[Path, ...]) -> None:
     """Judge the claims of the paper by the figures in ROWS."""
     with Writer(sys.stdout, __file__, {"rows": files}, COLUMNS) as out:

@@ -1,4 +1,5 @@
-"""The codebooks of a benchmark by name, made when asked for and kept in a folder if one is given."""
+"""The codebooks of a benchmark by name, made when asked for and kept in a folder if one is
+given."""
 
 from __future__ import annotations
 
@@ -18,13 +19,21 @@ from boc.labels import carries_content, stop_words, whole_words
 
 
 class Codebooks:
-    """Codebooks of ``size`` centroids, of the concepts of ``train`` ("with" context) and of ``alone`` ("no" context).
+    """Codebooks of ``size`` centroids, of the concepts of ``train`` ("with" context) and of
+    ``alone`` ("no" context).
 
-    ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" those without stop-words, "with-words"
-    and "no-words" the dictionary. Files of the folder are of that size and these files, or to be deleted.
+    ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" those without
+    stop-words, "with-words" and "no-words" the dictionary. Files of the folder are of that size and
+    these files, or to be deleted.
     """
 
-    def __init__(self, train: FeatureFile, alone: FeatureFile | None, folder: Path | None, size: int) -> None:
+    def __init__(
+        self,
+        train: FeatureFile,
+        alone: FeatureFile | None,
+        folder: Path | None,
+        size: int,
+    ) -> None:
         self.folder = folder
         self.size = size
         self.files = {"with": train, "no": alone}
@@ -51,8 +60,14 @@ class Codebooks:
     def _load(self, path: Path) -> Codebook:
         book = Codebook.load(path)
         source = self.files[path.stem.partition("-")[0]]
-        if book.options["clusters"] != self.size or source is None or book.sources != (source.header.source,):
-            raise click.UsageError(f"{path}: a codebook of another size or of other files; delete it")
+        if (
+            book.options["clusters"] != self.size
+            or source is None
+            or book.sources != (source.header.source,)
+        ):
+            raise click.UsageError(
+                f"{path}: a codebook of another size or of other files; delete it",
+            )
         book.check(source.header.identity)
         return book
 
@@ -60,7 +75,10 @@ class Codebooks:
         file = self.files[context]
         if file is None:
             raise click.UsageError(f"no concepts {context} context; name the file that holds them")
-        makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {"words": dictionary, "stop": without_stopwords}
+        makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {
+            "words": dictionary,
+            "stop": without_stopwords,
+        }
         return makers[kind](file, self.size) if kind else cluster([file], self.size)
 
 
@@ -69,28 +87,50 @@ def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32
     for batch in file.batches("text"):
         words, concepts = batch.embeddings.words, batch.embeddings.concepts
         if words is None or concepts is None:
-            raise click.UsageError(f"{file.path}: does not say which words its concepts are of; extract it again")
+            raise click.UsageError(
+                f"{file.path}: does not say which words its concepts are of; extract it again",
+            )
         yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
 
 
 def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
     """Return the codebook of ``cluster`` without the concepts of English stop-words."""
-    regions, words = (file.memory_map(modality, "ragged/concepts") for modality in ("image", "text"))
-    rows = np.flatnonzero([keep for pieces, _ in sentences(file) for keep in carries_content(pieces)])
+    regions, words = (
+        file.memory_map(modality, "ragged/concepts") for modality in ("image", "text")
+    )
+    rows = np.flatnonzero(
+        [keep for pieces, _ in sentences(file) for keep in carries_content(pieces)],
+    )
     size = len(regions) + len(rows)
     chosen = np.sort(np.random.default_rng(0).choice(size, min(SAMPLE, size), replace=False))
-    of_regions, of_words = chosen[chosen < len(regions)], chosen[chosen >= len(regions)] - len(regions)
+    of_regions, of_words = (
+        chosen[chosen < len(regions)],
+        chosen[chosen >= len(regions)] - len(regions),
+    )
     points = np.concatenate([regions[of_regions], words[rows[of_words]]]).astype(np.float32)
-    options = {"mode": "kmeans", "clusters": clusters, "sample": SAMPLE, "seed": 0, "drop_stopwords": True}
-    return Codebook(kmeans(points, clusters), check_files([file]), sources_of([file]), options, len(points))
+    options = {
+        "mode": "kmeans",
+        "clusters": clusters,
+        "sample": SAMPLE,
+        "seed": 0,
+        "drop_stopwords": True,
+    }
+    return Codebook(
+        kmeans(points, clusters),
+        check_files([file]),
+        sources_of([file]),
+        options,
+        len(points),
+    )
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
-    """Return a codebook of the most frequent words of the captions that are English and no stop-words (BoC, section
-    III-B1).
+    """Return a codebook of the most frequent words of the captions that are English and no
+    stop-words (BoC, section III-B1).
 
-    The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. Ties are broken
-    alphabetically. The list of pyspellchecker, of 160,000 words with their inflections, says what is English.
+    The centroid of a word is the mean of its concept vectors over all its pieces and occurrences.
+    Ties are broken alphabetically. The list of pyspellchecker, of 160,000 words with their
+    inflections, says what is English.
     """
     from spellchecker import SpellChecker
 
@@ -98,7 +138,9 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     counts: Counter[str] = Counter()
     for pieces, _ in sentences(file):
         counts.update(whole_words(pieces)[0])
-    english = SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
+    english = (
+        SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
+    )
     chosen = sorted(english, key=lambda word: (-counts[word], word))[:words]
     if not chosen:
         raise click.UsageError(f"{file.path}: no English words in its captions")
@@ -111,4 +153,11 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
         np.add.at(rows, place[place >= 0], 1)
     centroids = (sums / rows[:, None]).astype(np.float32)
     options = {"mode": "dictionary", "clusters": words, "drop_stopwords": True, "spherical": False}
-    return Codebook(centroids, identity, sources_of([file]), options, int(rows.sum()), tuple(chosen))
+    return Codebook(
+        centroids,
+        identity,
+        sources_of([file]),
+        options,
+        int(rows.sum()),
+        tuple(chosen),
+    )

@@ -2,10 +2,11 @@
 
     python -m bench.paper.curves images.npy captions.npy -o curves
 
-``captions.txt`` beside ``captions.npy`` holds a sentence a line (docs/howto/own-vectors.md has the forms of files). The
-codes are scalar quantisation and deep permutation as in the papers, scalar quantisation of centred and rotated vectors,
-and the dictionary, learned from the same vectors. OUT gets features.h5, rows.csv, table.md, table.tex, plot.svg and
-plot.pdf; rows are those of ``sparsity_recall``.
+``captions.txt`` beside ``captions.npy`` holds a sentence a line (docs/howto/own-vectors.md has the
+forms of files). The codes are scalar quantisation and deep permutation as in the papers, scalar
+quantisation of centred and rotated vectors, and the dictionary, learned from the same vectors. OUT
+gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are those of
+``sparsity_recall``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.paper.sparsity_recall import (
     component_settings,
     dictionary_settings,
     rows,
-)  # fmt: skip
+)
 from bench.report.figures import by_sparsity, pdf, svg
 from bench.report.paper import latex
 from bench.report.rows import Rows, Writer, read
@@ -54,27 +55,52 @@ SHOWN = (
 
 
 def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iterator[Setting]:
-    """Yield three codes of components at each sparsity, and a dictionary of ``terms`` at several budgets."""
+    """Yield three codes of components at each sparsity, and a dictionary of ``terms`` at several
+    budgets."""
     yield from component_settings(file, sparsities, CODES)
     yield from dictionary_settings(fit_code(file, global_code("dictionary", terms=terms)))
 
 
 def shown(rows: Rows) -> Table:
     """Return the shown columns of each row that is no difference."""
-    return Table(list(SHOWN), [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]])
+    return Table(
+        list(SHOWN),
+        [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]],
+    )
 
 
 @click.command()
-@click.argument("vectors", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+@click.argument(
+    "vectors",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to fill.",
+)
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
-@click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES[1:], show_default=True)
+@click.option(
+    "--sparsity",
+    "sparsities",
+    multiple=True,
+    type=float,
+    default=SPARSITIES[1:],
+    show_default=True,
+)
 def main(vectors: tuple[Path, ...], out: Path, terms: int, sparsities: tuple[float, ...]) -> None:
     """Measure R@10 of four codes against their sparsity on VECTORS of pictures and captions."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "features.h5").exists():
         write_features(vectors, out / "features.h5")
-    with FeatureFile(out / "features.h5") as file, (out / "rows.csv").open("w", encoding="utf-8") as stream:
+    with (
+        FeatureFile(out / "features.h5") as file,
+        (out / "rows.csv").open("w", encoding="utf-8") as stream,
+    ):
         gallery = Gallery(file)
         with Writer(stream, __file__, click.get_current_context().params, COLUMNS) as writer:
             for row in rows(gallery, settings(file, terms, sparsities)):

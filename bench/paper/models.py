@@ -2,15 +2,16 @@
 
     python -m bench.paper.models MODEL...
 
-Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
-of ``boc.rerank``; the scores of several files are averaged. One row per model and direction: Recall@1, 5, 10 in
-percent, the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L, and among how many
-pictures. In folds, figures are means over them, and have no error.
+Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by
+dot or an alignment of ``boc.rerank``; the scores of several files are averaged. One row per model
+and direction: Recall@1, 5, 10 in percent, the standard error of R@10 (by picture), median rank,
+NDCG@25 with relevance by ROUGE-L, and among how many pictures. In folds, figures are means over
+them, and have no error.
 
-The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a picture's regions and the
-TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training split. Each covariance is
-shrunk by SHRINK times its mean eigenvalue; similarity is the cosine of the canonical variates, weighted by their
-correlations.
+The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a
+picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition, both
+learned on the training split. Each covariance is shrunk by SHRINK times its mean eigenvalue;
+similarity is the cosine of the canonical variates, weighted by their correlations.
 """
 
 from __future__ import annotations
@@ -41,9 +42,17 @@ SVD = 600
 SHRINK = 0.3
 VARIATES = 128
 COLUMNS = (
-    "model", "scored by", "direction", "R@1", "R@5", "R@10", "R@10 +-", "median rank", f"NDCG@{DEPTH} ROUGE-L",
+    "model",
+    "scored by",
+    "direction",
+    "R@1",
+    "R@5",
+    "R@10",
+    "R@10 +-",
+    "median rank",
+    f"NDCG@{DEPTH} ROUGE-L",
     "pictures",
-)  # fmt: skip
+)
 
 
 class Model(NamedTuple):
@@ -59,7 +68,9 @@ class Model(NamedTuple):
         name, equals, rest = spec.partition("=")
         files, comma, metric = rest.rpartition(",")
         if not equals or (comma and metric not in METRICS):
-            raise click.UsageError(f"{spec!r} is not NAME=FILE[+FILE...][,METRIC], METRIC one of {', '.join(METRICS)}")
+            raise click.UsageError(
+                f"{spec!r} is not NAME=FILE[+FILE...][,METRIC], METRIC one of {', '.join(METRICS)}",
+            )
         if not comma:
             files, metric = rest, "dot"
         return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
@@ -77,12 +88,15 @@ def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
 
 
 def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
-    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
+    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions
+    too."""
     with FeatureFile(gallery.paths[0]) as file:
         pictures = file.ids("image")
     items = open_source(regions, train).items
     captions = [item for item in items if item.modality == "text"]
-    number = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
+    number = {
+        item.id: i for i, item in enumerate(item for item in items if item.modality == "image")
+    }
     with FeatureFile(regions) as file:
         learned, unseen = mean_regions(file, list(number)), mean_regions(file, pictures)
     words = TfidfVectorizer()
@@ -98,14 +112,19 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
 
 
 def variates(
-    X: NDArray[np.float64], Y: NDArray[np.float64], count: int = VARIATES
+    X: NDArray[np.float64],
+    Y: NDArray[np.float64],
+    count: int = VARIATES,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return projections of either side onto the first ``count`` canonical variates, weighted by their correlations."""
+    """Return projections of either side onto the first ``count`` canonical variates, weighted by
+    their correlations."""
     X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
     white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
     U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
     first = slice(0, count)
-    return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[first]
+    return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[
+        first
+    ]
 
 
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -133,26 +152,55 @@ def rows(
         sides = (scores, owners, numbers) if asking == "text" else (scores.T, numbers, owners)
         error = None if fold else f"{share(ranks(*sides) < K, sides[1])[1]:.2f}"
         yield [
-            model, metric, f"{asking} to {target}", *(f"{value:.2f}" for value in (recall.r1, recall.r5, recall.r10)),
-            error, f"{recall.median_rank:g}", f"{getattr(graded, side):.4f}", fold or len(numbers),
-        ]  # fmt: skip
+            model,
+            metric,
+            f"{asking} to {target}",
+            *(f"{value:.2f}" for value in (recall.r1, recall.r5, recall.r10)),
+            error,
+            f"{recall.median_rank:g}",
+            f"{getattr(graded, side):.4f}",
+            fold or len(numbers),
+        ]
 
 
 @click.command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
-@click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
-@click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
+@click.option(
+    "--floor",
+    "regions",
+    type=click.Path(path_type=Path),
+    help="Regions of both splits, for the floor.",
+)
+@click.option(
+    "--train",
+    type=click.Path(path_type=Path),
+    help="With --floor: ids of the training split.",
+)
+@click.option(
+    "--fold",
+    type=click.IntRange(1),
+    default=FOLD,
+    show_default=True,
+    help="Pictures of a fold.",
+)
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
     """Measure recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
     encoders = [Model.of(spec) for spec in models]
-    gallery = Gallery.of(*(path for model in encoders for path in model.gallery.paths))  # refuses those of other items
-    with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
+    gallery = Gallery.of(
+        *(path for model in encoders for path in model.gallery.paths),
+    )  # refuses those of other items
+    with click.progressbar(
+        length=len(gallery.captions) * gallery.images,
+        label="relevance",
+        file=sys.stderr,
+    ) as bar:
         relevance = gallery.relevance(tick=bar.update)
     part = fold if gallery.images > fold else None
-    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in encoders)
+    models = tuple(
+        f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in encoders
+    )
     settings = {"models": models, "floor": regions, "train": train, "fold": fold}
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=("scikit-learn",)) as out:
 

@@ -1,12 +1,17 @@
 """Numbers that the papers print for their published models, and verdicts on ours beside them.
 
-Recalls are in percent, NDCG@25 in [0, 1]; "image" is image retrieval (sentence to picture), "sentence" the other way.
+Recalls are in percent, NDCG@25 in [0, 1]; "image" is image retrieval (sentence to picture),
+"sentence" the other way.
 """
 
 from __future__ import annotations
 
-MEASURES = tuple(f"{side} {measure}" for side in ("image", "sentence") for measure in ("R@1", "R@5", "R@10"))
-GRADED = tuple(f"{side} {relevance}" for side in ("image", "sentence") for relevance in ("ROUGE-L", "SPICE"))
+MEASURES = tuple(
+    f"{side} {measure}" for side in ("image", "sentence") for measure in ("R@1", "R@5", "R@10")
+)
+GRADED = tuple(
+    f"{side} {relevance}" for side in ("image", "sentence") for relevance in ("ROUGE-L", "SPICE")
+)
 EQUAL = {"R": 0.15, "N": 0.0015}  # one and a half of the last printed digit
 NEAR = {"R": 1.0, "N": 0.01}  # what another random seed of a training moves
 
@@ -14,11 +19,14 @@ Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if they are printed."""
+    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if they are
+    printed."""
     values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
-        values |= {f"{side} {name}": float(value) for name, value in zip(names, text.split(), strict=False)}
+        values |= {
+            f"{side} {name}": float(value) for name, value in zip(names, text.split(), strict=False)
+        }
     return values
 
 
@@ -27,7 +35,10 @@ PRINTED: dict[tuple[str, str], Numbers] = {
     ("TERN", "MS-COCO 5K"): _numbers("28.7 59.7 72.7 .665 .600", "38.4 69.5 81.3 .601 .556"),
     ("TERAN MrSw", "MS-COCO 1K"): _numbers("65.0 91.2 96.4 .741 .668", "77.7 95.9 98.6 .746 .707"),
     ("TERAN MrSw", "MS-COCO 5K"): _numbers("42.6 72.5 82.9 .682 .610", "55.6 83.9 91.6 .643 .606"),
-    ("TERAN MrSw", "Flickr30K 1K"): _numbers("59.5 84.9 90.6 .686 .564", "75.8 93.2 96.7 .687 .614"),
+    ("TERAN MrSw", "Flickr30K 1K"): _numbers(
+        "59.5 84.9 90.6 .686 .564",
+        "75.8 93.2 96.7 .687 .614",
+    ),
     ("VSRN (two models)", "MS-COCO 1K"): _numbers("62.8 89.7 95.1", "76.2 94.8 98.2"),
     ("VSRN (two models)", "MS-COCO 5K"): _numbers("40.5 70.6 81.1", "53.0 81.1 89.4"),
     ("VSRN (two models)", "Flickr30K 1K"): _numbers("54.7 81.8 88.2", "71.3 90.6 96.0"),
@@ -35,13 +46,13 @@ PRINTED: dict[tuple[str, str], Numbers] = {
     ("VSRN++ (two models)", "MS-COCO 5K"): _numbers("42.0 72.2 82.7", "54.7 82.9 90.9"),
     ("VSRN++ (two models)", "Flickr30K 1K"): _numbers("60.6 85.6 91.4", "79.2 94.6 97.5"),
 }
-"""By model and test set. TERN: Table I, and for sentences Tables 1 and 2 of TERAN; TERAN: Tables 1-3; VSRN and VSRN++:
-Tables 1-3 of VSRN++."""
+"""By model and test set. TERN: Table I, and for sentences Tables 1 and 2 of TERAN; TERAN: Tables
+1-3; VSRN and VSRN++: Tables 1-3 of VSRN++."""
 
 
 def verdict(measure: str, printed: float, value: float | None) -> str:
-    """Return ``reproduced`` within the printed digits, ``near`` within what a seed moves, else ``differs``; ``not
-    run``."""
+    """Return ``reproduced`` within the printed digits, ``near`` within what a seed moves, else
+    ``differs``; ``not run``."""
     if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"

@@ -1,4 +1,5 @@
-"""Retrieval between pictures and captions: what a code finds, what it costs, and the standard errors."""
+"""Retrieval between pictures and captions: what a code finds, what it costs, and the standard
+errors."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 class Retrieval:
     """The hits of a code in one direction, and their cost.
 
-    ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10 candidates.
-    ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
-    embedded engine.
+    ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10
+    candidates. ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes
+    that these take an item in the embedded engine.
     """
 
     hits: NDArray[np.bool_]
@@ -39,12 +40,18 @@ class Retrieval:
 class Gallery:
     """All items of a feature file, who belongs to whom, and the dot products of their vectors.
 
-    ``of`` holds what was extracted of either modality, ``groups`` the number of each item's picture.
+    ``of`` holds what was extracted of either modality, ``groups`` the number of each item's
+    picture.
     """
 
     def __init__(self, file: FeatureFile) -> None:
-        self.of: dict[Modality, Embeddings] = {m: file.batch(m, 0, file.count(m)).embeddings for m in MODALITIES}
-        owners = owners_of([item.id for item in file.items("image")], [item.group for item in file.items("text")])
+        self.of: dict[Modality, Embeddings] = {
+            m: file.batch(m, 0, file.count(m)).embeddings for m in MODALITIES
+        }
+        owners = owners_of(
+            [item.id for item in file.items("image")],
+            [item.group for item in file.items("text")],
+        )
         self.groups: dict[Modality, NDArray[np.int64]] = {
             "image": np.arange(len(self.of["image"]), dtype=np.int64),
             "text": owners,
@@ -53,26 +60,43 @@ class Gallery:
         self.products = {"text": products, "image": products.T}
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
-        """Return whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
+        """Return whether one of each query's own is among its ``k`` best by the vectors themselves,
+        (queries,)."""
         rows = topk(self.products[asking], k)
-        hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
+        hits: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(
+            axis=1,
+        )
         return hits
 
-    def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Retrieval:
-        """Search by a fitted code, as an engine does: only those that share a term with the query, by the exact product
-        of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
-        documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
+    def search(
+        self,
+        codec: SurrogateCodec,
+        asking: Modality,
+        target: Modality,
+        rms: Sequence[int] = RMS,
+    ) -> Retrieval:
+        """Search by a fitted code, as an engine does: only those that share a term with the query,
+        by the exact product of frequencies, equal ones in the order of the file; the first of them
+        re-ranked by vectors."""
+        documents, queries = (
+            codec.encode_documents(self.of[target]),
+            codec.encode_queries(self.of[asking]),
+        )
         postings = Postings.from_matrix(documents)
         rows = first(postings, queries, max(rms) * K)
         own = self.groups[asking][:, None]
         best = (rerank(rows[:, : rm * K], self.products[asking])[:, :K] for rm in rms)
-        hits = np.stack([((self.groups[target][row] == own) & (row >= 0)).any(axis=1) for row in best], axis=1)
+        hits = np.stack(
+            [((self.groups[target][row] == own) & (row >= 0)).any(axis=1) for row in best],
+            axis=1,
+        )
         read = postings_read(document_frequencies(documents), queries)
         return Retrieval(hits, read, documents.nnz / postings.n, item_bytes(postings))
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """Return the rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
+    """Return the rows (queries, depth) that queries find, the best first; -1 where they find
+    fewer."""
     hits = np.full((queries.shape[0], depth), -1)
     for row, (rows, _) in zip(hits, index.top(queries, depth), strict=True):
         row[: len(rows)] = rows
@@ -82,7 +106,11 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
 def rerank(candidates: NDArray[np.int64], exact: NDArray[np.float32]) -> NDArray[np.int64]:
     """Sort the candidates of each query by the exact score, the best first, -1 last."""
     scores = np.where(candidates >= 0, np.take_along_axis(exact, candidates, axis=1), -np.inf)
-    best: NDArray[np.int64] = np.take_along_axis(candidates, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+    best: NDArray[np.int64] = np.take_along_axis(
+        candidates,
+        np.argsort(-scores, axis=1, kind="stable"),
+        axis=1,
+    )
     return best
 
 
@@ -92,16 +120,19 @@ def item_bytes(index: Postings) -> float:
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the mean of ``values`` (n,) in percent and its `standard_error`, where a group is one draw."""
+    """Return the mean of ``values`` (n,) in percent and its `standard_error`, where a group is one
+    draw."""
     return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
 
 def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64]]]) -> float:
-    """Return the standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
+    """Return the standard error, in percent, of the sum of the means of columns (values (n,),
+    groups (n,)).
 
-    A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean n_g) / n, and the
-    error is the root of G / (G - 1) times the sum of squares of what the groups move (Cochran, Sampling Techniques,
-    1977, 2.11). So the five captions of a picture do not count as five pictures.
+    A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean
+    n_g) / n, and the error is the root of G / (G - 1) times the sum of squares of what the groups
+    move (Cochran, Sampling Techniques, 1977, 2.11). So the five captions of a picture do not count
+    as five pictures.
     """
     shifts: NDArray[np.float64] = np.zeros(1 + max(int(groups.max()) for _, groups in columns))
     for values, groups in columns:
@@ -111,20 +142,22 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
 
 
 def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
-    """Return the length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have
-    it."""
+    """Return the length of each term's posting list, int64 (V,): the number of rows of
+    ``documents`` (n, V) that have it."""
     return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
 
 
 def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
-    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring
-    reads.
+    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what
+    term-at-a-time scoring reads.
 
-    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers of terms differ.
+    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers
+    of terms differ.
     """
     n, n_terms = queries.shape
     if n_terms != len(frequencies) or n == 0:
         raise BocError(
-            f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one code for both"
+            f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one "
+            "code for both",
         )
     return float(frequencies[queries.indices].sum() / n)

@@ -2,14 +2,16 @@
 
     python -m bench.paper.recall_postings FEATURES
 
-Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file ask for all items
-of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
-order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
+Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file
+ask for all items of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole
+numbers from a sparse product, the order is (-score, id), and only items that share a term with the
+query count, as in every engine of ours.
 
-A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read per query, the
-Gini coefficient of the lengths of posting lists, bytes of postings per item (an id of 4 bytes and a weight of 1) and
-of learned arrays per item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
-queries with an item of their own group among those 10, in percent, beside the share among the dense 10.
+A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read per
+query, the Gini coefficient of the lengths of posting lists, bytes of postings per item (an id of 4
+bytes and a weight of 1) and of learned arrays per item, R, recall of the exact dense top 10 after
+the first R are re-ranked, and the share of queries with an item of their own group among those 10,
+in percent, beside the share among the dense 10.
 """
 
 from __future__ import annotations
@@ -38,34 +40,78 @@ from indexing.embedded.postings import Postings
 CONCEPT_BUDGETS = (2, 8, 32, None)
 DEPTHS = (100, 300, 500)
 BUDGETS = ((64, 128), (32, 64), (16, 32))
-PROBES = ((1, 32), (1, 64), (1, 128), (2, 16), (2, 28), (2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (4, 128))
+PROBES = (
+    (1, 32),
+    (1, 64),
+    (1, 128),
+    (2, 16),
+    (2, 28),
+    (2, 32),
+    (2, 64),
+    (2, 128),
+    (4, 32),
+    (4, 64),
+    (4, 128),
+)
 SMALL = 10_000  # items that unsparsified codes can be scored for
-COLUMNS = ("code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense")
+COLUMNS = (
+    "code",
+    "setting",
+    "postings",
+    "gini",
+    "bytes",
+    "learned",
+    "R",
+    "recall",
+    "right",
+    "dense",
+)
 
 
 class Truth:
     """Dense vectors of both sides, the exact dense top 10, and who belongs to whom."""
 
-    def __init__(self, items: Sequence[Embeddings], queries: Sequence[Embeddings], groups: tuple[list[str], list[str]]):
+    def __init__(
+        self,
+        items: Sequence[Embeddings],
+        queries: Sequence[Embeddings],
+        groups: tuple[list[str], list[str]],
+    ):
         self.items, self.queries = items, queries
         self.X, self.Q = (np.concatenate([e.vectors for e in side]) for side in (items, queries))
         self.own, self.asking = (np.array(side) for side in groups)
         self.top = np.stack([self._rerank(i, np.arange(len(self.X))) for i in range(len(self.Q))])
         self.dense = self.right(self.top)
 
-    def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
+    def measure(
+        self,
+        documents: TermMatrix,
+        queries: TermMatrix,
+        depths: Sequence[int],
+    ) -> list[tuple[float, float]]:
         """Return (recall of the dense top 10, percent right) for each depth."""
         candidates = first(Postings.from_matrix(documents), queries, max(depths))
         orders = [
-            [self._rerank(i, rows[rows >= 0]) for i, rows in enumerate(candidates[:, :depth])] for depth in depths
+            [self._rerank(i, rows[rows >= 0]) for i, rows in enumerate(candidates[:, :depth])]
+            for depth in depths
         ]
-        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in orders]
-        return [(float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)]
+        recalls = [
+            np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)])
+            for best in orders
+        ]
+        return [
+            (float(recall), self.right(best)) for recall, best in zip(recalls, orders, strict=True)
+        ]
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
         """Return the percentage of the queries with an item of their group among ``best``."""
         return 100 * float(
-            np.mean([(self.own[rows] == group).any() for rows, group in zip(best, self.asking, strict=True)])
+            np.mean(
+                [
+                    (self.own[rows] == group).any()
+                    for rows, group in zip(best, self.asking, strict=True)
+                ],
+            ),
         )
 
     def _rerank(self, query: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,7 +119,10 @@ class Truth:
 
 
 def codes(
-    only: str | None, sample: Sequence[Embeddings], terms: Sequence[int | None], unsparsified: bool
+    only: str | None,
+    sample: Sequence[Embeddings],
+    terms: Sequence[int | None],
+    unsparsified: bool,
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
     """Yield each code at each setting, fitted."""
     most = 2 * sample[0].vectors.shape[1]
@@ -90,33 +139,59 @@ def codes(
             yield "dictionary", f"{z}/{query_z} of {codec.n_terms}", codec
 
 
-def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tuple[str, str, SurrogateCodec]]:
+def concept_codes(
+    book: Codebook,
+    sample: Sequence[Embeddings],
+) -> Iterator[tuple[str, str, SurrogateCodec]]:
     """Yield the codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
 
 
-def rows(truth: Truth, settings: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
+def rows(
+    truth: Truth,
+    settings: Iterator[tuple[str, str, SurrogateCodec]],
+) -> Iterator[list[object]]:
     """Yield one row per setting and depth."""
     for code, setting, codec in settings:
         documents, queries = (
             stack_rows([encode(part) for part in side])
-            for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
+            for encode, side in (
+                (codec.encode_documents, truth.items),
+                (codec.encode_queries, truth.queries),
+            )
         )
         lengths = document_frequencies(documents)
         postings = postings_read(lengths, queries)
         stored = 5 * documents.nnz / documents.shape[0]
         learned = sum(array.nbytes for array in codec.arrays().values()) / documents.shape[0]
-        for depth, (recall, right) in zip(DEPTHS, truth.measure(documents, queries, DEPTHS), strict=True):
+        for depth, (recall, right) in zip(
+            DEPTHS,
+            truth.measure(documents, queries, DEPTHS),
+            strict=True,
+        ):
             yield [
-                code, setting, round(postings), round(gini(lengths), 3), round(stored), round(learned), depth,
-                round(recall, 4), round(right, 2), round(truth.dense, 2),
-            ]  # fmt: skip
+                code,
+                setting,
+                round(postings),
+                round(gini(lengths), 3),
+                round(stored),
+                round(learned),
+                depth,
+                round(recall, 4),
+                round(right, 2),
+                round(truth.dense, 2),
+            ]
 
 
-def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
-    """Read vectors, concepts if wished, and items of the modalities that a file holds, in the order of their ids."""
+def read(
+    path: Path,
+    *modalities: str,
+    concepts: bool = False,
+) -> tuple[list[Embeddings], list[Item]]:
+    """Read vectors, concepts if wished, and items of the modalities that a file holds, in the order
+    of their ids."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
@@ -124,8 +199,13 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
             if modality in modalities and file.count(modality):
                 members = file.items(modality)
                 order = sorted(range(len(members)), key=lambda i: members[i].id)
-                sets = file.batch(modality, 0, len(members)).embeddings.concepts if concepts else None
-                sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
+                sets = (
+                    file.batch(modality, 0, len(members)).embeddings.concepts if concepts else None
+                )
+                sorted_sets = sets and Ragged.from_sets(
+                    [sets[i] for i in order],
+                    sets.values.shape[1],
+                )
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
                 items += [members[i] for i in order]
     return vectors, items
@@ -134,23 +214,42 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
 def gini(amounts: NDArray[Any]) -> float:
     """Return the Gini coefficient of amounts (n,) >= 0: 0 = all equal, 1 - 1/n = one has all.
 
-    G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner, Ecology 81, 2000). 0 if
-    all are 0. BocError if ``amounts`` is empty or has a negative value.
+    G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner,
+    Ecology 81, 2000). 0 if all are 0. BocError if ``amounts`` is empty or has a negative value.
     """
     x = np.sort(np.asarray(amounts, dtype=np.float64))
     n = len(x)
     if n == 0 or x[0] < 0:
-        raise BocError(f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}")
+        raise BocError(
+            f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}",
+        )
     return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * max(x.sum(), np.finfo(float).tiny)))
 
 
 @click.command()
 @click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--queries", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file that asks.")
-@click.option("--fit", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file to learn from.")
-@click.option("--terms", multiple=True, type=int, help="Sizes of the vocabulary; by default that of the collection.")
+@click.option(
+    "--queries",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Feature file that asks.",
+)
+@click.option(
+    "--fit",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Feature file to learn from.",
+)
+@click.option(
+    "--terms",
+    multiple=True,
+    type=int,
+    help="Sizes of the vocabulary; by default that of the collection.",
+)
 @click.option("--only", help="One code over global vectors.")
-@click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Try codes over concepts, too.")
+@click.option(
+    "--codebook",
+    type=click.Path(exists=True, path_type=Path),
+    help="Try codes over concepts, too.",
+)
 def main(
     features: Path,
     queries: Path | None,
@@ -161,12 +260,26 @@ def main(
 ) -> None:
     """Measure recall against postings of the embeddings in FEATURES."""
     both = ("image", "text")
-    vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
-    asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
+    vectors, items = read(
+        features,
+        *(both if queries else ("image",)),
+        concepts=codebook is not None,
+    )
+    asking, askers = read(
+        queries or features,
+        *(both if queries else ("text",)),
+        concepts=codebook is not None,
+    )
     sample = read(fit or features, *both)[0]
     if not items or not askers:
-        raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
-    truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
+        raise click.UsageError(
+            "FEATURES needs pictures and captions, or --queries a file that asks",
+        )
+    truth = Truth(
+        vectors,
+        asking,
+        ([i.group or i.id for i in items], [i.group or i.id for i in askers]),
+    )
     sizes = terms or (None,)
     settings = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:

@@ -1,16 +1,20 @@
-"""The tables of a paper from the files that its authors published: every printed number beside the one found here.
+"""The tables of a paper from the files that its authors published: every printed number beside the
+one found here.
 
-    python -m bench.paper.reproduce PAPER DATA --out OUT            # tern, teran, vsrn, vsrnpp or boc
-    python -m bench.paper.reproduce PAPER DATA --needs              # the files that DATA has to hold
+    python -m bench.paper.reproduce PAPER DATA --out OUT            # tern, teran, vsrn, vsrnpp or
+    boc python -m bench.paper.reproduce PAPER DATA --needs              # the files that DATA has to
+    hold
 
-Published checkpoints are converted, the features of the test pictures encoded and evaluated; of VSRN++, which has no
-published checkpoint, two models are trained. Steps whose files are not in DATA are left out. A step whose result is in
-OUT is not repeated, so that after a kill the same command continues; its log is OUT/logs/STEP.log.
+Published checkpoints are converted, the features of the test pictures encoded and evaluated; of
+VSRN++, which has no published checkpoint, two models are trained. Steps whose files are not in DATA
+are left out. A step whose result is in OUT is not repeated, so that after a kill the same command
+continues; its log is OUT/logs/STEP.log.
 
-A row holds the test set, the model, the measure, the printed number, the one found, their difference, and a verdict:
-``reproduced`` (the printed digits), ``near`` (within the effect of a seed), ``differs``, or ``not run``. Recalls are in
-percent, "image" is image retrieval. The rows of BoC are those of its Table I on MS-COCO 5K; its figures have no printed
-numbers, OUT/boc-sparsity.csv has their points.
+A row holds the test set, the model, the measure, the printed number, the one found, their
+difference, and a verdict: ``reproduced`` (the printed digits), ``near`` (within the effect of a
+seed), ``differs``, or ``not run``. Recalls are in percent, "image" is image retrieval. The rows of
+BoC are those of its Table I on MS-COCO 5K; its figures have no printed numbers,
+OUT/boc-sparsity.csv has their points.
 """
 
 from __future__ import annotations
@@ -38,20 +42,25 @@ KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
 TERN, VOCABULARY = "model_best_ndcg.pth", "bert/vocab.txt"
 KINDS = {  # of files in DATA: pattern of the path there, and where it is published
     "*/dataset_*.json": "Karpathy's splits (caption_datasets.zip)",
-    "*/val2014": "pictures of COCO val2014, whose sizes the boxes need; to train, coco/train2014 too",
+    "*/val2014": "pictures of COCO val2014, whose sizes the "
+    "boxes need; to train, coco/train2014 too",
     "*/train2014": "pictures of COCO train2014",
     "*/flickr30k-images": "pictures of Flickr30k",
-    "*/features_36": "TERN's and TERAN's archives features_36_*.tgz: cocobu_att/ID.npz, cocobu_box/ID.npy (or bu_att, "
-                     "bu_box); 0.3 MB per picture",
+    "*/features_36": "TERN's and TERAN's archives features_36_*.tgz: "
+    "cocobu_att/ID.npz, cocobu_box/ID.npy "
+    "(or bu_att, "
+    "bu_box); 0.3 MB per picture",
     "*/relevances/*.npy": "SPICE of the test set, for that column only; float32, no header",
     "bert/vocab.txt": "word-pieces of bert-base-uncased; 30,522 lines",
     "bert": "folder of bert-base-uncased: config.json, vocab.txt, weights; 0.4 GB",
     TERN: "from TERN_model_best_ndcg.pth.tgz; 0.8 GB and more",
-    "teran/*.pth": "the MrSw model of this data set from TERAN_pretrained_models.tgz, under this name; 0.9 GB",
+    "teran/*.pth": "the MrSw model of this data set from "
+    "TERAN_pretrained_models.tgz, under this name; "
+    "0.9 GB",
     "*_ims.npy": "SCAN's arrays, with the captions beside it; 0.3 to 1.5 GB",
     "vocab/*.pkl": "the vocabulary in VSRN's repository",
     "pretrain_model/*": "from VSRN's pretrain_model; 0.4 GB",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,11 @@ class Step:
 
     def run(self, log: Path) -> None:
         """Run the command; CalledProcessError if it fails."""
-        printed = self.makes.with_name(self.makes.name + ".part") if self.prints else log.with_suffix(".out")
+        printed = (
+            self.makes.with_name(self.makes.name + ".part")
+            if self.prints
+            else log.with_suffix(".out")
+        )
         with log.open("wb") as stderr, printed.open("wb") as stdout:
             subprocess.run(self.command, check=True, stdout=stdout, stderr=stderr)
         if self.prints:
@@ -75,7 +88,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if the set is their mean."""
+    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if the set
+    is their mean."""
 
     set: str
     model: str
@@ -87,8 +101,9 @@ class Line:
 class Plan:
     """The steps and lines of one paper over DATA, for results in OUT.
 
-    ``settings`` are for the training of VSRN++. Of BoC, ``sample`` is the part of the training pictures that codebooks
-    are made of, more than 100,000 concepts, ``alone`` that encoded without context, ``points`` options of its figures.
+    ``settings`` are for the training of VSRN++. Of BoC, ``sample`` is the part of the training
+    pictures that codebooks are made of, more than 100,000 concepts, ``alone`` that encoded without
+    context, ``points`` options of its figures.
     """
 
     data: Path
@@ -111,15 +126,30 @@ class Plan:
     def teran(self) -> None:
         """Plan the rows TERAN MrSw of Tables 1-3 of TERAN."""
         for data in ("coco", "f30k"):
-            self.measure("TERAN MrSw", data, "mrsw", [self.encode(f"teran-{data}", "teran", f"teran/{data}.pth", data)])
+            self.measure(
+                "TERAN MrSw",
+                data,
+                "mrsw",
+                [self.encode(f"teran-{data}", "teran", f"teran/{data}.pth", data)],
+            )
 
     def vsrn(self) -> None:
-        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of their scores."""
-        for data, split, folder, name in (("coco", "testall", "coco", "coco"), ("f30k", "test", "flickr", "fliker")):
-            array, tokens = self.data / f"{data}_precomp/{split}_ims.npy", f"vocab/{data}_precomp_vocab.pkl"
+        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of
+        their scores."""
+        for data, split, folder, name in (
+            ("coco", "testall", "coco", "coco"),
+            ("f30k", "test", "flickr", "fliker"),
+        ):
+            array, tokens = (
+                self.data / f"{data}_precomp/{split}_ims.npy",
+                f"vocab/{data}_precomp_vocab.pkl",
+            )
             files = []
             for number in (1, 2):
-                label, checkpoint = f"vsrn-{data}-{number}", f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
+                label, checkpoint = (
+                    f"vsrn-{data}-{number}",
+                    f"pretrain_model/{folder}/model_{name}_{number}.pth.tar",
+                )
                 model = self.convert(label, checkpoint, tokens, f"scan:{array.parent}", array)
                 files.append(self.extract(label, "vsrn", model, array, (array,)))
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
@@ -127,59 +157,129 @@ class Plan:
     def vsrnpp(self) -> None:
         """Plan the rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
         for data in ("coco", "f30k"):
-            table, source, regions = self.captions(data), self.regions(data), self.out / f"{data}-regions.h5"
+            table, source, regions = (
+                self.captions(data),
+                self.regions(data),
+                self.out / f"{data}-regions.h5",
+            )
             words = ("extract", table, *self.images(data), "-o", regions, "--regions", source)
-            self.boc_step(f"{data}-regions", words, (table, self.data / data / "features_36"), regions)
-            train, validate, test = (self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test"))
+            self.boc_step(
+                f"{data}-regions",
+                words,
+                (table, self.data / data / "features_36"),
+                regions,
+            )
+            train, validate, test = (
+                self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test")
+            )
             files = []
             for seed in (0, 1):
                 label, bert = f"vsrnpp-{data}-{seed}", self.data / "bert"
                 settings = (f"text={bert}", f"seed={seed}", *self.settings)
-                learn = ("train", regions, "--ids", train, "--validate", validate, "-o", self.out / label, "--recipe",
-                         "vsrnpp", "--regions", source, "--device", self.device,
-                         *(word for setting in settings for word in ("--set", setting)))  # fmt: skip
+                learn = (
+                    "train",
+                    regions,
+                    "--ids",
+                    train,
+                    "--validate",
+                    validate,
+                    "-o",
+                    self.out / label,
+                    "--recipe",
+                    "vsrnpp",
+                    "--regions",
+                    source,
+                    "--device",
+                    self.device,
+                    *(word for setting in settings for word in ("--set", setting)),
+                )
                 history = self.out / label / "history.json"
                 self.boc_step(label, learn, (regions, bert), history)
                 reads = (regions, history)
-                files.append(self.extract(label, "vsrnpp", self.out / label, regions, reads, ("--ids", test)))
+                files.append(
+                    self.extract(
+                        label,
+                        "vsrnpp",
+                        self.out / label,
+                        regions,
+                        reads,
+                        ("--ids", test),
+                    ),
+                )
             self.measure("VSRN++ (two models)", data, "dot", files, graded=False)
 
     def boc(self) -> None:
         """Plan Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
         dev = self.encode("tern", "tern", TERN, "coco")
         train = self.encode("tern-train", "tern", TERN, "coco", "train", ("--shard", self.sample))
-        alone = self.encode("tern-alone", "tern", TERN, "coco", "train", ("--shard", self.alone), "?alone")
+        alone = self.encode(
+            "tern-alone",
+            "tern",
+            TERN,
+            "coco",
+            "train",
+            ("--shard", self.alone),
+            "?alone",
+        )
         size = ("--clusters", self.clusters, "--codebooks", self.out / "codebooks")
         reads = (dev, train, alone)
-        self.rows_step("boc-table1", "table1", (dev, "--fit", train, "--alone-train", alone, *size), reads)
-        self.rows_step("boc-sparsity", "sparsity_recall", (dev, "--fit", train, "--alone", alone, *size, *self.points),
-                       (*reads, self.out / "boc-table1.csv"))  # fmt: skip
+        self.rows_step(
+            "boc-table1",
+            "table1",
+            (dev, "--fit", train, "--alone-train", alone, *size),
+            reads,
+        )
+        self.rows_step(
+            "boc-sparsity",
+            "sparsity_recall",
+            (dev, "--fit", train, "--alone", alone, *size, *self.points),
+            (*reads, self.out / "boc-table1.csv"),
+        )
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        """Yield (set, model, measure, printed, found) of every printed number; None where it was not run."""
+        """Yield (set, model, measure, printed, found) of every printed number; None where it was
+        not run."""
         for line in self.lines:
-            tables = {relevance: read_figures(path, folds=line.folds) for relevance, path in line.files.items()}
+            tables = {
+                relevance: read_figures(path, folds=line.folds)
+                for relevance, path in line.files.items()
+            }
             for measure in (*MEASURES, *GRADED):
                 printed = PRINTED[line.model, line.set].get(measure)
                 if printed is not None:
                     side, name = measure.split(" ")
                     table = tables.get("ROUGE-L" if name in KEYS else name)
-                    value = None if table is None else table[SIDES[side]].get(KEYS.get(name, "ndcg"))
+                    value = (
+                        None if table is None else table[SIDES[side]].get(KEYS.get(name, "ndcg"))
+                    )
                     yield line.set, line.model, measure, printed, value
         if "boc-table1" in self.steps:
             path = self.out / "boc-table1.csv"
-            rows = {row["model"]: row for row in read(path).table if not row["minus"]} if path.is_file() else {}
+            rows = (
+                {row["model"]: row for row in read(path).table if not row["minus"]}
+                if path.is_file()
+                else {}
+            )
             for model, numbers in TABLE1.items():
                 for measure, printed in zip(MEASURES, numbers, strict=False):
                     cell = rows.get(model, {}).get(measure)
-                    yield "MS-COCO 5K", model, measure, printed, None if cell is None else float(cell)
+                    yield (
+                        "MS-COCO 5K",
+                        model,
+                        measure,
+                        printed,
+                        None if cell is None else float(cell),
+                    )
 
     def images(self, data: str) -> tuple[object, ...]:
-        return "--images", self.data / "coco" if data == "coco" else self.data / "f30k" / "flickr30k-images"
+        return (
+            "--images",
+            self.data / "coco" if data == "coco" else self.data / "f30k" / "flickr30k-images",
+        )
 
     def splits(self, data: str) -> Path:
-        """Return the path of Karpathy's file: where the tables of the paper are, or in ``annotations``, where TERAN's
-        data.tar has it."""
+        """Return the path of Karpathy's file: where the tables of the paper are, or in
+        ``annotations``, where TERAN's data.tar has it."""
         plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
         other = plain.parent / "annotations" / plain.name
         return other if other.exists() and not plain.exists() else plain
@@ -216,7 +316,14 @@ class Plan:
         ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self.images(data), *more)
         return self.extract(label, kind, model, table, (table, features), ids, context)
 
-    def convert(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
+    def convert(
+        self,
+        name: str,
+        checkpoint: str,
+        tokens: str,
+        regions: str,
+        features: Path,
+    ) -> Path:
         """Add the step that converts a published checkpoint."""
         paths, model = (self.data / checkpoint, self.data / tokens), self.out / name
         words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions)
@@ -235,16 +342,36 @@ class Plan:
     ) -> Path:
         """Add the step that encodes a source by a model; return its file."""
         file = self.out / f"{label}.h5"
-        words = ("extract", source, "-o", file, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
+        words = (
+            "extract",
+            source,
+            "-o",
+            file,
+            "--encoder",
+            f"{kind}:{model}{context}",
+            "--device",
+            self.device,
+            *more,
+        )
         config = () if kind == "vsrnpp" else (model / "config.json",)
         self.boc_step(f"{label}-vectors", words, (*reads, *config), file)
         return file
 
-    def measure(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
+    def measure(
+        self,
+        model: str,
+        data: str,
+        score: str,
+        files: list[Path],
+        *,
+        graded: bool = True,
+    ) -> None:
         """Add the steps and lines of a model, an ensemble if there are several ``files``."""
         name = files[0].stem.removesuffix("-1").removesuffix("-0")
         spice = self.data / data / "relevances" / f"{data}-test-spice.npy"
-        relevances: dict[str, tuple[object, ...]] = {"ROUGE-L": ("--ndcg", "rouge-l") if graded else ()}
+        relevances: dict[str, tuple[object, ...]] = {
+            "ROUGE-L": ("--ndcg", "rouge-l") if graded else (),
+        }
         if graded:
             self.matrices.append(spice)
         if graded and spice.exists():
@@ -253,17 +380,34 @@ class Plan:
         for relevance, ndcg in relevances.items():
             words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *ndcg)
             results[relevance] = self.out / f"{name}-{relevance.lower()}.json"
-            self.boc_step(results[relevance].stem, words, tuple(files), results[relevance], prints=True)
+            self.boc_step(
+                results[relevance].stem,
+                words,
+                tuple(files),
+                results[relevance],
+                prints=True,
+            )
         if data == "coco":
             self.lines.append(Line("MS-COCO 1K", model, results, folds=True))
         self.lines.append(Line("MS-COCO 5K" if data == "coco" else "Flickr30K 1K", model, results))
 
     def boc_step(
-        self, name: str, words: tuple[object, ...], needs: tuple[Path, ...], makes: Path, prints: bool = False
+        self,
+        name: str,
+        words: tuple[object, ...],
+        needs: tuple[Path, ...],
+        makes: Path,
+        prints: bool = False,
     ) -> None:
         self.add(Step(name, (*BOC, *map(str, words)), needs, makes, prints))
 
-    def rows_step(self, name: str, script: str, words: tuple[object, ...], needs: tuple[Path, ...]) -> None:
+    def rows_step(
+        self,
+        name: str,
+        script: str,
+        words: tuple[object, ...],
+        needs: tuple[Path, ...],
+    ) -> None:
         command = (sys.executable, "-m", f"bench.paper.{script}", *map(str, words))
         self.add(Step(name, command, needs, self.out / f"{name}.csv", prints=True))
 
@@ -294,13 +438,20 @@ class Plan:
             except subprocess.CalledProcessError:
                 fine = False
                 errors = log.read_text(encoding="utf-8", errors="replace").strip()
-                click.echo(f"{step.name}: failed: {errors.rpartition(chr(10))[2]} ({log})", err=True)
+                click.echo(
+                    f"{step.name}: failed: {errors.rpartition(chr(10))[2]} ({log})",
+                    err=True,
+                )
         return fine
 
 
 PAPERS: dict[str, Callable[[Plan], None]] = {
-    "tern": Plan.tern, "teran": Plan.teran, "vsrn": Plan.vsrn, "vsrnpp": Plan.vsrnpp, "boc": Plan.boc,
-}  # fmt: skip
+    "tern": Plan.tern,
+    "teran": Plan.teran,
+    "vsrn": Plan.vsrn,
+    "vsrnpp": Plan.vsrnpp,
+    "boc": Plan.boc,
+}
 
 
 def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
@@ -308,7 +459,10 @@ def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | No
     if not path.is_file():
         return None
     tables: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
-    return next((table for label, table in tables.items() if label.startswith("mean") == folds), None)
+    return next(
+        (table for label, table in tables.items() if label.startswith("mean") == folds),
+        None,
+    )
 
 
 def show_needs(plan: Plan) -> None:
@@ -320,11 +474,17 @@ def show_needs(plan: Plan) -> None:
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
-    """Raise UsageError for settings that the training of the paper does not take, before regions are cut for hours."""
+    """Raise UsageError for settings that the training of the paper does not take, before regions
+    are cut for hours."""
     if settings and paper != "vsrnpp":
-        raise click.UsageError(f"--set is for the training of vsrnpp; the models of {paper} are published")
+        raise click.UsageError(
+            f"--set is for the training of vsrnpp; the models of {paper} are published",
+        )
     try:
-        plugins.tool("train").Recipe.of("vsrnpp", dict(setting.split("=", 1) for setting in settings))
+        plugins.tool("train").Recipe.of(
+            "vsrnpp",
+            dict(setting.split("=", 1) for setting in settings),
+        )
     except (BocError, ValueError) as error:
         raise click.UsageError(f"--set takes NAME=VALUE of a training: {error}") from error
 
@@ -332,14 +492,49 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("paper", type=click.Choice(list(PAPERS)))
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", default="reproduced", show_default=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--fold", type=click.IntRange(1), default=1000, show_default=True, help="Number of pictures per fold.")
-@click.option("--clusters", type=click.IntRange(2), default=1000, show_default=True, help="Size of BoC's codebooks.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the training of VSRN++.")
+@click.option(
+    "--out",
+    default="reproduced",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+)
+@click.option(
+    "--fold",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of pictures per fold.",
+)
+@click.option(
+    "--clusters",
+    type=click.IntRange(2),
+    default=1000,
+    show_default=True,
+    help="Size of BoC's codebooks.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the training of VSRN++.",
+)
 @click.option("--needs", is_flag=True, help="Name the files that DATA has to hold; run nothing.")
 def main(
-    paper: str, data: Path, out: Path, device: str, fold: int, clusters: int, settings: tuple[str, ...], needs: bool
+    paper: str,
+    data: Path,
+    out: Path,
+    device: str,
+    fold: int,
+    clusters: int,
+    settings: tuple[str, ...],
+    needs: bool,
 ) -> None:
     """Reproduce the tables of PAPER from DATA, or continue a stopped run."""
     check_settings(paper, settings)
@@ -349,15 +544,35 @@ def main(
     if needs:
         return
     fine = plan.run()
-    with Writer(sys.stdout, __file__, {"paper": paper, "fold": fold, "settings": settings}, COLUMNS) as rows:
+    with Writer(
+        sys.stdout,
+        __file__,
+        {"paper": paper, "fold": fold, "settings": settings},
+        COLUMNS,
+    ) as rows:
         for group, model, measure, printed, value in plan.cells():
             digits = 1 if "R@" in measure else 3
-            numbers = (None, None) if value is None else (f"{value:.{digits}f}", f"{value - printed:+.{digits}f}")
-            rows.write(group, model, measure, f"{printed:.{digits}f}", *numbers, verdict(measure, printed, value))
+            numbers = (
+                (None, None)
+                if value is None
+                else (f"{value:.{digits}f}", f"{value - printed:+.{digits}f}")
+            )
+            rows.write(
+                group,
+                model,
+                measure,
+                f"{printed:.{digits}f}",
+                *numbers,
+                verdict(measure, printed, value),
+            )
     if not fine:
-        raise click.ClickException("some steps failed; mend what is named above and repeat the command")
+        raise click.ClickException(
+            "some steps failed; mend what is named above and repeat the command",
+        )
     if all(value is None for *_, value in plan.cells()):
-        raise click.ClickException(f"no number of the paper was found: {data} lacks the files named as missing above")
+        raise click.ClickException(
+            f"no number of the paper was found: {data} lacks the files named as missing above",
+        )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
+"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence
+says.
 
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
-it, a temporary one is made). A row has a family of sentences (see bench/datasets/gallery_truth.py), a re-rank metric,
-and a measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours,
-the background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order
+GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures (or of some), NAME
+their index (without it, a temporary one is made). A row has a family of sentences (see
+bench/datasets/gallery_truth.py), a re-rank metric, and a measure: the share of sentences whose
+first hit has everything that the sentence says, or the kinds, the colours, the background, the
+relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order
 has.
 
-The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
-COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
-one nearest to the noun ("word"), or the one that ``boc explain`` marks strongest ("explain"). ``chance`` is the value
-of a random region.
+The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses
+the sentence "a COLOUR KIND" for each thing of a picture: the share whose chosen region has its
+centre on the thing. The region is the one nearest to the noun ("word"), or the one that ``boc
+explain`` marks strongest ("explain"). ``chance`` is the value of a random region.
 """
 
 from __future__ import annotations
@@ -52,7 +54,11 @@ THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
 def families(
-    searcher: Searcher, gallery: Sequence[Picture], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
+    searcher: Searcher,
+    gallery: Sequence[Picture],
+    numbers: Mapping[str, int],
+    metrics: Sequence[Metric],
+    most: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """Yield the measures of all families."""
     sentences = queries(gallery, most)
@@ -68,7 +74,10 @@ def families(
 
 
 def pointing(
-    searcher: Searcher, gallery: Sequence[Picture], file: FeatureFile, explained: int
+    searcher: Searcher,
+    gallery: Sequence[Picture],
+    file: FeatureFile,
+    explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """Play the pointing game, by words and by what is marked in ``explained`` pictures."""
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
@@ -82,13 +91,21 @@ def pointing(
             text, pairs = Sentence(((thing.kind, thing.colour),)).text, [("word", nearest_region)]
             for by, point in pairs + [("explain", strongest_region)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
-                plays_by.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
+                plays_by.setdefault((len(picture.scene.things), by), []).append(
+                    (float(on[place]), float(on.mean())),
+                )
     for (things, by), plays in sorted(plays_by.items()):
         hit, chance = map(float, np.mean(plays, axis=0))
         yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
 
 
-def nearest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+def nearest_region(
+    searcher: Searcher,
+    id: str,
+    text: str,
+    noun: str,
+    regions: NDArray[np.float32],
+) -> int:
     """Return the region with the largest cosine to the noun."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
@@ -99,7 +116,13 @@ def nearest_region(searcher: Searcher, id: str, text: str, noun: str, regions: N
     return int(cosines.max(axis=0, initial=-1).argmax())
 
 
-def strongest_region(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+def strongest_region(
+    searcher: Searcher,
+    id: str,
+    text: str,
+    noun: str,
+    regions: NDArray[np.float32],
+) -> int:
     """Return the region that an explanation marks strongest."""
     weights = explain(searcher, id, text, labelled=0).weights
     assert weights is not None
@@ -108,12 +131,21 @@ def strongest_region(searcher: Searcher, id: str, text: str, noun: str, regions:
 
 def summary(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
     """Yield the most important figures, in two lines."""
-    place = {name: measure for (family, by, name), measure in rows.items() if (family, by) == ("place", metric)}
+    place = {
+        name: measure
+        for (family, by, name), measure in rows.items()
+        if (family, by) == ("place", metric)
+    }
     count = next(iter(place.values())).count
-    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * measure.value:.0f} %" for name, measure in place.items())
+    shares = ", ".join(
+        f"{name.removeprefix('first: ')} {100 * measure.value:.0f} %"
+        for name, measure in place.items()
+    )
     yield f'{count} sentences such as "a red rocket over the desert", first hit right: {shares}'
     points = [(things, measure) for (things, by, _), measure in rows.items() if by == "word"]
-    yield "the noun points at the thing: " + ", ".join(f"{100 * m.value:.0f} % ({things})" for things, m in points)
+    yield "the noun points at the thing: " + ", ".join(
+        f"{100 * m.value:.0f} % ({things})" for things, m in points
+    )
 
 
 def all_measures(
@@ -145,11 +177,32 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
 @click.command()
 @click.argument("gallery", type=click.Path(path_type=Path))
 @click.argument("features", type=click.Path(path_type=Path))
-@click.option("--index", "name", help="Their index [default: a temporary one under the default code].")
+@click.option(
+    "--index",
+    "name",
+    help="Their index [default: a temporary one under the default code].",
+)
 @click.option("--at", default="file:boc-data", show_default=True, help="Where --index is.")
-@click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), help="[default: the index's]")
-@click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")
-@click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
+@click.option(
+    "--rerank",
+    "metrics",
+    multiple=True,
+    type=click.Choice(METRICS),
+    help="[default: the index's]",
+)
+@click.option(
+    "--queries",
+    "most",
+    default=300,
+    show_default=True,
+    help="Sentences of a family at most.",
+)
+@click.option(
+    "--explained",
+    default=50,
+    show_default=True,
+    help="Pictures whose explanations are judged.",
+)
 @click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
 def main(
     gallery: Path,
@@ -167,7 +220,11 @@ def main(
         metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
         measures = all_measures(searcher, pictures, file, metrics, most, explained)
         if brief:
-            click.echo("\n".join(summary({(a, b, c): measure for a, b, c, measure in measures}, metrics[0])))
+            click.echo(
+                "\n".join(
+                    summary({(a, b, c): measure for a, b, c, measure in measures}, metrics[0]),
+                ),
+            )
             return
         settings = {**click.get_current_context().params, "metrics": metrics}
         with Writer(sys.stdout, __file__, settings, COLUMNS) as out:

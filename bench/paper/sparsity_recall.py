@@ -2,18 +2,20 @@
 
     python -m bench.paper.sparsity_recall FEATURES --fit LEARN
 
-Codes over global vectors: chain "plain" as in the papers, where what is kept is quantised; "printed order", which
-quantises first; "offset", where ranks count from twice what is kept; "centred, rotated" as by default here; "shifted"
-keeps the order of the dense vectors and every term. Codes over concepts, if FEATURES holds any: "soft sum", "soft max"
-and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what is encoded with either
-keeps its context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft code is the
-paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are aggregated; an item of several
-concepts may have more terms than z, which "terms" counts. "dictionary" is our own; its sparsity is 1 - z / V.
+Codes over global vectors: chain "plain" as in the papers, where what is kept is quantised; "printed
+order", which quantises first; "offset", where ranks count from twice what is kept; "centred,
+rotated" as by default here; "shifted" keeps the order of the dense vectors and every term. Codes
+over concepts, if FEATURES holds any: "soft sum", "soft max" and "hard", over codebooks "with
+context" (of --fit) and with "no context" (of --alone); what is encoded with either keeps its
+context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft
+code is the paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they
+are aggregated; an item of several concepts may have more terms than z, which "terms" counts.
+"dictionary" is our own; its sparsity is 1 - z / V.
 
-A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
-the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
-hits for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries,
-where A may be "dense".
+A row holds z of items and of queries, terms stored per item, postings read per query, bytes of
+these terms per item in the embedded engine; in percent R@10 of the dense vectors and of the 10
+best, by dense vectors, of the first Rm * 10 hits for each Rm; and standard errors (by picture). A
+row of code "A minus B" holds differences on the same queries, where A may be "dense".
 """
 
 from __future__ import annotations
@@ -68,9 +70,19 @@ PAIRS = (
     (("soft max", "with context"), ("soft max", "no context")),
 )
 COLUMNS = (
-    "code", "chain", "z", "query z", "sparsity", "terms", "direction", "postings", "bytes", "dense",
-    *(f"Rm={rm}" for rm in RMS), *(f"Rm={rm} +-" for rm in RMS),
-)  # fmt: skip
+    "code",
+    "chain",
+    "z",
+    "query z",
+    "sparsity",
+    "terms",
+    "direction",
+    "postings",
+    "bytes",
+    "dense",
+    *(f"Rm={rm}" for rm in RMS),
+    *(f"Rm={rm} +-" for rm in RMS),
+)
 
 
 Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
@@ -88,14 +100,28 @@ class Setting(NamedTuple):
     codec: SurrogateCodec
 
 
-def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec) -> Iterator[Setting]:
-    """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the
-    fitted ``dictionary`` at several budgets."""
+def global_settings(
+    fit: FeatureFile,
+    sparsities: Sequence[float],
+    dictionary: SurrogateCodec,
+) -> Iterator[Setting]:
+    """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the
+    default code; the fitted ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
     yield from component_settings(fit, sparsities)
     for sparsity in sparsities:
-        z = terms_at(sparsity, width)  # the largest component, which bits are measured by, depends on it
-        yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
+        z = terms_at(
+            sparsity,
+            width,
+        )  # the largest component, which bits are measured by, depends on it
+        yield Setting(
+            "bits",
+            ROTATED,
+            z,
+            z,
+            sparsity,
+            fit_code(fit, global_code("bits", z=z, query_z=z)),
+        )
     z, query_z = Code("scalar").budgets(fit.header.dim)
     default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
@@ -106,7 +132,9 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
 
 
 def component_settings(
-    fit: FeatureFile, sparsities: Sequence[float], chosen: Container[tuple[str, str]] | None = None
+    fit: FeatureFile,
+    sparsities: Sequence[float],
+    chosen: Container[tuple[str, str]] | None = None,
 ) -> Iterator[Setting]:
     """Yield the CHAINS, or the (code, chain) that are ``chosen``, at each sparsity."""
     width = 2 * fit.header.dim
@@ -127,7 +155,11 @@ def dictionary_settings(dictionary: SurrogateCodec) -> Iterator[Setting]:
             yield Setting("dictionary", name, z, query_z, round(1 - z / codec.n_terms, 4), codec)
 
 
-def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
+def concept_settings(
+    books: Codebooks,
+    fit: FeatureFile,
+    sparsities: Sequence[float],
+) -> Iterator[Setting]:
     """Yield codes over concepts, soft ones at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
@@ -136,7 +168,14 @@ def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[fl
             codec = concept_code(book, aggregate=aggregate).fit(one)
             for sparsity in sparsities:
                 z = terms_at(sparsity, len(book))
-                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.set_budgets(z, z))
+                yield Setting(
+                    f"soft {aggregate}",
+                    CONTEXT[name],
+                    z,
+                    z,
+                    sparsity,
+                    codec.set_budgets(z, z),
+                )
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
 
@@ -147,7 +186,8 @@ def terms_at(sparsity: float, width: int) -> int:
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """Yield one row per setting and direction, then one row per pair of PAIRS if both were measured."""
+    """Yield one row per setting and direction, then one row per pair of PAIRS if both were
+    measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:
@@ -155,18 +195,31 @@ def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]
         for asking, target in DIRECTIONS:
             result = gallery.search(setting.codec, asking, target)
             hits[setting.code, setting.chain, setting.sparsity, asking] = result.hits
-            hits["dense", "", setting.sparsity, asking] = np.repeat(dense[asking][:, None], len(RMS), axis=1)
+            hits["dense", "", setting.sparsity, asking] = np.repeat(
+                dense[asking][:, None],
+                len(RMS),
+                axis=1,
+            )
             dense_share = share(dense[asking], gallery.groups[asking])[0]
             yield [
-                setting.code, setting.chain, setting.z, setting.query_z, setting.sparsity, round(result.terms, 2),
-                f"{asking} to {target}", round(result.postings, 1), round(result.size, 1), f"{dense_share:.2f}",
+                setting.code,
+                setting.chain,
+                setting.z,
+                setting.query_z,
+                setting.sparsity,
+                round(result.terms, 2),
+                f"{asking} to {target}",
+                round(result.postings, 1),
+                round(result.size, 1),
+                f"{dense_share:.2f}",
                 *figures(result.hits, gallery.groups[asking]),
-            ]  # fmt: skip
+            ]
     yield from differences(gallery, hits)
 
 
 def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
-    """Yield what the first of each pair finds more than the second, at each sparsity that both have."""
+    """Yield what the first of each pair finds more than the second, at each sparsity that both
+    have."""
     for (one, of), (other, than) in PAIRS:
         chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
         for (code, name, sparsity, asking), more in hits.items():
@@ -174,24 +227,56 @@ def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
             if (code, name) == (one, of) and less is not None:
                 direction = f"{asking} to {dict(DIRECTIONS)[asking]}"
                 cells = figures(more.astype(np.int8) - less, gallery.groups[asking])
-                yield [f"{one} minus {other}", chain, None, None, sparsity, None, direction, None, None, None, *cells]
+                yield [
+                    f"{one} minus {other}",
+                    chain,
+                    None,
+                    None,
+                    sparsity,
+                    None,
+                    direction,
+                    None,
+                    None,
+                    None,
+                    *cells,
+                ]
 
 
 def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
-    """Return percentages of each column of ``values`` (queries, Rm), and then their standard errors."""
+    """Return percentages of each column of ``values`` (queries, Rm), and then their standard
+    errors."""
     shares = [share(column, groups) for column in values.T]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
 
 
 @click.command()
 @click.argument("features", type=click.Path(path_type=Path))
-@click.option("--fit", type=click.Path(path_type=Path), help="Embeddings to learn from; by default FEATURES.")
-@click.option("--alone", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
+@click.option(
+    "--fit",
+    type=click.Path(path_type=Path),
+    help="Embeddings to learn from; by default FEATURES.",
+)
+@click.option(
+    "--alone",
+    type=click.Path(path_type=Path),
+    help="Those, or a part, by the encoder FOLDER?alone.",
+)
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
-@click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
+@click.option(
+    "--codebooks",
+    type=click.Path(path_type=Path),
+    help="Folder to keep codebooks in, and find them.",
+)
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
 @click.option("--vectors", is_flag=True, help="Only codes of global vectors.")
-@click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES, show_default=True)
+@click.option(
+    "--sparsity",
+    "sparsities",
+    multiple=True,
+    type=float,
+    default=SPARSITIES,
+    show_default=True,
+)
 def main(
     features: Path,
     fit: Path | None,
@@ -204,7 +289,9 @@ def main(
 ) -> None:
     """Measure Recall@10 against sparsity of the embeddings in FEATURES."""
     with ExitStack() as stack:
-        gallery_file, sample = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
+        gallery_file, sample = (
+            stack.enter_context(FeatureFile(path)) for path in (features, fit or features)
+        )
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
         gallery = Gallery(gallery_file)
         dictionary = fit_code(sample, global_code("dictionary", terms=terms))

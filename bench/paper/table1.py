@@ -1,20 +1,24 @@
-"""Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation, in both directions.
+"""Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation, in both
+directions.
 
     python -m bench.paper.table1 DEV --fit TRAIN
 
-DEV is searched, TRAIN is what codebooks are made of. The rows without context need the concepts of single regions and
-words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context"
-is about the codebook: what is encoded with it keeps its context, as section IV of the paper has it ("during the
-clustering phase"). Items are ranked by exact products of the whole-number term frequencies, whose rows have unit
-length except for rounding: cosine.
+DEV is searched, TRAIN is what codebooks are made of. The rows without context need the concepts of
+single regions and words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a
+part of TRAIN is enough). "No context" is about the codebook: what is encoded with it keeps its
+context, as section IV of the paper has it ("during the clustering phase"). Items are ranked by
+exact products of the whole-number term frequencies, whose rows have unit length except for
+rounding: cosine.
 
-The section "Other readings" has the codes of the global vector in the order that the paper prints, quantised before
-anything is dropped, and without c-ReLU. There scalar quantisation has negative numbers, which cannot be term
-frequencies, so its row is of the vectors floor(1000 v) and their cosine.
+The section "Other readings" has the codes of the global vector in the order that the paper prints,
+quantised before anything is dropped, and without c-ReLU. There scalar quantisation has negative
+numbers, which cannot be term frequencies, so its row is of the vectors floor(1000 v) and their
+cosine.
 
-A row holds the six recalls in percent, their sum and its standard error (by picture), and the paper's own figures on
-COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and another TERN. A row with another model under
-"minus" holds differences on the same queries, and the paper's.
+A row holds the six recalls in percent, their sum and its standard error (by picture), and the
+paper's own figures on COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and
+another TERN. A row with another model under "minus" holds differences on the same queries, and the
+paper's.
 """
 
 from __future__ import annotations
@@ -53,9 +57,19 @@ GLOBAL, READINGS, HARD, SOFT, MORE, PAIRS = (
 FIT = 2000  # global vectors of each modality that a code is fitted on
 RETRIEVED = ("image", "sentence")
 COLUMNS = (
-    "section", "model", "minus", *(f"{d} R@{k}" for d in RETRIEVED for k in CUTOFFS), "sum", "sum +-",
-    *(f"paper {data} {d} R@{k}" for data in ("coco", "flickr30k") for d in RETRIEVED for k in CUTOFFS),
-)  # fmt: skip
+    "section",
+    "model",
+    "minus",
+    *(f"{d} R@{k}" for d in RETRIEVED for k in CUTOFFS),
+    "sum",
+    "sum +-",
+    *(
+        f"paper {data} {d} R@{k}"
+        for data in ("coco", "flickr30k")
+        for d in RETRIEVED
+        for k in CUTOFFS
+    ),
+)
 PAPER = {
     "TERN": (28.7, 59.7, 72.7, 38.4, 69.5, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 47.8),
     "Deep Permutation": (28.7, 59.8, 72.7, 38.5, 69.6, 81.3, 13.2, 30.1, 39.5, 17.1, 37.1, 47.9),
@@ -64,7 +78,20 @@ PAPER = {
     "With context": (7.5, 29.9, 43.6, 8.3, 27.3, 41.4, 1.4, 5.5, 9.3, 1.8, 6.2, 9.5),
     "No cont., no stop-words": (3.4, 13.6, 23.6, 4.0, 14.2, 22.3, 0.8, 2.9, 4.9, 1.1, 3.6, 5.8),
     "With cont., no stop-words": (6.7, 27.5, 42.0, 6.9, 25.0, 39.0, 1.3, 5.1, 8.8, 1.6, 5.8, 9.1),
-    "No cont., no stop-words (inference)": (3.1, 12.8, 21.8, 3.7, 12.9, 20.9, 0.8, 2.7, 4.5, 0.9, 3.0, 5.0),
+    "No cont., no stop-words (inference)": (
+        3.1,
+        12.8,
+        21.8,
+        3.7,
+        12.9,
+        20.9,
+        0.8,
+        2.7,
+        4.5,
+        0.9,
+        3.0,
+        5.0,
+    ),
     "English dict.": (2.7, 9.4, 16.4, 2.8, 10.0, 16.5, 1.1, 4.2, 7.1, 1.3, 4.7, 7.7),
     "MAX-aggr No-cont.": (25.4, 54.2, 67.4, 32.0, 63.6, 76.2, 10.1, 24.1, 32.6, 13.2, 30.3, 40.5),
     "SUM-aggr No-cont.": (25.7, 54.5, 67.4, 32.7, 64.4, 77.0, 10.3, 24.7, 33.1, 14.1, 32.5, 42.5),
@@ -73,9 +100,16 @@ PAPER = {
 }
 """Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
 DP, SQ = "Deep Permutation", "Scalar Quantization"
-PAPER |= {f"{model}, {how}": PAPER[model] for model, how in (
-    (DP, "printed order"), (DP, "offset"), (DP, "without c-ReLU"), (SQ, "printed order"), (SQ, "without c-ReLU"),
-)}  # fmt: skip
+PAPER |= {
+    f"{model}, {how}": PAPER[model]
+    for model, how in (
+        (DP, "printed order"),
+        (DP, "offset"),
+        (DP, "without c-ReLU"),
+        (SQ, "printed order"),
+        (SQ, "without c-ReLU"),
+    )
+}
 COMPARED = (
     ("TERN", "Deep Permutation"),
     ("TERN", "Scalar Quantization"),
@@ -110,15 +144,21 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Line:
-    """One model: for image retrieval and for sentence retrieval, the rank (from 0) of each query's first right item."""
+    """One model: for image retrieval and for sentence retrieval, the rank (from 0) of each query's
+    first right item."""
 
     section: str
     model: str
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Return for each of the six recalls 1 for a query whose right item is found and 0 for another."""
-        return [(self.ranks[asking] < k).astype(np.int8) for asking in ("text", "image") for k in CUTOFFS]
+        """Return for each of the six recalls 1 for a query whose right item is found and 0 for
+        another."""
+        return [
+            (self.ranks[asking] < k).astype(np.int8)
+            for asking in ("text", "image")
+            for k in CUTOFFS
+        ]
 
 
 class Table:
@@ -137,7 +177,9 @@ class Table:
 
         def encode(modality: Modality, side: str) -> NDArray[np.float64]:
             terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
-            rows: NDArray[np.float64] = terms.toarray().astype(np.float64)  # sums of products are not rounded
+            rows: NDArray[np.float64] = terms.toarray().astype(
+                np.float64,
+            )  # sums of products are not rounded
             return rows
 
         return self._line(section, model, encode)
@@ -145,13 +187,19 @@ class Table:
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
         """Return the line of floor(scale * v), negative numbers included, by cosine."""
         return self._line(
-            section, model, lambda m, _: unit_rows(np.floor(scale * self.of[m].vectors.astype(np.float64)))
+            section,
+            model,
+            lambda m, _: unit_rows(np.floor(scale * self.of[m].vectors.astype(np.float64))),
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
         """Return a row of the table, of a line or of its difference to another."""
         groups = self.gallery.groups
-        values = line.hits() if minus is None else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
+        values = (
+            line.hits()
+            if minus is None
+            else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
+        )
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
         recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
         error = standard_error(list(zip(values, asking, strict=True)))
@@ -159,16 +207,26 @@ class Table:
         texts = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
         return [section, line.model, other, *texts, *paper_cells(line.model, other)]
 
-    def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[Any]]) -> Line:
+    def _line(
+        self,
+        section: str,
+        model: str,
+        encode: Callable[[Modality, str], NDArray[Any]],
+    ) -> Line:
         positions: dict[Modality, NDArray[np.int64]] = {}
         for asking, target in DIRECTIONS:
             scores = encode(asking, "queries") @ encode(target, "documents").T
-            positions[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
+            positions[asking] = ranks(
+                scores,
+                self.gallery.groups[asking],
+                self.gallery.groups[target],
+            )
         return Line(section, model, positions)
 
 
 def paper_cells(model: str, minus: str | None) -> list[object]:
-    """Return the paper's figures of a model, or its differences of two; empty cells where it has none."""
+    """Return the paper's figures of a model, or its differences of two; empty cells where it has
+    none."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:
@@ -176,17 +234,30 @@ def paper_cells(model: str, minus: str | None) -> list[object]:
     return [f"{a - b:.1f}" for a, b in zip(PAPER[model], PAPER[minus], strict=True)]
 
 
-def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
+def lines(
+    dev: Table,
+    alone_dev: Table | None,
+    train: Sequence[Embeddings],
+    books: Codebooks,
+) -> Iterator[Line]:
     """Yield the lines of the table, one by one."""
 
     def row(section: str, model: str, codec: SurrogateCodec) -> Line:
         return dev.code(section, model, codec.fit(*train))
 
     def concept_row(
-        section: str, model: str, book: str, table: Table = dev, scale: float = CONCEPT_SCALE,
-        kind: type[HardAssignment | SoftAssignment] | None = None, **options: Any,
-    ) -> Line:  # fmt: skip
-        step = (kind or (HardAssignment if section == HARD else SoftAssignment)).from_codebook(books[book], **options)
+        section: str,
+        model: str,
+        book: str,
+        table: Table = dev,
+        scale: float = CONCEPT_SCALE,
+        kind: type[HardAssignment | SoftAssignment] | None = None,
+        **options: Any,
+    ) -> Line:
+        step = (kind or (HardAssignment if section == HARD else SoftAssignment)).from_codebook(
+            books[book],
+            **options,
+        )
         codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
         return table.code(section, model, codec.fit(*table.of.values()))
 
@@ -207,7 +278,12 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         yield concept_row(HARD, "No cont., no stop-words", "no-stop")
     yield concept_row(HARD, "With cont., no stop-words", "with-stop")
     if free:
-        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", kind=variants.WithoutStopwords)
+        yield concept_row(
+            HARD,
+            "No cont., no stop-words (inference)",
+            "no-stop",
+            kind=variants.WithoutStopwords,
+        )
         yield concept_row(HARD, "English dict.", "no-words")
         yield concept_row(SOFT, "MAX-aggr No-cont.", "no", aggregate="max")
         yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
@@ -217,37 +293,80 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         model = f"{aggregate.upper()}-aggr W-cont., 1/(1-D) with its sign"
         yield concept_row(MORE, model, "with", aggregate=aggregate, kind=variants.PrintedSimilarity)
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
-    yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted_crelu("permutation", rotations=8))
+    yield row(
+        MORE,
+        "Deep Permutation, shifted, rotated x 8",
+        variants.shifted_crelu("permutation", rotations=8),
+    )
     yield row(MORE, "Scalar Quantization, shifted", variants.shifted_crelu("scalar"))
     model = "hard, With cont., no stop-words (inference)"
     yield concept_row(MORE, model, "with-stop", kind=variants.WithoutStopwords)
     yield concept_row(MORE, "hard, English dict. with context", "with-words", kind=HardAssignment)
     if free and alone_dev is not None:
         without = "hard, the same without stop-words"
-        yield concept_row(MORE, "hard, No context in codebook and items", "no", alone_dev, kind=HardAssignment)
+        yield concept_row(
+            MORE,
+            "hard, No context in codebook and items",
+            "no",
+            alone_dev,
+            kind=HardAssignment,
+        )
         yield concept_row(MORE, without, "no-stop", alone_dev, kind=variants.WithoutStopwords)
         yield concept_row(MORE, "SUM-aggr, No context in codebook and items", "no", alone_dev)
-        yield concept_row(MORE, "hard, English dict., no context in items", "no-words", alone_dev, kind=HardAssignment)
+        yield concept_row(
+            MORE,
+            "hard, English dict., no context in items",
+            "no-words",
+            alone_dev,
+            kind=HardAssignment,
+        )
 
 
 @click.command()
 @click.argument("dev", type=click.Path(path_type=Path))
-@click.option("--fit", "train", required=True, type=click.Path(path_type=Path), help="Embeddings to learn from.")
-@click.option("--alone-train", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
-@click.option("--alone-dev", type=click.Path(path_type=Path), help="DEV by the encoder FOLDER?alone.")
+@click.option(
+    "--fit",
+    "train",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Embeddings to learn from.",
+)
+@click.option(
+    "--alone-train",
+    type=click.Path(path_type=Path),
+    help="Those, or a part, by the encoder FOLDER?alone.",
+)
+@click.option(
+    "--alone-dev",
+    type=click.Path(path_type=Path),
+    help="DEV by the encoder FOLDER?alone.",
+)
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
-@click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
+@click.option(
+    "--codebooks",
+    type=click.Path(path_type=Path),
+    help="Folder to keep codebooks in, and find them.",
+)
 def main(
-    dev: Path, train: Path, alone_train: Path | None, alone_dev: Path | None, clusters: int, codebooks: Path | None
+    dev: Path,
+    train: Path,
+    alone_train: Path | None,
+    alone_dev: Path | None,
+    clusters: int,
+    codebooks: Path | None,
 ) -> None:
     """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     with ExitStack() as stack:
         gallery, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
-        alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
+        alone, alone_fit = (
+            stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train)
+        )
         books = Codebooks(fit, alone_fit, codebooks, clusters)
         sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
         table = Table(gallery)
-        out = stack.enter_context(Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS))
+        out = stack.enter_context(
+            Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS),
+        )
         lines_by_model = {}
         for line in lines(table, Table(alone) if alone else None, sample, books):
             click.echo(line.model, err=True)

@@ -1,16 +1,16 @@
 """Other readings of the papers' codes, as chains of steps that no ``--code`` names.
 
-The paper (III-A) turns all components into frequencies and then keeps "the first z higher values"; ``scalar`` and
-``permutation`` keep first. With d components before c-ReLU:
+The paper (III-A) turns all components into frequencies and then keeps "the first z higher values";
+``scalar`` and ``permutation`` keep first. With d components before c-ReLU:
 
-- ``printed``: scalar is floor(1000 v) of all components, of which the z largest are kept; their cosine is the dot
-  product after a unit norm, which is rounded once more, finely. Permutation ranks all 2d components, and keeps
-  2d ... 2d - z + 1.
+- ``printed``: scalar is floor(1000 v) of all components, of which the z largest are kept; their
+  cosine is the dot product after a unit norm, which is rounded once more, finely. Permutation ranks
+  all 2d components, and keeps 2d ... 2d - z + 1.
 - ``offset``: ranks z ... 1 of the kept components with z added.
-- ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z largest, floor(1000 v),
-  and the dot product, without a second unit norm.
-- ``shifted``: nothing is clipped or left out, so that the order is that of the dense vectors (``ShiftedCReLU``).
-  Several rotations side by side disturb the ranks less.
+- ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z
+  largest, floor(1000 v), and the dot product, without a second unit norm.
+- ``shifted``: nothing is clipped or left out, so that the order is that of the dense vectors
+  (``ShiftedCReLU``). Several rotations side by side disturb the ranks less.
 
 All are "plain", without centring and rotation, but for the rotations of a shifted code.
 """
@@ -46,8 +46,8 @@ FINE = 10_000  # scale of what has been rounded already, or loses nothing else
 class ShiftedCReLU(Step):
     """Documents become [c + v, c - v], queries the plain c-ReLU max([q, -q], 0).
 
-    With c the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the second part is the
-    same for all documents. The price is that a document has every term.
+    With c the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the
+    second part is the same for all documents. The price is that a document has every term.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("shift_",)
@@ -62,7 +62,10 @@ class ShiftedCReLU(Step):
         return 2 * int(self.n_features_in_)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        return np.maximum(np.concatenate([self.shift_ + X, self.shift_ - X], axis=1, dtype=np.float32), 0)
+        return np.maximum(
+            np.concatenate([self.shift_ + X, self.shift_ - X], axis=1, dtype=np.float32),
+            0,
+        )
 
     def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
         return np.maximum(np.concatenate([X, -X], axis=1, dtype=np.float32), 0)
@@ -101,16 +104,20 @@ class OffsetPermutation(DeepPermutation):
 
 
 class PrintedSimilarity(SoftAssignment):
-    """The similarity that the paper prints, 1 / (1 - D). A negative frequency cannot be stored, so the sign is dropped
-    (the cosine of sums does not change as long as all D > 1), and near the pole the value is limited to 10**6."""
+    """The similarity that the paper prints, 1 / (1 - D). A negative frequency cannot be stored, so
+    the sign is dropped (the cosine of sums does not change as long as all D > 1), and near the pole
+    the value is limited to 10**6."""
 
     @property
     def _ufunc(self) -> np.ufunc:
-        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest magnitude.
+        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest
+        # magnitude.
         return np.add if self.aggregate == "sum" else np.minimum
 
     def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:
-        similar: NDArray[np.float32] = np.reciprocal(np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)))
+        similar: NDArray[np.float32] = np.reciprocal(
+            np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)),
+        )
         return similar
 
 
@@ -122,17 +129,23 @@ class WithoutStopwords(HardAssignment):
         if embeddings.modality != "text":
             return concepts
         if embeddings.words is None:
-            raise BocError("stop-words are to be dropped, but the words are not known; extract the captions again")
+            raise BocError(
+                "stop-words are to be dropped, but the words are not known; extract the captions "
+                "again",
+            )
         keep = [carries_content(pieces) for pieces in embeddings.words]
         flat = np.array([stays for rows in keep for stays in rows], dtype=bool)
         return Ragged(concepts.values[flat], np.cumsum([0, *map(sum, keep)], dtype=np.int64))
 
 
 def printed_order(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return ``scalar`` or ``permutation`` in the order that the paper prints: quantise, then keep."""
+    """Return ``scalar`` or ``permutation`` in the order that the paper prints: quantise, then
+    keep."""
     if code == "permutation":
         return SurrogateCodec([CReLU(), DeepPermutation(), TopZ(z, query_z), ScalarQuantizer(1)])
-    return SurrogateCodec([CReLU(), ScalarQuantizer(), TopZ(z, query_z), UnitNorm(), ScalarQuantizer(FINE)])
+    return SurrogateCodec(
+        [CReLU(), ScalarQuantizer(), TopZ(z, query_z), UnitNorm(), ScalarQuantizer(FINE)],
+    )
 
 
 def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:

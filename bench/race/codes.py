@@ -1,8 +1,9 @@
 """Our codes in the race.
 
-They are raced as users call them, ``load_index`` and ``Searcher.search_vectors``: from the vector of a query to hits
-with their content, by query encoding, posting lists and re-ranking from float16, or from 8 bits (``dictionary:2
-int8``). Batches are answered by ``Searcher.rank_vectors``, ids and scores as arrays, as libraries of vectors do.
+They are raced as users call them, ``load_index`` and ``Searcher.search_vectors``: from the vector
+of a query to hits with their content, by query encoding, posting lists and re-ranking from float16,
+or from 8 bits (``dictionary:2 int8``). Batches are answered by ``Searcher.rank_vectors``, ids and
+scores as arrays, as libraries of vectors do.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ QUERY_Z = {
 
 
 def code_of(text: str) -> str:
-    """The code of ours, of which ``text`` may also say that vectors are stored in 8 bits: ``dictionary:2 int8``."""
+    """The code of ours, of which ``text`` may also say that vectors are stored in 8 bits:
+    ``dictionary:2 int8``."""
     return text.removesuffix(INT8)
 
 
 def is_raced(text: str) -> bool:
-    """Whether ``text`` is a code such as ``bits:32``: all but the terms of an item is chosen by the race."""
+    """Whether ``text`` is a code such as ``bits:32``: all but the terms of an item is chosen by the
+    race."""
     try:
         code = parse_code(text)
     except BocError:
@@ -52,7 +55,8 @@ def is_raced(text: str) -> bool:
 
 
 class CodeEngine(Engine):
-    """An index over a code; a setting is the terms of a query and the candidates that are re-ranked."""
+    """An index over a code; a setting is the terms of a query and the candidates that are
+    re-ranked."""
 
     ours = True
     knobs = ("z", "R")
@@ -60,8 +64,12 @@ class CodeEngine(Engine):
     def __init__(self, data: Data, code: str, searcher: Searcher) -> None:
         parsed = parse_code(code)
         self.data, self.searcher, self.codec, self.z = data, searcher, searcher.codec, parsed.z or 1
-        budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms] or [self.codec.n_terms]
-        self.grid = list(product(budgets, [depth for depth in DEPTHS if depth < data.shape[0]] or [K]))
+        budgets = [z for z in QUERY_Z[parsed.name] if z <= self.codec.n_terms] or [
+            self.codec.n_terms,
+        ]
+        self.grid = list(
+            product(budgets, [depth for depth in DEPTHS if depth < data.shape[0]] or [K]),
+        )
 
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting
@@ -85,7 +93,10 @@ class Ours(CodeEngine, Local):
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
-        codec, vectors = load_codec(data, code_of(code)), "int8" if code.endswith(INT8) else "float16"
+        codec, vectors = (
+            load_codec(data, code_of(code)),
+            "int8" if code.endswith(INT8) else "float16",
+        )
         with FeatureFile(data.gallery) as file:
             manifest = new_manifest(file, codec, vectors=vectors)
             for done in load_index(file, f"file:{folder}", NAME, codec, manifest):
@@ -96,14 +107,23 @@ class Ours(CodeEngine, Local):
         index = plugins.backend(f"file:{folder}").open(NAME)
         parts, codec = index.sizes(), sum(array.nbytes for array in index.arrays().values())
         rest = parts["other"] + parts["concepts"] - codec
-        return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
+        return {
+            "index": parts["postings"],
+            "vectors": parts["vectors"],
+            "codec": codec,
+            "rest": rest,
+        }
 
     def vectors_read(self, setting: Setting) -> int:
         shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
         return setting[1] if shortlist is None else shortlist.size(setting[1], K)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        return self.searcher.rank_vectors(Embeddings(self.data.asking, queries), self.options, threads=threads)
+        return self.searcher.rank_vectors(
+            Embeddings(self.data.asking, queries),
+            self.options,
+            threads=threads,
+        )
 
 
 def fit(data: Data, kind: str) -> None:
@@ -126,5 +146,8 @@ def load_codec(data: Data, code: str) -> SurrogateCodec:
     parsed = parse_code(code)
     folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
-        codec = SurrogateCodec.restore(json.loads((folder / "config.json").read_text()), dict(arrays))
+        codec = SurrogateCodec.restore(
+            json.loads((folder / "config.json").read_text()),
+            dict(arrays),
+        )
     return codec.set_budgets(parsed.z or 1, min(QUERY_Z[parsed.name][1], codec.n_terms))

@@ -1,15 +1,18 @@
-"""Many clients at once on a server, alone and beside writers, and filters: ours and the server's own HNSW.
+"""Many clients at once on a server, alone and beside writers, and filters: ours and the server's
+own HNSW.
 
-    python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5 --validation composed-validation.h5
+    python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5 --validation
+    composed-validation.h5
         --work FOLDER --count 100000
 
-Ours is `boc index --code dictionary:8`, copied to ``?vectors=byte`` and asked through ``Searcher.search_vectors``; the
-other is asked in the fastest form that the server reads (hnsw.py), over the same connection. Each side is at the first
-setting that reaches a recall on the validation queries. Sides take turns of ``--seconds``, ``--rounds`` times, so that
-a machine that becomes slower does so for both. ``server_s`` and ``client_s`` are processor seconds of a thousand
-queries. Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``put`` are those that were
-put in a second, ``lost`` items that the index lacks in the end, or holds too many of. Rows of filters are those of
-filtered.py: there ours is asked by default.
+Ours is `boc index --code dictionary:8`, copied to ``?vectors=byte`` and asked through
+``Searcher.search_vectors``; the other is asked in the fastest form that the server reads (hnsw.py),
+over the same connection. Each side is at the first setting that reaches a recall on the validation
+queries. Sides take turns of ``--seconds``, ``--rounds`` times, so that a machine that becomes
+slower does so for both. ``server_s`` and ``client_s`` are processor seconds of a thousand queries.
+Beside writers, 200 items are put and 50 deleted each second, made visible at once; ``put`` are
+those that were put in a second, ``lost`` items that the index lacks in the end, or holds too many
+of. Rows of filters are those of filtered.py: there ours is asked by default.
 """
 
 from __future__ import annotations
@@ -43,9 +46,22 @@ from indexing.server.requests import ITEM
 from indexing.server.searches import scan
 
 COLUMNS = (
-    "case", "index", "clients", "setting", "recall", "validation", "few", "qps", "p50_ms", "p99_ms", "server_s",
-    "client_s", "put", "failed", "lost",
-)  # fmt: skip
+    "case",
+    "index",
+    "clients",
+    "setting",
+    "recall",
+    "validation",
+    "few",
+    "qps",
+    "p50_ms",
+    "p99_ms",
+    "server_s",
+    "client_s",
+    "put",
+    "failed",
+    "lost",
+)
 GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
 PUT, DELETED = 200, 50  # items a second
 SAMPLE = 300  # queries that recall is measured by
@@ -57,10 +73,15 @@ class Crowd(Race):
     def __init__(self, data: Data, more: Path, server: Server) -> None:
         self.data, self.more, self.server, self.filters = data, more, server, Filters.of(data)
         self.graph = GRAPH[server.timed.engine]
-        self.live = {index: dict(data.rows) for index in ("boc", self.graph)}  # ids, and their rows in ``more``
+        self.live = {
+            index: dict(data.rows) for index in ("boc", self.graph)
+        }  # ids, and their rows in ``more``
         self.next_row = dict.fromkeys(self.live, data.shape[0])
         with FeatureFile(more) as file:
-            self.items, self.all = file.items(data.modality), file.memory_map(data.modality, "dense/vectors")
+            self.items, self.all = (
+                file.items(data.modality),
+                file.memory_map(data.modality, "dense/vectors"),
+            )
         self.ids = {item.id: row for row, item in enumerate(self.items)}
         begun, fields = time.perf_counter(), self.filters.metadata(list(data.rows))
         place = f"file:{data.work / 'made'}"
@@ -74,7 +95,9 @@ class Crowd(Race):
 
     def _load_graph(self) -> None:
         body = hnsw_index(self.server.timed.engine, self.graph, self.data.shape[1])
-        body["mappings"]["properties"] |= {name: {"type": "integer"} for name in ("draw", "cluster")}
+        body["mappings"]["properties"] |= {
+            name: {"type": "integer"} for name in ("draw", "cluster")
+        }
         drop_index(self.server.timed, self.graph)
         self.server.timed.request("PUT", f"/{self.graph}", body)
         pairs = zip(self.filters.draw.tolist(), self.filters.cluster.tolist(), strict=True)
@@ -92,27 +115,45 @@ class Crowd(Race):
 
     @cached_property
     def asks(self) -> Mapping[str, Mapping[str, Ask]]:
-        return {"boc": {"default": self._ours}, self.graph: {f"ef={ef}": self._theirs(ef) for ef in EFS}}
+        return {
+            "boc": {"default": self._ours},
+            self.graph: {f"ef={ef}": self._theirs(ef) for ef in EFS},
+        }
 
     @cached_property
     def tuned(self) -> Mapping[str, Mapping[str, Ask]]:
         """The same, ours with the terms of a query chosen by hand."""
-        return {**self.asks, "boc": {f"z={z}": self._ours_at(z) for z in (*GRIDS["dictionary"][0], 64, 96, 128)}}
+        return {
+            **self.asks,
+            "boc": {f"z={z}": self._ours_at(z) for z in (*GRIDS["dictionary"][0], 64, 96, 128)},
+        }
 
     def _ours_at(self, z: int) -> Ask:
         def ask(query: Matrix, condition: str) -> Any:
             asking = Embeddings(self.data.asking, query)
             most = self.data.shape[0] / K
-            return self.searcher.search_vectors(asking, k=K, find=self.data.modality, query_z=z, rm=most)[0]
+            return self.searcher.search_vectors(
+                asking,
+                k=K,
+                find=self.data.modality,
+                query_z=z,
+                rm=most,
+            )[0]
 
         return ask
 
     def _theirs(self, ef: int) -> Ask:
         def ask(query: Matrix, condition: str) -> Any:
-            body = {**hnsw_query(self.server.timed.engine, self.form(query[0]), ef), "size": K, "_source": ITEM}
+            body = {
+                **hnsw_query(self.server.timed.engine, self.form(query[0]), ef),
+                "size": K,
+                "_source": ITEM,
+            }
             if condition:
                 name, sign, number = condition.replace("<", " < ").replace("=", " = ").split()
-                passing = {"term": {name: number}} if sign == "=" else {"range": {name: {"lt": number}}}
+                passing = (
+                    {"term": {name: number}} if sign == "=" else {"range": {name: {"lt": number}}}
+                )
                 knn = body["query"]["knn"]
                 (knn if "field" in knn else knn["vector"])["filter"] = passing
             hits = self.server.timed.search(f"/{self.graph}/_search", body)["hits"]["hits"]
@@ -124,17 +165,30 @@ class Crowd(Race):
         """Filters are made by each query."""
 
     def _rows(self, answer: Any) -> set[int]:
-        return set(answer.tolist()) if isinstance(answer, np.ndarray) else {self.ids[hit.item.id] for hit in answer}
+        return (
+            set(answer.tolist())
+            if isinstance(answer, np.ndarray)
+            else {self.ids[hit.item.id] for hit in answer}
+        )
 
     def write(self, index: str) -> None:
         """Put and delete what is due in a second."""
         live, start = self.live[index], self.next_row[index]
         new, old = range(start, min(start + PUT, len(self.items))), list(live)[:DELETED]
-        items, vectors = [self.items[row] for row in new], self.all[new.start : new.stop].astype(np.float32)
+        items, vectors = (
+            [self.items[row] for row in new],
+            self.all[new.start : new.stop].astype(np.float32),
+        )
         if index == "boc":
             with self.server.backend.edit(NAME) as editor:
                 editor.put(
-                    Rows(items, self.searcher.codec.encode_documents(Embeddings(self.data.modality, vectors)), vectors)
+                    Rows(
+                        items,
+                        self.searcher.codec.encode_documents(
+                            Embeddings(self.data.modality, vectors),
+                        ),
+                        vectors,
+                    ),
                 )
                 editor.delete(old)
                 editor.commit("writer")
@@ -146,12 +200,21 @@ class Crowd(Race):
                     bulk.delete(key)
             self.server.timed.request("POST", f"/{index}/_refresh")
         self.next_row[index] = new.stop
-        self.live[index] = {k: r for k, r in live.items() if k not in {*old}} | {self.items[r].id: r for r in new}
+        self.live[index] = {k: r for k, r in live.items() if k not in {*old}} | {
+            self.items[r].id: r for r in new
+        }
 
     def turn(
-        self, index: str, ask: Ask, clients: int, seconds: float, *, writing: bool
+        self,
+        index: str,
+        ask: Ask,
+        clients: int,
+        seconds: float,
+        *,
+        writing: bool,
     ) -> tuple[list[float], list[float]]:
-        """Return milliseconds of answers, and seconds, processor seconds of server and client, items put, failures."""
+        """Return milliseconds of answers, and seconds, processor seconds of server and client,
+        items put, failures."""
         queries, numbers, end = self.data.query_sets[0], count(), time.perf_counter() + seconds
         times, failed, row = list[float](), list[BocError](), self.next_row[index]
 
@@ -177,7 +240,8 @@ class Crowd(Race):
         return times, [time.perf_counter() - begun, *used, self.next_row[index] - row, len(failed)]
 
     def setting(self, index: str, recall: float) -> tuple[str, float]:
-        """Return the first setting that reaches a recall on validation queries, or the last, and what it reaches."""
+        """Return the first setting that reaches a recall on validation queries, or the last, and
+        what it reaches."""
         queries, top = self.data.query_sets[1][:SAMPLE], self.data.top[1][:SAMPLE]
         for name, ask in self.tuned[index].items():
             reached = self.measure(ask, queries, [ALL] * len(queries), top)[0]
@@ -185,22 +249,42 @@ class Crowd(Race):
                 return name, reached
         return name, reached
 
-    def rates(self, recalls: Sequence[float], crowds: Sequence[int], seconds: float, rounds: int) -> Any:
-        """Yield a row for each recall, number of clients and index, first alone, then beside writers."""
-        chosen = {(index, recall): self.setting(index, recall) for index, recall in product(self.tuned, recalls)}
+    def rates(
+        self,
+        recalls: Sequence[float],
+        crowds: Sequence[int],
+        seconds: float,
+        rounds: int,
+    ) -> Any:
+        """Yield a row for each recall, number of clients and index, first alone, then beside
+        writers."""
+        chosen = {
+            (index, recall): self.setting(index, recall)
+            for index, recall in product(self.tuned, recalls)
+        }
         for writing, recall, clients in product((False, True), recalls, crowds):
             results: dict[str, list[Any]] = {index: [] for index in self.tuned}
             for _, index in product(range(rounds + 1), self.tuned):
                 ask = self.tuned[index][chosen[index, recall][0]]
                 results[index].append(self.turn(index, ask, clients, seconds, writing=writing))
             for index, turns in results.items():
-                times, sums = np.concatenate([t for t, _ in turns[1:]]), np.sum([s for _, s in turns[1:]], axis=0)
+                times, sums = (
+                    np.concatenate([t for t, _ in turns[1:]]),
+                    np.sum([s for _, s in turns[1:]], axis=0),
+                )
                 qps, (p50, p99) = len(times) / sums[0], np.percentile(times, [50, 99])
                 name, reached = chosen[index, recall]
                 found, few = self.check(index, self.tuned[index][name])
                 costs = [f"{1000 * each / len(times):.3f}" for each in sums[1:3]]
                 case = f"{recall:g} {'beside writers' if writing else 'alone'}"
-                cells = [f"{found:.4f}", f"{reached:.4f}", f"{few:.4f}", f"{qps:.0f}", f"{p50:.2f}", f"{p99:.2f}"]
+                cells = [
+                    f"{found:.4f}",
+                    f"{reached:.4f}",
+                    f"{few:.4f}",
+                    f"{qps:.0f}",
+                    f"{p50:.2f}",
+                    f"{p99:.2f}",
+                ]
                 yield [
                     case,
                     index,
@@ -214,10 +298,14 @@ class Crowd(Race):
                 ]
 
     def check(self, index: str, ask: Ask) -> tuple[float, float]:
-        """Return recall of the reported queries, and the share of short answers, over what the index holds now."""
+        """Return recall of the reported queries, and the share of short answers, over what the
+        index holds now."""
         rows = np.fromiter(self.live[index].values(), np.int64)
         queries = self.data.query_sets[0][:SAMPLE]
-        top = [set(rows[near].tolist()) for near in nearest(queries, [(0, self.all[rows].astype(np.float32))])[1]]
+        top = [
+            set(rows[near].tolist())
+            for near in nearest(queries, [(0, self.all[rows].astype(np.float32))])[1]
+        ]
         return self.measure(ask, queries, [ALL] * len(queries), top)[:2]
 
     def lost(self, index: str) -> int:
@@ -235,28 +323,71 @@ class Crowd(Race):
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
 @click.option("--validation", type=FILE, required=True, help="Choose settings.")
-@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for indexes.")
 @click.option(
-    "--count", default=100_000, show_default=True, help="Items of the gallery that are loaded; others are put."
+    "--work",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for indexes.",
+)
+@click.option(
+    "--count",
+    default=100_000,
+    show_default=True,
+    help="Items of the gallery that are loaded; others are put.",
 )
 @click.option("--clients", multiple=True, default=(8, 32), show_default=True)
 @click.option("--recall", "recalls", multiple=True, default=(0.95, 0.98), show_default=True)
-@click.option("--share", "shares", multiple=True, type=click.FloatRange(0, 1), default=SHARES, show_default=True)
+@click.option(
+    "--share",
+    "shares",
+    multiple=True,
+    type=click.FloatRange(0, 1),
+    default=SHARES,
+    show_default=True,
+)
 @click.option("--queries", "most", default=200, show_default=True, help="Queries of a filter.")
 @click.option("--seconds", default=5.0, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 def main(
-    kind: str, gallery: Path, queries: Path, validation: Path, work: Path, count: int, clients: tuple[int, ...],
-    recalls: tuple[float, ...], shares: tuple[float, ...], most: int, seconds: float, rounds: int,
-) -> None:  # fmt: skip
+    kind: str,
+    gallery: Path,
+    queries: Path,
+    validation: Path,
+    work: Path,
+    count: int,
+    clients: tuple[int, ...],
+    recalls: tuple[float, ...],
+    shares: tuple[float, ...],
+    most: int,
+    seconds: float,
+    rounds: int,
+) -> None:
     """Race on GALLERY and QUERIES on a server of a KIND, which is started for it."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, first(gallery, work, count), queries, validation, None, 0)
     data.check()
-    settings = {"kind": kind, "gallery": gallery, "items": data.shape[0], "dim": data.shape[1], "seconds": seconds}
-    with start_server(kind, work / "server", "1g") as node, Writer(sys.stdout, __file__, settings, COLUMNS) as out:
-        crowd = Crowd(data, gallery, Server(kind, f"{SCHEMES[node.kind.engine]}+{node.url}?vectors=byte&replicas=0"))
-        for case, _, index, setting, found, tried, few, p50, *_ in crowd.rows(shares, most, 0.97, rounds):
+    settings = {
+        "kind": kind,
+        "gallery": gallery,
+        "items": data.shape[0],
+        "dim": data.shape[1],
+        "seconds": seconds,
+    }
+    with (
+        start_server(kind, work / "server", "1g") as node,
+        Writer(sys.stdout, __file__, settings, COLUMNS) as out,
+    ):
+        crowd = Crowd(
+            data,
+            gallery,
+            Server(kind, f"{SCHEMES[node.kind.engine]}+{node.url}?vectors=byte&replicas=0"),
+        )
+        for case, _, index, setting, found, tried, few, p50, *_ in crowd.rows(
+            shares,
+            most,
+            0.97,
+            rounds,
+        ):
             out.write(case, index, 1, setting, found, tried, few, "", p50, *[""] * 6)
         for cells in crowd.rates(recalls, clients, seconds, rounds):
             out.write(*cells)

@@ -1,10 +1,11 @@
 """What is raced on: vectors, queries, and the exact answers.
 
-``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000 clusters in 100 groups
-in a space of 128 dimensions whose scales fall as j**-0.4, embedded in ``dim`` dimensions by a random matrix, plus a
-little noise in all of them and a mean of 0.3; each component times a scale of its own, exp of a normal of standard
-deviation 0.5. Queries are items plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85,
-.58 and .52, and the participation ratio is 42.
+``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000
+clusters in 100 groups in a space of 128 dimensions whose scales fall as j**-0.4, embedded in
+``dim`` dimensions by a random matrix, plus a little noise in all of them and a mean of 0.3; each
+component times a scale of its own, exp of a normal of standard deviation 0.5. Queries are items
+plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85, .58 and .52,
+and the participation ratio is 42.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a race: feature files of the gallery, of the reported queries, and of the queries that choose
-    settings (``validation``; without it, every other query chooses). ``work`` is the folder for everything made from
-    them. ``truth`` may hold the rows of the exact top 10 per query, best first, int64 (q, 10); otherwise they are
-    computed.
+    """The data of a race: feature files of the gallery, of the reported queries, and of the queries
+    that choose settings (``validation``; without it, every other query chooses). ``work`` is the
+    folder for everything made from them. ``truth`` may hold the rows of the exact top 10 per query,
+    best first, int64 (q, 10); otherwise they are computed.
     """
 
     work: Path
@@ -48,7 +49,8 @@ class Data:
     truth: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process maps the files itself, and does not get a copy of the vectors."""
+        """The fields alone: another process maps the files itself, and does not get a copy of the
+        vectors."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -66,7 +68,9 @@ class Data:
     def vectors(self) -> NDArray[Any]:
         """The vectors (n, d) of the gallery, memory-mapped."""
         with FeatureFile(self.gallery) as file:
-            return np.asarray(file.memory_map(self.modality, "dense/vectors"))  # codes look longer at a subclass
+            return np.asarray(
+                file.memory_map(self.modality, "dense/vectors"),
+            )  # codes look longer at a subclass
 
     @cached_property
     def halves(self) -> NDArray[np.float16]:
@@ -109,7 +113,8 @@ class Data:
         return rows[:n], rows[n:]
 
     def _exact(self) -> NDArray[np.int64]:
-        """Row numbers (n, K) of the exact neighbours of the queries, then of the validation queries."""
+        """Row numbers (n, K) of the exact neighbours of the queries, then of the validation
+        queries."""
         if self.truth is not None and self.validation is None:
             rows = np.load(self.truth, allow_pickle=False)
             return np.concatenate([rows[::2], rows[1::2]])
@@ -122,7 +127,8 @@ class Data:
             return {key: row for row, key in enumerate(file.ids(self.modality))}
 
     def check(self) -> None:
-        """Raise UsageError if the work folder is of other files, or of another seed or vocabulary."""
+        """Raise UsageError if the work folder is of other files, or of another seed or
+        vocabulary."""
         note, mine = self.work / "data.json", {"terms": self.terms, "seed": self.seed}
         for path in (self.gallery, self.queries, self.validation, self.truth):
             if path is not None:
@@ -132,23 +138,33 @@ class Data:
         note.write_text(json.dumps(mine))
 
 
-def nearest(queries: Matrix, blocks: Iterable[tuple[int, Matrix]]) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return scores and rows of the K best by inner product of ``blocks`` (first row, vectors), best first; -inf and 0
-    where there are fewer."""
+def nearest(
+    queries: Matrix,
+    blocks: Iterable[tuple[int, Matrix]],
+) -> tuple[Matrix, NDArray[np.int64]]:
+    """Return scores and rows of the K best by inner product of ``blocks`` (first row, vectors),
+    best first; -inf and 0 where there are fewer."""
     import faiss
 
-    scores, rows = np.full((len(queries), K), -np.inf, np.float32), np.zeros((len(queries), K), np.int64)
+    scores, rows = (
+        np.full((len(queries), K), -np.inf, np.float32),
+        np.zeros((len(queries), K), np.int64),
+    )
     for start, block in blocks:
         block_scores, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
         both, where = np.hstack([scores, block_scores]), np.hstack([rows, places + start])
         best = np.argsort(-both, axis=1, kind="stable")[:, :K]
-        scores, rows = np.take_along_axis(both, best, axis=1), np.take_along_axis(where, best, axis=1)
+        scores, rows = (
+            np.take_along_axis(both, best, axis=1),
+            np.take_along_axis(where, best, axis=1),
+        )
         log(f"exact answers over {start + len(block)} vectors")
     return scores, rows
 
 
 def first(gallery: Path, work: Path, count: int) -> Path:
-    """Write the first ``count`` items of a gallery as a feature file of their own; the gallery if it has no more."""
+    """Write the first ``count`` items of a gallery as a feature file of their own; the gallery if
+    it has no more."""
     with FeatureFile(gallery) as file:
         modality: Modality = "image" if file.count("image") else "text"
         if file.count(modality) <= count:
@@ -180,7 +196,11 @@ class Mixture:
         falling = np.arange(1, self.rank + 1, dtype=np.float32) ** -0.4
         falling /= np.linalg.norm(falling)
         self.seed = seed
-        self.basis = rng.standard_normal((self.rank, dim), np.float32) * falling[:, None] / np.float32(dim**0.5)
+        self.basis = (
+            rng.standard_normal((self.rank, dim), np.float32)
+            * falling[:, None]
+            / np.float32(dim**0.5)
+        )
         self.scales = np.exp(0.5 * rng.standard_normal(dim)).astype(np.float32)
         self.mean = rng.standard_normal(dim, np.float32) * np.float32(0.3 / dim**0.5)
         heads = rng.standard_normal((self.groups, 1, self.rank), np.float32)
@@ -192,7 +212,10 @@ class Mixture:
         rng = np.random.default_rng([self.seed, 1, number])
         rows = self.centres[rng.integers(len(self.centres), size=count)]
         rows = rows + np.float32(0.6) * rng.standard_normal((count, self.rank), np.float32)
-        return unit((rows @ self.basis + self.mean + noise(rng, (count, len(self.scales)), 0.3)) * self.scales)
+        return unit(
+            (rows @ self.basis + self.mean + noise(rng, (count, len(self.scales)), 0.3))
+            * self.scales,
+        )
 
     def perturb(self, rows: Matrix) -> Matrix:
         """Return unit vectors near ``rows``."""
@@ -209,13 +232,16 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Ma
 
 
 def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
-    """Write feature files of ``count`` items, and of ``queries`` twice: to report and to choose settings by.
+    """Write feature files of ``count`` items, and of ``queries`` twice: to report and to choose
+    settings by.
 
-    What is there is not drawn again; UsageError if it is something else, or for fewer items than queries are drawn of.
+    What is there is not drawn again; UsageError if it is something else, or for fewer items than
+    queries are drawn of.
     """
     if count < 2 * queries:
         raise click.UsageError(
-            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --queries fewer"
+            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --queries "
+            "fewer",
         )
     gallery = work / "gallery.h5"
     digest = f"{count}-{dim}-{queries}-{seed}".encode().hex().rjust(64, "0")

@@ -1,6 +1,7 @@
 """What engines of the race have in common: how one is built, opened and asked, and what that takes.
 
-``once`` builds an index in a separate process, in a folder of its own; what is there is not built again.
+``once`` builds an index in a separate process, in a folder of its own; what is there is not built
+again.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build`` without that,
-    processor seconds of all three, the largest memory of the process that fits and builds, in bytes (``peak``), bytes
-    on disk by part.
+    """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build``
+    without that, processor seconds of all three, the largest memory of the process that fits and
+    builds, in bytes (``peak``), bytes on disk by part.
     """
 
     fit: float
@@ -68,7 +69,8 @@ class Engine(ABC):
         """The answer to one query (1, d)."""
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        """The answers to queries (n, d); here one a call from several threads, for what has no batches."""
+        """The answers to queries (n, d); here one a call from several threads, for what has no
+        batches."""
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda i: self.ask(queries[i : i + 1]), range(len(queries))))
 
@@ -102,9 +104,14 @@ class Local(Engine):
 
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
-        """Bytes on disk: of its ``index``, of ``vectors``, of the arrays of the ``codec``, and the ``rest``."""
+        """Bytes on disk: of its ``index``, of ``vectors``, of the arrays of the ``codec``, and the
+        ``rest``."""
         count, dim = data.shape
-        files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != NOTE)
+        files = sum(
+            path.stat().st_size
+            for path in folder.rglob("*")
+            if path.is_file() and path.name != NOTE
+        )
         inside, beside = cls.inside * count * dim, cls.beside * count * dim
         arrays = folder_of(data, f"codec {code.partition(':')[0]}") / "arrays.npz"
         codec = arrays.stat().st_size if code else 0
@@ -115,9 +122,14 @@ def folder_of(data: Data, name: str) -> Path:
     return data.work / name.replace(" ", "-").replace(":", "-")
 
 
-def once(folder: Path, threads: int, task: Callable[..., None], *arguments: Any) -> dict[str, float]:
-    """Have ``task`` fill ``folder`` unless an earlier run did; return its ``seconds``, processor seconds (``cpu``) and
-    largest memory in bytes (``peak``)."""
+def once(
+    folder: Path,
+    threads: int,
+    task: Callable[..., None],
+    *arguments: Any,
+) -> dict[str, float]:
+    """Have ``task`` fill ``folder`` unless an earlier run did; return its ``seconds``, processor
+    seconds (``cpu``) and largest memory in bytes (``peak``)."""
     note = folder / NOTE
     if not note.exists():
         log(f"{folder.name}: building")
@@ -134,7 +146,12 @@ def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[st
     begun, cpu = time.perf_counter(), time.process_time()
     task(*arguments)
     seconds = time.perf_counter() - begun
-    return {"seconds": seconds, "cpu": time.process_time() - cpu, "peak": status("VmHWM"), "threads": threads}
+    return {
+        "seconds": seconds,
+        "cpu": time.process_time() - cpu,
+        "peak": status("VmHWM"),
+        "threads": threads,
+    }
 
 
 def child(task: Callable[..., Any], *arguments: Any) -> Any:
@@ -144,7 +161,8 @@ def child(task: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def use_threads(count: int) -> None:
-    """Hold every thread of this process to ``count`` processors, and libraries to as many threads."""
+    """Hold every thread of this process to ``count`` processors, and libraries to as many
+    threads."""
     import faiss
     from threadpoolctl import threadpool_limits
 

@@ -15,16 +15,32 @@ import numpy as np
 
 from bench.race.codes import Ours, code_of, fit, is_raced
 from bench.race.data import Data
-from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
+from bench.race.engine import (
+    Engine,
+    Facts,
+    Local,
+    Setting,
+    child,
+    folder_of,
+    once,
+    status,
+    use_threads,
+)
 from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Scann, Symphony, Usearch
 from boc.codecs import parse_code
 
 QUERIES = 100  # queries before memory is looked at
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
-    "boc": Ours, "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "ivf-pq4": IvfPq, "usearch-f16": Usearch,
-    "scann": Scann, "symphonyqg": Symphony,
-}  # fmt: skip
+    "boc": Ours,
+    "flat": Flat,
+    "hnsw32": Hnsw,
+    "ivf-sq8": Ivf,
+    "ivf-pq4": IvfPq,
+    "usearch-f16": Usearch,
+    "scann": Scann,
+    "symphonyqg": Symphony,
+}
 
 
 def all_names() -> list[str]:
@@ -59,7 +75,8 @@ def build(data: Data, name: str, threads: int) -> Facts:
 
 
 def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
-    """Return the bytes that opening and querying an index add to a fresh process: its own, and mapped and touched."""
+    """Return the bytes that opening and querying an index add to a fresh process: its own, and
+    mapped and touched."""
     added: tuple[int, int] = child(_resident, data, name, setting)
     return added
 
@@ -69,7 +86,10 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     for module in ("faiss", "indexing.embedded.index", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
-    queries, _ = np.ascontiguousarray(data.query_sets[1][:QUERIES]), data.modality  # read before, not counted
+    queries, _ = (
+        np.ascontiguousarray(data.query_sets[1][:QUERIES]),
+        data.modality,
+    )  # read before, not counted
     _give_back()  # or the index would lie in what was freed before, and count as nothing
     before = status("RssAnon"), status("RssFile")
     engine = open_engine(data, name)

@@ -1,13 +1,15 @@
 """Filtered search by default, beside faiss with selectors: recall, short answers, latency.
 
-    python -m bench.race.filtered composed.h5 composed-queries.h5 --validation composed-validation.h5 --work FOLDER
+    python -m bench.race.filtered composed.h5 composed-queries.h5 --validation
+    composed-validation.h5 --work FOLDER
 
-Filters let a share of the items pass that is drawn at random, or one of some clusters, in the order of what their
-centroids score: the nearest to the query, the middle one, the farthest. Ours is `boc index` and a search with that
-filter, no option else. Of each rival that setting is shown which reached ``--recall`` soonest on the validation
-queries, or came nearest to it; its selectors are made beforehand and cost it nothing. ``few`` is the share of queries
-with fewer hits than there are, ten at most; ``passed`` the mean share of items that pass. Milliseconds are medians
-over rounds, with minimum and maximum round, on one thread.
+Filters let a share of the items pass that is drawn at random, or one of some clusters, in the order
+of what their centroids score: the nearest to the query, the middle one, the farthest. Ours is `boc
+index` and a search with that filter, no option else. Of each rival that setting is shown which
+reached ``--recall`` soonest on the validation queries, or came nearest to it; its selectors are
+made beforehand and cost it nothing. ``few`` is the share of queries with fewer hits than there are,
+ten at most; ``passed`` the mean share of items that pass. Milliseconds are medians over rounds,
+with minimum and maximum round, on one thread.
 """
 
 from __future__ import annotations
@@ -36,14 +38,26 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings
 
 COLUMNS = (
-    "filter", "passed", "index", "setting", "recall", "validation", "few", "p50_ms", "p50_least", "p50_most",
-)  # fmt: skip
+    "filter",
+    "passed",
+    "index",
+    "setting",
+    "recall",
+    "validation",
+    "few",
+    "p50_ms",
+    "p50_least",
+    "p50_most",
+)
 faiss: Any = import_module("faiss")  # its types lack parameters of searches
 NAME = "filtered"
 SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
 MEMBERS = 2_000  # of a cluster, about
 PLACES = {"near": 0.0, "middle": 0.5, "far": 1.0}
-RIVALS = {"hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048), "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+RIVALS = {
+    "hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048),
+    "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
+}
 ALL = ""  # the condition that all items meet
 
 Ask = Callable[[Matrix, str], Any]
@@ -51,7 +65,8 @@ Ask = Callable[[Matrix, str], Any]
 
 @dataclass(frozen=True)
 class Filters:
-    """What the items have, ``draw`` (n,) and ``cluster`` (n,), and the centroids of the clusters."""
+    """What the items have, ``draw`` (n,) and ``cluster`` (n,), and the centroids of the
+    clusters."""
 
     draw: NDArray[np.int64]
     cluster: NDArray[np.int64]
@@ -63,17 +78,31 @@ class Filters:
         clusters = faiss.Kmeans(dim, max(4, count // MEMBERS), seed=data.seed, spherical=True)
         clusters.train(data.vectors[:: max(1, count // 50_000)].astype(np.float32))
         cluster = [clusters.index.search(block, 1)[1][:, 0] for _, block in data.blocks()]
-        return cls(np.random.default_rng(data.seed).permutation(count), np.concatenate(cluster), clusters.centroids)
+        return cls(
+            np.random.default_rng(data.seed).permutation(count),
+            np.concatenate(cluster),
+            clusters.centroids,
+        )
 
     def metadata(self, ids: Sequence[str]) -> Metadata:
         pairs = zip(ids, self.draw.tolist(), self.cluster.tolist(), strict=True)
-        return Metadata({"draw": "integer", "cluster": "integer"}, {k: {"draw": d, "cluster": c} for k, d, c in pairs})
+        return Metadata(
+            {"draw": "integer", "cluster": "integer"},
+            {k: {"draw": d, "cluster": c} for k, d, c in pairs},
+        )
 
-    def conditions(self, queries: Matrix, shares: Sequence[float]) -> Iterator[tuple[str, list[str]]]:
+    def conditions(
+        self,
+        queries: Matrix,
+        shares: Sequence[float],
+    ) -> Iterator[tuple[str, list[str]]]:
         """Yield filters by name, with the condition of each query."""
         yield "none", [ALL] * len(queries)
         for share in shares:
-            yield f"random {share:g}", [f"draw<{max(1, round(share * len(self.draw)))}"] * len(queries)
+            yield (
+                f"random {share:g}",
+                [f"draw<{max(1, round(share * len(self.draw)))}"] * len(queries),
+            )
         order = np.argsort(-queries @ self.centroids.T, axis=1)
         for name, place in PLACES.items():
             chosen = order[:, round(place * (order.shape[1] - 1))]
@@ -86,7 +115,12 @@ class Filters:
         return np.flatnonzero(self.cluster == int(condition.removeprefix("cluster=")))
 
 
-def exact(data: Data, queries: Matrix, conditions: Sequence[str], filters: Filters) -> list[set[int]]:
+def exact(
+    data: Data,
+    queries: Matrix,
+    conditions: Sequence[str],
+    filters: Filters,
+) -> list[set[int]]:
     """Return the rows of the ten best that pass, fewer where fewer do."""
     best: list[set[int]] = [set()] * len(queries)
     for condition in set(conditions):
@@ -95,7 +129,12 @@ def exact(data: Data, queries: Matrix, conditions: Sequence[str], filters: Filte
             top = nearest(queries[asking], data.blocks())[1]
         else:
             rows = filters.rows(condition)
-            top = rows[nearest(queries[asking], [(0, data.vectors[rows].astype(np.float32))])[1][:, : len(rows)]]
+            top = rows[
+                nearest(queries[asking], [(0, data.vectors[rows].astype(np.float32))])[1][
+                    :,
+                    : len(rows),
+                ]
+            ]
         for i, found in zip(asking, top.tolist(), strict=True):
             best[i] = set(found)
     return best
@@ -149,7 +188,11 @@ class Race:
             self.selectors[condition] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
 
     def measure(
-        self, ask: Ask, queries: Matrix, conditions: Sequence[str], top: Sequence[set[int]]
+        self,
+        ask: Ask,
+        queries: Matrix,
+        conditions: Sequence[str],
+        top: Sequence[set[int]],
     ) -> tuple[float, float, float]:
         """Return recall, the share of short answers, and the median of milliseconds."""
         times, shares, few = np.empty(len(queries)), [], 0
@@ -168,25 +211,44 @@ class Race:
             return {row for row in answer.tolist() if row >= 0}
         return {self.data.rows[hit.item.id] for hit in answer}
 
-    def rows(self, shares: Sequence[float], most: int, recall: float, rounds: int) -> Iterator[list[object]]:
+    def rows(
+        self,
+        shares: Sequence[float],
+        most: int,
+        recall: float,
+        rounds: int,
+    ) -> Iterator[list[object]]:
         """Yield a row for each filter and index."""
         reported, choosing = (queries[:most] for queries in self.data.query_sets)
-        pairs = zip(self.filters.conditions(reported, shares), self.filters.conditions(choosing, shares), strict=True)
+        pairs = zip(
+            self.filters.conditions(reported, shares),
+            self.filters.conditions(choosing, shares),
+            strict=True,
+        )
         for (name, conditions), (_, others) in pairs:
             self.select([*conditions, *others])
             top, tuning = (
                 exact(self.data, queries, each, self.filters)
                 for queries, each in ((reported, conditions), (choosing, others))
             )
-            passing = [len(self.filters.rows(each)) if each else self.data.shape[0] for each in conditions]
-            tried: dict[str, dict[str, tuple[float, float, float]]] = {index: {} for index in self.asks}
+            passing = [
+                len(self.filters.rows(each)) if each else self.data.shape[0] for each in conditions
+            ]
+            tried: dict[str, dict[str, tuple[float, float, float]]] = {
+                index: {} for index in self.asks
+            }
             for index, settings in self.asks.items():
                 for setting, ask in settings.items():
                     reached, _, middle = self.measure(ask, choosing, others, tuning)
                     tried[index][setting] = (min(reached, recall), -middle, reached)
-            best = {index: max(each, key=lambda setting: each[setting]) for index, each in tried.items()}
+            best = {
+                index: max(each, key=lambda setting: each[setting]) for index, each in tried.items()
+            }
             turns = [
-                {index: self.measure(self.asks[index][best[index]], reported, conditions, top) for index in best}
+                {
+                    index: self.measure(self.asks[index][best[index]], reported, conditions, top)
+                    for index in best
+                }
                 for _ in range(rounds)
             ]
             for index, chosen in best.items():
@@ -194,7 +256,14 @@ class Race:
                 log(f"{name}, {index} {chosen}: {found:.3f}")
                 figures = [f"{value:.4f}" for value in (found, tried[index][chosen][2], few)]
                 share = f"{np.mean(passing) / self.data.shape[0]:.5f}"
-                yield [name, share, index, chosen, *figures, *summarise(np.array([t[index][2] for t in turns]), 4)]
+                yield [
+                    name,
+                    share,
+                    index,
+                    chosen,
+                    *figures,
+                    *summarise(np.array([t[index][2] for t in turns]), 4),
+                ]
 
 
 def _build(data: Data, folder: Path, filters: Filters) -> None:
@@ -208,23 +277,64 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
 @click.option("--validation", type=FILE, help="Choose settings.")
-@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for indexes.")
-@click.option("--share", "shares", multiple=True, type=click.FloatRange(0, 1), default=SHARES, show_default=True)
-@click.option("--queries", "most", default=200, show_default=True, help="Queries that are reported, and that choose.")
-@click.option("--recall", default=0.97, show_default=True, help="What the setting of a rival has to reach.")
+@click.option(
+    "--work",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for indexes.",
+)
+@click.option(
+    "--share",
+    "shares",
+    multiple=True,
+    type=click.FloatRange(0, 1),
+    default=SHARES,
+    show_default=True,
+)
+@click.option(
+    "--queries",
+    "most",
+    default=200,
+    show_default=True,
+    help="Queries that are reported, and that choose.",
+)
+@click.option(
+    "--recall",
+    default=0.97,
+    show_default=True,
+    help="What the setting of a rival has to reach.",
+)
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--threads", default=2, show_default=True, help="Processors that indexes are built with.")
+@click.option(
+    "--threads",
+    default=2,
+    show_default=True,
+    help="Processors that indexes are built with.",
+)
 def main(
-    gallery: Path, queries: Path, validation: Path | None, work: Path, shares: tuple[float, ...], most: int,
-    recall: float, rounds: int, threads: int,
-) -> None:  # fmt: skip
+    gallery: Path,
+    queries: Path,
+    validation: Path | None,
+    work: Path,
+    shares: tuple[float, ...],
+    most: int,
+    recall: float,
+    rounds: int,
+    threads: int,
+) -> None:
     """Race under filters on GALLERY and QUERIES."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, gallery, queries, validation, None, 0)
     data.check()
     race = Race(data, threads, list(RIVALS))
     use_threads(1)
-    settings = {"gallery": gallery, "items": data.shape[0], "dim": data.shape[1], "queries": most, "recall": recall}
+    settings = {
+        "gallery": gallery,
+        "items": data.shape[0],
+        "dim": data.shape[1],
+        "queries": most,
+        "recall": recall,
+    }
     with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
         for cells in race.rows(shares, most, recall, rounds):
             out.write(*cells)

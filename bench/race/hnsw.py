@@ -13,7 +13,10 @@ from boc.types import Item
 from indexing.server.binary import to_base64
 from indexing.server.transport import Json, Transport
 
-HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
+HNSW = {
+    "elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"),
+    "opensearch": ("fp32", "sq", "byte"),
+}
 EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
 STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
 
@@ -26,7 +29,12 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
         "words": {"type": "text"},
         "vector": hnsw_field(engine, kind, dim),
     }
-    settings: Json = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1", "sort.field": "id"}
+    settings: Json = {
+        "number_of_shards": 1,
+        "number_of_replicas": 0,
+        "refresh_interval": "-1",
+        "sort.field": "id",
+    }
     mapping: Json = {"dynamic": False, "properties": properties}
     if engine == "opensearch":
         settings["knn"] = True  # its vectors are left out of _source by themselves
@@ -38,7 +46,12 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
 def hnsw_field(engine: str, kind: str, dim: int) -> Json:
     """The mapping of a vector that the server indexes by HNSW."""
     if engine == "elasticsearch":
-        graph = {"type": "dense_vector", "index": True, "similarity": "dot_product", "index_options": {"type": kind}}
+        graph = {
+            "type": "dense_vector",
+            "index": True,
+            "similarity": "dot_product",
+            "index_options": {"type": kind},
+        }
         return {**graph, "dims": dim}
     encoder = {"parameters": {"encoder": {"name": "sq"}}} if kind == "sq" else {}
     method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct", **encoder}
@@ -47,11 +60,19 @@ def hnsw_field(engine: str, kind: str, dim: int) -> Json:
 
 
 def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
-    """The K nearest, ``ef`` candidates looked at. As a query: Elasticsearch's section ``knn`` is a phase of its own
-    before the query, which takes longer."""
+    """The K nearest, ``ef`` candidates looked at. As a query: Elasticsearch's section ``knn`` is a
+    phase of its own before the query, which takes longer."""
     if engine == "elasticsearch":
-        return {"query": {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}}
-    return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
+        return {
+            "query": {
+                "knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef},
+            },
+        }
+    return {
+        "query": {
+            "knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}},
+        },
+    }
 
 
 def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:

@@ -1,35 +1,40 @@
 """Everyone in one table at equal recall: latency, throughput, loading, bytes, memory.
 
-    python -m bench.race.race captions.h5 captions-queries.h5 --validation captions-validation.h5 --work m30k
-    python -m bench.race.race captions.h5 captions-queries.h5 --work m30k-es --server elasticsearch-9
-    python -m bench.race.race glove-100-angular.hdf5 --work glove
-    python -m bench.race.race --synthetic 1000000 --work million
+    python -m bench.race.race captions.h5 captions-queries.h5 --validation captions-validation.h5
+    --work m30k python -m bench.race.race captions.h5 captions-queries.h5 --work m30k-es --server
+    elasticsearch-9 python -m bench.race.race glove-100-angular.hdf5 --work glove python -m
+    bench.race.race --synthetic 1000000 --work million
 
-GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of ann-benchmarks, whose
-neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N unit vectors instead (data.py). Without
-``--server`` the indexes are those of one process (engines.py), built once into folders of ``--work``: what is
-there is not built again. With it they are those of a search server (servers.py), started for the race or running
-at an address: our codes beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
+GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of
+ann-benchmarks, whose neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N
+unit vectors instead (data.py). Without ``--server`` the indexes are those of one process
+(engines.py), built once into folders of ``--work``: what is there is not built again. With it they
+are those of a search server (servers.py), started for the race or running at an address: our codes
+beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
 ``--index`` names indexes, of both sides if so wished.
 
-Settings are chosen on the validation queries (without such a file, on every other query), and the rest are reported;
-timing.py says how. Queries per second and memory are those of settings that are compared.
+Settings are chosen on the validation queries (without such a file, on every other query), and the
+rest are reported; timing.py says how. Queries per second and memory are those of settings that are
+compared.
 
-Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
-is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
-Milliseconds are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was.
-``vectors_read`` are the stored vectors that a query is compared with at most, after cells or posting lists.
-``fit_s`` learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in
-a folder encodes while it loads: all of it is ``build_s``; a server has loaded a code and a graph before); ``cpu_s`` are
-processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the
-sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids,
-sentences, words, which libraries do not keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were
-touched, after 100 queries in a process of its own; of a server, what it maps while no other index is open, beside a
-heap that all its indexes share.
+Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at
+which this setting is the fastest of its index on validation. ``recall`` is of the exact top 10, on
+queries that chose nothing. Milliseconds are medians over rounds, with minimum and maximum round;
+``took_ms`` is what a server says its part was. ``vectors_read`` are the stored vectors that a query
+is compared with at most, after cells or posting lists. ``fit_s`` learns the code, ``encode_s``
+encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder encodes
+while it loads: all of it is ``build_s``; a server has loaded a code and a graph before); ``cpu_s``
+are processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory
+meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``,
+``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not keep).
+``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries
+in a process of its own; of a server, what it maps while no other index is open, beside a heap that
+all its indexes share.
 
-``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search waits for the disk
-(own and mapped; of a server without its heap), core hours to fit, encode and load. All are in proportion to the items,
-which counts arrays that do not grow with them, such as those of a code, as if they did. No prices: multiply by yours.
+``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search
+waits for the disk (own and mapped; of a server without its heap), core hours to fit, encode and
+load. All are in proportion to the items, which counts arrays that do not grow with them, such as
+those of a code, as if they did. No prices: multiply by yours.
 
 ``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """
@@ -49,7 +54,15 @@ from numpy.typing import NDArray
 from bench.datasets import vectors
 from bench.race import engines
 from bench.race.data import Data, first, log, synthetic
-from bench.race.engine import PROCESSORS, Engine, Facts, Local, Setting, UnavailableError, use_threads
+from bench.race.engine import (
+    PROCESSORS,
+    Engine,
+    Facts,
+    Local,
+    Setting,
+    UnavailableError,
+    use_threads,
+)
 from bench.race.servers import Server, connect
 from bench.race.timing import Variant, best_at, measure, measure_rates, summarise, variants_of
 from bench.race.vectors import EF_CONSTRUCTION
@@ -59,14 +72,49 @@ from boc.inputs.vector_files import has_vectors
 LIBRARIES = ("usearch", "scann", "rabitqlib", "elasticsearch", "opensearch-py")
 PARTS = ("index", "vectors", "codec", "rest")
 HEAD = (
-    "engine", "index", "setting", "ours", "at", "recall", "validation",
-    "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most", "p99_ms", "p99_least", "p99_most", "took_ms",
+    "engine",
+    "index",
+    "setting",
+    "ours",
+    "at",
+    "recall",
+    "validation",
+    "p50_ms",
+    "p50_least",
+    "p50_most",
+    "p95_ms",
+    "p95_least",
+    "p95_most",
+    "p99_ms",
+    "p99_least",
+    "p99_most",
+    "took_ms",
     "vectors_read",
-    "qps_1", "qps_1_least", "qps_1_most", "qps_2", "qps_2_least", "qps_2_most",
-    "fit_s", "encode_s", "build_s", "cpu_s", "build_peak_mb",
-    "disk_mb", "index_mb", "vectors_mb", "codec_mb", "rest_mb", "anon_mb", "file_mb",
-    "million_disk_gb", "million_memory_gb", "million_core_h", "p50_rounds", "qps_1_rounds", "qps_2_rounds",
-)  # fmt: skip
+    "qps_1",
+    "qps_1_least",
+    "qps_1_most",
+    "qps_2",
+    "qps_2_least",
+    "qps_2_most",
+    "fit_s",
+    "encode_s",
+    "build_s",
+    "cpu_s",
+    "build_peak_mb",
+    "disk_mb",
+    "index_mb",
+    "vectors_mb",
+    "codec_mb",
+    "rest_mb",
+    "anon_mb",
+    "file_mb",
+    "million_disk_gb",
+    "million_memory_gb",
+    "million_core_h",
+    "p50_rounds",
+    "qps_1_rounds",
+    "qps_2_rounds",
+)
 ON_SERVER = 30_000  # items, unless --limit says otherwise
 
 Memory = tuple[int | None, int | None]
@@ -84,7 +132,13 @@ class Place(Protocol):
         """Bytes of its own, and mapped."""
 
 
-def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], items: int) -> list[str]:
+def row(
+    variant: Variant,
+    facts: Facts,
+    memory: Memory,
+    at: Sequence[float],
+    items: int,
+) -> list[str]:
     """The cells of one setting."""
     engine = variant.engine
     index = engine.kind or variant.name.partition(" ")[2]
@@ -93,7 +147,10 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     read = "" if variant.vectors_read is None else str(variant.vectors_read)
     rates = [cell for rates in variant.qps for cell in summarise(rates, 0)]
     seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
-    sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]
+    sizes = [
+        megabytes(size)
+        for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)
+    ]
     known = [size for size in memory if size is not None]
     paper = [
         f"{facts.disk / items / 1000:.4f}",  # bytes per item are GB a billion
@@ -102,9 +159,21 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     ]
     rounds = [join(variant.medians, 4), *(join(rates, 1) for rates in variant.qps)]
     return [
-        engine.library, index, variant.label, str(int(engine.ours)), " ".join(f"{recall:.2f}" for recall in at),
-        *recalls, *variant.percentile_cells(), took, read, *rates, *seconds, *sizes, *paper, *rounds,
-    ]  # fmt: skip
+        engine.library,
+        index,
+        variant.label,
+        str(int(engine.ours)),
+        " ".join(f"{recall:.2f}" for recall in at),
+        *recalls,
+        *variant.percentile_cells(),
+        took,
+        read,
+        *rates,
+        *seconds,
+        *sizes,
+        *paper,
+        *rounds,
+    ]
 
 
 def megabytes(size: int | None) -> str:
@@ -117,7 +186,9 @@ def join(values: NDArray[np.float64], digits: int) -> str:
 
 def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
     """Build all that are available, and report the others."""
-    for server in {place.label: place for place in places.values() if isinstance(place, Server)}.values():
+    for server in {
+        place.label: place for place in places.values() if isinstance(place, Server)
+    }.values():
         server.warm_up(data, [name for name, place in places.items() if place is server], threads)
     facts = {}
     for name, place in places.items():
@@ -128,7 +199,13 @@ def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str
     return facts
 
 
-def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], rounds: int, out: Writer) -> None:
+def race(
+    data: Data,
+    places: Mapping[str, Place],
+    facts: Mapping[str, Facts],
+    rounds: int,
+    out: Writer,
+) -> None:
     """Measure, and write a row for each setting."""
     use_threads(1)
     groups = {name: variants_of(data, name, places[name].open_engine(data, name)) for name in facts}
@@ -142,7 +219,9 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
             engine.close()  # or they crowd out those whose memory is looked at
     for name, group in groups.items():
         chosen = max((v for v in group if id(v) in at), key=lambda v: max(at[id(v)]), default=None)
-        memory: Memory = (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
+        memory: Memory = (
+            (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
+        )
         for variant in group:
             recalls = at.get(id(variant), [])
             shown = memory if recalls else (None, None)
@@ -150,11 +229,19 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
 
 
 def make_data(
-    gallery: Path | None, queries: Path | None, validation: Path | None, count: int | None, dim: int,
-    queries_drawn: int, work: Path, terms: int | None, seed: int, limit: int | None,
-) -> Data:  # fmt: skip
-    """Return the data with the first ``limit`` items of the gallery, made at the first use. UsageError if there is no
-    gallery, or the folder holds other data."""
+    gallery: Path | None,
+    queries: Path | None,
+    validation: Path | None,
+    count: int | None,
+    dim: int,
+    queries_drawn: int,
+    work: Path,
+    terms: int | None,
+    seed: int,
+    limit: int | None,
+) -> Data:
+    """Return the data with the first ``limit`` items of the gallery, made at the first use.
+    UsageError if there is no gallery, or the folder holds other data."""
     work.mkdir(parents=True, exist_ok=True)
     truth = None
     if count is not None:
@@ -163,7 +250,9 @@ def make_data(
         files = vectors.convert(gallery, work / "data")
         gallery, queries, truth = files.gallery, files.queries, files.truth
     if gallery is None or queries is None:
-        raise click.UsageError("give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N")
+        raise click.UsageError(
+            "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
+        )
     cut = gallery if limit is None else first(gallery, work, limit)
     data = Data(work, cut, queries, validation, terms, seed, truth if cut == gallery else None)
     data.check()
@@ -177,37 +266,87 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("gallery", required=False, type=FILE)
 @click.argument("queries", required=False, type=FILE)
 @click.option("--validation", type=FILE, help="Choose settings.")
-@click.option("--synthetic", "count", type=int, help="Random data of so many items, in place of GALLERY and QUERIES.")
-@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
-@click.option("--queries", "queries_drawn", default=300, show_default=True, help="Synthetic queries.")
 @click.option(
-    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all it builds."
+    "--synthetic",
+    "count",
+    type=int,
+    help="Random data of so many items, in place of GALLERY and QUERIES.",
+)
+@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
+@click.option(
+    "--queries",
+    "queries_drawn",
+    default=300,
+    show_default=True,
+    help="Synthetic queries.",
+)
+@click.option(
+    "--work",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of all it builds.",
 )
 @click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
 @click.option("--threads", default=2, show_default=True, help="To build with, for every index.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--index", "names", multiple=True, help="Such as 'boc bits:32' or hnsw32 [default: all].")
-@click.option("--server", "servers", multiple=True, help="A kind of tests/servers to start, or elastic+http://...")
-@click.option("--heap", default="2g", show_default=True, help="Java heap of a server that is started.")
-@click.option("--limit", type=int, help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].")
+@click.option(
+    "--index",
+    "names",
+    multiple=True,
+    help="Such as 'boc bits:32' or hnsw32 [default: all].",
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    help="A kind of tests/servers to start, or elastic+http://...",
+)
+@click.option(
+    "--heap",
+    default="2g",
+    show_default=True,
+    help="Java heap of a server that is started.",
+)
+@click.option(
+    "--limit",
+    type=int,
+    help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].",
+)
 @click.option("--prepare", is_flag=True, help="Draw, answer exactly and build; measure nothing.")
 def main(
-    work: Path, threads: int, rounds: int, names: tuple[str, ...], servers: tuple[str, ...], heap: str,
-    limit: int | None, prepare: bool, **sources: Any,
-) -> None:  # fmt: skip
+    work: Path,
+    threads: int,
+    rounds: int,
+    names: tuple[str, ...],
+    servers: tuple[str, ...],
+    heap: str,
+    limit: int | None,
+    prepare: bool,
+    **sources: Any,
+) -> None:
     """Race on GALLERY and QUERIES."""
     use_threads(threads)
     data = make_data(work=work, limit=limit or (ON_SERVER if servers else None), **sources)
     with ExitStack() as stack:
         places = chosen_places(names, servers, work, heap, stack)
-        versions = {place.label: place.version for place in places.values() if isinstance(place, Server)}
+        versions = {
+            place.label: place.version for place in places.values() if isinstance(place, Server)
+        }
         settings = {
-            "gallery": sources["gallery"] or data.gallery, "items": data.shape[0], "dim": data.shape[1],
-            "queries": len(data.query_sets[0]), "chosen_by": len(data.query_sets[1]), "rounds": rounds,
-            "threads_to_build": threads, "indexes": list(places), "efConstruction": EF_CONSTRUCTION,
-            "terms": data.terms, "servers": versions, "heap": heap if servers else None,
-        }  # fmt: skip
+            "gallery": sources["gallery"] or data.gallery,
+            "items": data.shape[0],
+            "dim": data.shape[1],
+            "queries": len(data.query_sets[0]),
+            "chosen_by": len(data.query_sets[1]),
+            "rounds": rounds,
+            "threads_to_build": threads,
+            "indexes": list(places),
+            "efConstruction": EF_CONSTRUCTION,
+            "terms": data.terms,
+            "servers": versions,
+            "heap": heap if servers else None,
+        }
         with Writer(sys.stdout, __file__, settings, HEAD, seed=data.seed, extras=LIBRARIES) as out:
             _ = data.top, data.halves  # before children need them
             facts = build_all(data, places, threads)
@@ -216,12 +355,22 @@ def main(
 
 
 def chosen_places(
-    names: Sequence[str], servers: Sequence[str], work: Path, heap: str, stack: ExitStack
+    names: Sequence[str],
+    servers: Sequence[str],
+    work: Path,
+    heap: str,
+    stack: ExitStack,
 ) -> dict[str, Place]:
-    """The indexes that are raced, each with its place; servers are started, and stopped with ``stack``."""
+    """The indexes that are raced, each with its place; servers are started, and stopped with
+    ``stack``."""
     use_threads(len(PROCESSORS))  # which servers inherit
-    running = {server.label: server for server in (stack.enter_context(connect(s, work, heap)) for s in servers)}
-    here = [name for server in running.values() for name in server.all_names()] or engines.all_names()
+    running = {
+        server.label: server
+        for server in (stack.enter_context(connect(s, work, heap)) for s in servers)
+    }
+    here = [
+        name for server in running.values() for name in server.all_names()
+    ] or engines.all_names()
     places: dict[str, Place] = {}
     for name in names or here:
         server = running.get(name.partition(" ")[0])

@@ -2,13 +2,14 @@
 
     python -m bench.race.ratios race.csv race-elasticsearch.csv > race-ratios.csv
 
-Only what ran in the same race is compared: there, rounds met the same machine. At each recall both sides are at the
-setting that was the fastest to reach it on the validation queries; ``at`` of race.py says which. Ratios are ours over
-theirs: below 1 we are faster, smaller, sooner; queries per second are the other way round. Of times and rates there is
-the median over rounds with minimum and maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even``
-if they do not. ``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
-``without_vectors`` is the share of bytes left if nothing is re-ranked and our vectors are dropped, which those that
-search by vectors cannot. Where one side has no value the cell is empty.
+Only what ran in the same race is compared: there, rounds met the same machine. At each recall both
+sides are at the setting that was the fastest to reach it on the validation queries; ``at`` of
+race.py says which. Ratios are ours over theirs: below 1 we are faster, smaller, sooner; queries per
+second are the other way round. Of times and rates there is the median over rounds with minimum and
+maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even`` if they do not.
+``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
+``without_vectors`` is the share of bytes left if nothing is re-ranked and our vectors are dropped,
+which those that search by vectors cannot. Where one side has no value the cell is empty.
 """
 
 from __future__ import annotations
@@ -25,11 +26,34 @@ from numpy.typing import NDArray
 from bench.report.rows import Writer, read
 
 HEAD = (
-    "race", "at", "ours", "setting", "recall", "theirs", "their_setting", "their_recall",
-    "p50", "p50_least", "p50_most", "p50_verdict", "qps_1", "qps_1_least", "qps_1_most", "qps_1_verdict",
-    "qps_2", "qps_2_least", "qps_2_most", "qps_2_verdict", "build", "with_fit", "cpu", "disk", "without_vectors",
-    "anon", "anon_file",
-)  # fmt: skip
+    "race",
+    "at",
+    "ours",
+    "setting",
+    "recall",
+    "theirs",
+    "their_setting",
+    "their_recall",
+    "p50",
+    "p50_least",
+    "p50_most",
+    "p50_verdict",
+    "qps_1",
+    "qps_1_least",
+    "qps_1_most",
+    "qps_1_verdict",
+    "qps_2",
+    "qps_2_least",
+    "qps_2_most",
+    "qps_2_verdict",
+    "build",
+    "with_fit",
+    "cpu",
+    "disk",
+    "without_vectors",
+    "anon",
+    "anon_file",
+)
 
 Cells = Mapping[str, str]
 
@@ -45,16 +69,40 @@ def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
 
 def compare(recall: str, one: Cells, other: Cells) -> list[str]:
     """Return all cells but that of the race."""
-    rates = [cell for name in ("qps_1", "qps_2") for cell in compare_rounds(one, other, f"{name}_rounds", better=1)]
+    rates = [
+        cell
+        for name in ("qps_1", "qps_2")
+        for cell in compare_rounds(one, other, f"{name}_rounds", better=1)
+    ]
     built = ("encode_s", "build_s")
-    disk, vectors, theirs = number(one, "disk_mb"), number(one, "vectors_mb"), number(other, "disk_mb")
-    without = "" if disk is None or vectors is None or theirs is None else quotient(disk - vectors, theirs)
+    disk, vectors, theirs = (
+        number(one, "disk_mb"),
+        number(one, "vectors_mb"),
+        number(other, "disk_mb"),
+    )
+    without = (
+        ""
+        if disk is None or vectors is None or theirs is None
+        else quotient(disk - vectors, theirs)
+    )
     return [
-        recall, name_of(one), one["setting"], one["recall"], name_of(other), other["setting"], other["recall"],
-        *compare_rounds(one, other, "p50_rounds", better=-1), *rates,
-        ratio(one, other, *built), ratio(one, other, *built, "fit_s"), ratio(one, other, "cpu_s"),
-        ratio(one, other, "disk_mb"), without, ratio(one, other, "anon_mb"), ratio(one, other, "anon_mb", "file_mb"),
-    ]  # fmt: skip
+        recall,
+        name_of(one),
+        one["setting"],
+        one["recall"],
+        name_of(other),
+        other["setting"],
+        other["recall"],
+        *compare_rounds(one, other, "p50_rounds", better=-1),
+        *rates,
+        ratio(one, other, *built),
+        ratio(one, other, *built, "fit_s"),
+        ratio(one, other, "cpu_s"),
+        ratio(one, other, "disk_mb"),
+        without,
+        ratio(one, other, "anon_mb"),
+        ratio(one, other, "anon_mb", "file_mb"),
+    ]
 
 
 def name_of(row: Cells) -> str:
@@ -79,7 +127,8 @@ def quotient(ours: float, theirs: float) -> str:
 
 
 def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str]:
-    """Return median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
+    """Return median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1
+    where more is."""
     if not one[name] or not other[name]:
         return [""] * 4
     ratios = values(one[name]) / values(other[name])
@@ -93,14 +142,21 @@ def values(cell: str) -> NDArray[np.float64]:
 
 
 @click.command()
-@click.argument("races", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "races",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
 def main(races: tuple[Path, ...]) -> None:
     """Ratios at equal recall, from files of rows of race.py."""
     with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
         for path in races:
             rows = read(path)
             if "p50_rounds" not in rows.columns or not rows.is_complete:
-                raise click.UsageError(f"{path}: not all rows of a race; give what race.py printed to its end")
+                raise click.UsageError(
+                    f"{path}: not all rows of a race; give what race.py printed to its end",
+                )
             for recall, one, other in pairs(rows.table):
                 out.write(rows.name, *compare(recall, one, other))
 

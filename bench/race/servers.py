@@ -1,15 +1,17 @@
-"""The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
+"""The indexes of a search server that are raced: our codes, and the server's own HNSW types over
+the same documents.
 
-``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader with two requests on
-their way and merged to one segment; codes are fitted, and items encoded,
-before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is part of their time.
-All return ten items with their content, over our own connection: ours from doc values, HNSW's from ``_source``, as
-programs read documents. HNSW is given vectors and asked in the fastest form that the server reads (hnsw.py). Vectors to
-re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest`` where the server does not tell
-its files apart. ``R=1000000`` is every item that shares a term with the query.
+``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader
+with two requests on their way and merged to one segment; codes are fitted, and items encoded,
+before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is
+part of their time. All return ten items with their content, over our own connection: ours from doc
+values, HNSW's from ``_source``, as programs read documents. HNSW is given vectors and asked in the
+fastest form that the server reads (hnsw.py). Vectors to re-score are float16; those of HNSW are
+what its type keeps. A graph counts as ``rest`` where the server does not tell its files apart.
+``R=1000000`` is every item that shares a term with the query.
 
-A server is a kind of tests/servers, started on the machine and stopped in the end, or the address of one that runs;
-there the indexes ``boc-bench-*`` are removed in the end.
+A server is a kind of tests/servers, started on the machine and stopped in the end, or the address
+of one that runs; there the indexes ``boc-bench-*`` are removed in the end.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from bench.race.hnsw import (
     quantise,
     scale_of,
     settle,
-)  # fmt: skip
+)
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
@@ -108,7 +110,9 @@ class ServerCode(ServerEngine, CodeEngine):
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
     def vectors_read(self, setting: Setting) -> int | None:
-        return None if setting[1] == ALL else setting[1]  # the server does not tell how many share a term
+        return (
+            None if setting[1] == ALL else setting[1]
+        )  # the server does not tell how many share a term
 
 
 class ServerGraph(ServerEngine):
@@ -138,7 +142,11 @@ class ServerGraph(ServerEngine):
 
     def body(self, query: Matrix) -> Json:
         vector: NDArray[Any] = query[0] if self.scale is None else quantise(query[0], self.scale)
-        return {**hnsw_query(self.timed.engine, self.form(vector), self.ef), "size": K, "_source": ITEM}
+        return {
+            **hnsw_query(self.timed.engine, self.form(vector), self.ef),
+            "size": K,
+            "_source": ITEM,
+        }
 
     def ask(self, query: Matrix) -> Any:
         return self.timed.search(self.path, self.body(query))["hits"]["hits"]
@@ -159,7 +167,9 @@ class Server:
         mark = "&" if "?" in self.at else "?"
         backend = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600")
         if not isinstance(backend, ServerBackend):
-            raise click.UsageError(f"{self.at} is no server; write elastic+http://HOST:PORT or opensearch+...")
+            raise click.UsageError(
+                f"{self.at} is no server; write elastic+http://HOST:PORT or opensearch+...",
+            )
         about = backend.about()
         self.version: str = f"{about['engine']} {about['version']}"
         self.timed: Any = TimedTransport(backend.transport)
@@ -190,13 +200,15 @@ class Server:
         if ":" not in what:
             self._make_graph(data, what)
         self.made.append(what)
-        facts = self._load_code(data, what, threads) if ":" in what else self._load_graph(data, what)
+        facts = (
+            self._load_code(data, what, threads) if ":" in what else self._load_graph(data, what)
+        )
         log(f"{name}: {facts.build:.1f} s, {facts.disk / 1e6:.1f} MB")
         return facts
 
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
-        """Load the first code and the first graph of ``names``, and remove them. A server that was just started
-        compiles during its first loads, which should count for no index."""
+        """Load the first code and the first graph of ``names``, and remove them. A server that was
+        just started compiles during its first loads, which should count for no index."""
         for name in {":" in name: name for name in reversed(names)}.values():
             with suppress(UnavailableError):
                 self.build(data, name, threads)
@@ -208,24 +220,41 @@ class Server:
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
         codec, mine = load_codec(data, code), time.process_time()
         begun = time.perf_counter()
-        parts = [codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()]
+        parts = [
+            codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()
+        ]
         encode = time.perf_counter() - begun
         with FeatureFile(data.gallery) as file:
-            manifest, items = new_manifest(file, codec, vectors="float16"), file.items(data.modality)
+            manifest, items = (
+                new_manifest(file, codec, vectors="float16"),
+                file.items(data.modality),
+            )
         begun, server = time.perf_counter(), self.cpu_seconds()
         with self.backend.create(name, manifest, codec.arrays()) as writer:
             for (start, block), terms in zip(data.blocks(), parts, strict=True):
                 writer.add(Rows(items[start : start + len(block)], terms, block))
             writer.commit()
-        seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
-        sizes, arrays = self.backend.open(name).sizes(), sum(array.nbytes for array in codec.arrays().values())
+        seconds, cpu = (
+            time.perf_counter() - begun,
+            self.cpu_seconds() - server + time.process_time() - mine,
+        )
+        sizes, arrays = (
+            self.backend.open(name).sizes(),
+            sum(array.nbytes for array in codec.arrays().values()),
+        )
         rest = sizes["other"] + sizes["concepts"]
         learned = min(arrays, rest)
-        disk = {"index": sizes["postings"], "vectors": sizes["vectors"], "codec": learned, "rest": rest - learned}
+        disk = {
+            "index": sizes["postings"],
+            "vectors": sizes["vectors"],
+            "codec": learned,
+            "rest": rest - learned,
+        }
         return Facts(fitting["seconds"], encode, seconds, fitting["cpu"] + cpu, None, disk)
 
     def _load_graph(self, data: Data, what: str) -> Facts:
-        """The same documents with an indexed vector in place of terms, in the fastest form that the server reads."""
+        """The same documents with an indexed vector in place of terms, in the fastest form that the
+        server reads."""
         name = self.name_of(what)
         with FeatureFile(data.gallery) as file:
             items = file.items(data.modality)
@@ -238,11 +267,21 @@ class Server:
                 for item, vector in zip(items[start : start + len(block)], vectors, strict=True):
                     bulk.index(item.id, hnsw_document(item, form(vector)))
         settle(self.timed, name)
-        seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
+        seconds, cpu = (
+            time.perf_counter() - begun,
+            self.cpu_seconds() - server + time.process_time() - mine,
+        )
         stored, graph = self._bytes_of(name)
-        vectors_bytes = data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize
+        vectors_bytes = (
+            data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize
+        )
         index = max(0, graph - vectors_bytes)
-        disk = {"index": index, "vectors": vectors_bytes, "codec": 0, "rest": stored - vectors_bytes - index}
+        disk = {
+            "index": index,
+            "vectors": vectors_bytes,
+            "codec": 0,
+            "rest": stored - vectors_bytes - index,
+        }
         return Facts(0.0, 0.0, seconds, cpu, None, disk)
 
     def _make_graph(self, data: Data, what: str) -> None:
@@ -250,20 +289,32 @@ class Server:
         name = self.name_of(what)
         drop_index(self.timed, name)
         try:
-            self.timed.request("PUT", f"/{name}", hnsw_index(self.timed.engine, what, data.shape[1]))
+            self.timed.request(
+                "PUT",
+                f"/{name}",
+                hnsw_index(self.timed.engine, what, data.shape[1]),
+            )
         except RefusedError as error:
             raise UnavailableError(f"the server has no such type ({error.reason})") from error
 
     def _bytes_of(self, name: str) -> tuple[int, int]:
-        """Return the bytes of an index and of Lucene's files of vectors, whose names end in ``.ve?`` and ``.vem?``."""
-        stats = self.timed.request("GET", f"/{name}/_stats/store,segments", include_segment_file_sizes="true")
+        """Return the bytes of an index and of Lucene's files of vectors, whose names end in
+        ``.ve?`` and ``.vem?``."""
+        stats = self.timed.request(
+            "GET",
+            f"/{name}/_stats/store,segments",
+            include_segment_file_sizes="true",
+        )
         primaries = stats["_all"]["primaries"]
         files = primaries["segments"].get("file_sizes", {})
-        graph = sum(int(entry["size_in_bytes"]) for kind, entry in files.items() if kind.startswith("ve"))
+        graph = sum(
+            int(entry["size_in_bytes"]) for kind, entry in files.items() if kind.startswith("ve")
+        )
         return int(primaries["store"]["size_in_bytes"]), graph
 
     def _reads_base64(self, name: str, data: Data) -> bool:
-        """Return whether the server takes a vector as text, which loads several times faster than numbers do."""
+        """Return whether the server takes a vector as text, which loads several times faster than
+        numbers do."""
         vector = data.vectors[0].astype(np.float32)
         try:
             self.timed.request("PUT", f"/{name}/_doc/0", {"vector": base64_form(vector)})
@@ -278,8 +329,9 @@ class Server:
         return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
 
     def memory(self, data: Data, name: str, setting: Setting) -> tuple[int | None, int | None]:
-        """None, since its heap is that of all indexes; bytes that it maps more when it opens this index alone and
-        answers some queries. None of both where the server is not on this machine."""
+        """None, since its heap is that of all indexes; bytes that it maps more when it opens this
+        index alone and answers some queries. None of both where the server is not on this
+        machine."""
         what = name.partition(" ")[2]
         if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
             return None, None
@@ -333,18 +385,24 @@ def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
         finally:
             server.clear()
         return
-    with tempfile.TemporaryDirectory(dir=work) as folder, start_server(spec, Path(folder), heap) as node:
+    with (
+        tempfile.TemporaryDirectory(dir=work) as folder,
+        start_server(spec, Path(folder), heap) as node,
+    ):
         yield Server(spec, f"{SCHEMES[node.kind.engine]}+{node.url}")
 
 
 @contextmanager
 def start_server(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
-    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``; stopped in the end."""
+    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``;
+    stopped in the end."""
     sys.path.append(str(ROOT))
     from tests import servers
 
     if kind not in servers.KINDS:
-        raise click.UsageError(f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address")
+        raise click.UsageError(
+            f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address",
+        )
     try:
         node = servers.Server(kind, folder, heap=heap, optimise=True, **more)
         log(f"starting {kind}")

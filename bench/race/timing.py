@@ -1,10 +1,11 @@
 """Timing of the race: settings are chosen on some queries, and then take turns on others.
 
-``variants_of`` has every setting of an index answer the validation queries three times, in turns, and drops those that
-another of the same index clearly beats, in recall and time. ``measure`` times the rest, one query at a time on one
-thread: in each round the queries are cut into random parts, and the settings, in a random order, answer a part in
-turns, each after some queries that do not count. So what is compared was measured within seconds, and a machine that
-becomes slower does so for all. ``measure_rates`` has those that are compared answer all queries as a batch.
+``variants_of`` has every setting of an index answer the validation queries three times, in turns,
+and drops those that another of the same index clearly beats, in recall and time. ``measure`` times
+the rest, one query at a time on one thread: in each round the queries are cut into random parts,
+and the settings, in a random order, answer a part in turns, each after some queries that do not
+count. So what is compared was measured within seconds, and a machine that becomes slower does so
+for all. ``measure_rates`` has those that are compared answer all queries as a batch.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
 WARM = 20  # queries of a setting before its clock starts
-PART = 100  # queries that a setting answers in a row: few, so that its turn is short; many beside those that warm up
-PASSES = 3  # over the validation queries, of which the fastest counts: one may be interrupted, and a server warms up
+# queries that a setting answers in a row: few, so that its turn is short; many beside those that
+# warm up
+PART = 100
+# over the validation queries, of which the fastest counts: one may be interrupted, and a server
+# warms up
+PASSES = 3
 CLEAR = 0.85  # what a setting must be faster by to be sure of it
 MILLISECONDS = 1000
 
@@ -40,9 +45,13 @@ class Variant:
     setting: Setting
     validation: float
     recall: float = 0.0
-    times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # milliseconds (rounds, queries)
+    times: NDArray[np.float64] = field(
+        default_factory=lambda: np.empty((0, 0)),
+    )  # milliseconds (rounds, queries)
     took: float | None = None  # milliseconds, mean, as reported by the server
-    qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))  # on one processor and two (2, rounds)
+    qps: NDArray[np.float64] = field(
+        default_factory=lambda: np.empty((2, 0)),
+    )  # on one processor and two (2, rounds)
     vectors_read: int | None = None  # at most, of one query
 
     @property
@@ -62,22 +71,35 @@ class Variant:
 
     def percentile_cells(self) -> list[str]:
         """Median over rounds, minimum and maximum of the 50th, 95th and 99th percentile."""
-        return [cell for q in (50, 95, 99) for cell in summarise(np.percentile(self.times, q, axis=1), 3)]
+        return [
+            cell
+            for q in (50, 95, 99)
+            for cell in summarise(np.percentile(self.times, q, axis=1), 3)
+        ]
 
 
 def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
     """Return median, minimum and maximum."""
-    return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)] if len(values) else ["", "", ""]
+    return (
+        [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)]
+        if len(values)
+        else ["", "", ""]
+    )
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
     """Return the share of the exact top 10 among the answers."""
     answers = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
-    return float(np.mean([len(best.intersection(rows)) / K for best, rows in zip(top, answers, strict=True)]))
+    return float(
+        np.mean(
+            [len(best.intersection(rows)) / K for best, rows in zip(top, answers, strict=True)],
+        ),
+    )
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
-    """Return an index at the settings of its grid that no other clearly beats on the validation queries."""
+    """Return an index at the settings of its grid that no other clearly beats on the validation
+    queries."""
     queries, top = data.query_sets[1], data.top[1]
     recalls: dict[Setting, float] = {}
     seconds = dict.fromkeys(engine.grid, math.inf)
@@ -90,14 +112,21 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
     variants = [
         Variant(name, engine, setting, recall, vectors_read=engine.vectors_read(setting))
         for setting, recall in recalls.items()
-        if not any(recalls[other] >= recall and seconds[other] < CLEAR * seconds[setting] for other in recalls)
+        if not any(
+            recalls[other] >= recall and seconds[other] < CLEAR * seconds[setting]
+            for other in recalls
+        )
     ]
-    log(f"{name}: {len(variants)} of {len(recalls)} settings, recall to {max(v.validation for v in variants):.3f}")
+    log(
+        f"{name}: {len(variants)} of {len(recalls)} settings, recall to "
+        f"{max(v.validation for v in variants):.3f}",
+    )
     return variants
 
 
 def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
-    """Measure recall and times of all variants: in each round they answer part after part of the queries in turns."""
+    """Measure recall and times of all variants: in each round they answer part after part of the
+    queries in turns."""
     rng = np.random.default_rng(seed)
     queries, top = data.query_sets[0], data.top[0]
     for variant in variants:

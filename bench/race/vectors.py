@@ -115,7 +115,9 @@ class Ivf(Faiss):
 
         super().__init__(data, folder, code)
         self.lists = faiss.extract_index_ivf(self.index)  # also below a rotation
-        self.grid = list(product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths))
+        self.grid = list(
+            product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths),
+        )
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
@@ -132,7 +134,9 @@ class Ivf(Faiss):
         try:
             index = faiss.index_factory(dim, name, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
-            raise UnavailableError(f"faiss {faiss.__version__} has no {name}; install a newer one") from error
+            raise UnavailableError(
+                f"faiss {faiss.__version__} has no {name}; install a newer one",
+            ) from error
         cls.fill(index, data, folder, min(count, 64 * cells))
 
     def choose(self, setting: Setting) -> None:
@@ -144,7 +148,9 @@ class Ivf(Faiss):
     def batch(self, queries: Matrix, threads: int) -> Any:
         rows = self.index.search(queries, self.depth)[1]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda i: self.best(queries[i : i + 1], rows[i]), range(len(queries))))
+            return list(
+                pool.map(lambda i: self.best(queries[i : i + 1], rows[i]), range(len(queries))),
+            )
 
     def vectors_read(self, setting: Setting) -> int:
         return setting[1]
@@ -152,12 +158,15 @@ class Ivf(Faiss):
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The K of ``rows`` nearest to the query, by float16."""
         rows = np.sort(rows[rows >= 0])  # faiss fills up with -1
-        best: NDArray[np.int64] = rows[np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]]
+        best: NDArray[np.int64] = rows[
+            np.argsort(-dot(query[0], self.data.halves, rows), kind="stable")[:K]
+        ]
         return best
 
 
 class IvfPq(Ivf):
-    """Cells of product quantization, 4 bits per 4 components, whose tables lie in registers ("fast scan")."""
+    """Cells of product quantization, 4 bits per 4 components, whose tables lie in registers ("fast
+    scan")."""
 
     kind = "IVF,PQ fast scan"
     depths = (20, 30, 50, 100, 200)
@@ -168,7 +177,8 @@ class IvfPq(Ivf):
 
 
 def _parts(dim: int) -> int:
-    """Parts of a vector of product quantization: of four components, or as near as divides the vector."""
+    """Parts of a vector of product quantization: of four components, or as near as divides the
+    vector."""
     return next(parts for parts in range(max(1, dim // 4), 0, -1) if dim % parts == 0)
 
 
@@ -189,7 +199,13 @@ class Usearch(Local):
     def _empty(data: Data) -> Any:
         from usearch.index import Index
 
-        return Index(ndim=data.shape[1], metric="ip", dtype="f16", connectivity=32, expansion_add=EF_CONSTRUCTION)
+        return Index(
+            ndim=data.shape[1],
+            metric="ip",
+            dtype="f16",
+            connectivity=32,
+            expansion_add=EF_CONSTRUCTION,
+        )
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
@@ -210,7 +226,8 @@ class Usearch(Local):
 
 
 class Scann(Local):
-    """2 sqrt(n) leaves of anisotropic quantization, each vector in a second leaf where the first fails (SOAR)."""
+    """2 sqrt(n) leaves of anisotropic quantization, each vector in a second leaf where the first
+    fails (SOAR)."""
 
     library = "scann"
     kind = "tree, SOAR, AH"
@@ -220,13 +237,24 @@ class Scann(Local):
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         scann = _module("scann")
         self.index, leaves = scann.scann_ops_pybind.load_searcher(str(folder)), _leaves(data)
-        self.grid = list(product([probes for probes in PROBES if probes <= leaves] or [leaves], IvfPq.depths))
+        self.grid = list(
+            product([probes for probes in PROBES if probes <= leaves] or [leaves], IvfPq.depths),
+        )
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> None:
-        builder = _module("scann").scann_ops_pybind.builder(data.vectors.astype(np.float32), K, "dot_product")
+        builder = _module("scann").scann_ops_pybind.builder(
+            data.vectors.astype(np.float32),
+            K,
+            "dot_product",
+        )
         leaves = _leaves(data)
-        tree = builder.tree(leaves, min(leaves, 16), training_sample_size=data.shape[0], soar_lambda=1.5)
+        tree = builder.tree(
+            leaves,
+            min(leaves, 16),
+            training_sample_size=data.shape[0],
+            soar_lambda=1.5,
+        )
         searcher = tree.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(100).build()
         searcher.serialize(str(folder))
 

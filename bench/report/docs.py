@@ -1,18 +1,19 @@
-"""Generates the tables and figures of the pages from docs/rows: ``python -m bench.report.docs``, or ``--check``.
+"""Generates the tables and figures of the pages from docs/rows: ``python -m bench.report.docs``, or
+``--check``.
 
 README.md and every page below docs/ may have markers, and everything between them is generated:
 
-    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
-    <!-- end -->
+    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py),
+    as a table <!-- end -->
 
-    <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as docs/figures/NAME-PLOT.svg
-    <!-- end -->
+    <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as
+    docs/figures/NAME-PLOT.svg <!-- end -->
 
-With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF. A plot is of all runs of the
-same rows, NAME.csv and such as NAME.1.csv.
+With ``--paper FOLDER`` each table is written there as LaTeX, too, and each plot as PDF. A plot is
+of all runs of the same rows, NAME.csv and such as NAME.1.csv.
 
-A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib. Below a table
-or plot stands the commit of a script that is not in the tree.
+A plot has the digest of its rows, which is compared, since pixels depend on the version of
+matplotlib. Below a table or plot stands the commit of a script that is not in the tree.
 """
 
 from __future__ import annotations
@@ -35,17 +36,37 @@ if TYPE_CHECKING:
     from bench.report.figures import Plot
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKED = re.compile(r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!-- end -->)", re.DOTALL)
-SCRIPTS = {path.name for folder in ("bench", "tests/servers") for path in (ROOT / folder).rglob("*.py")}
+MARKED = re.compile(
+    r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+SCRIPTS = {
+    path.name for folder in ("bench", "tests/servers") for path in (ROOT / folder).rglob("*.py")
+}
 LAST_COMMIT = dict.fromkeys(
     (
-        "alignment_candidates.py", "attach_size.py", "cluster_faults.py", "codebook_size.py",
-        "concept_context.py", "concept_variance.py", "embedded_growth.py", "encoding_speed.py",
-        "labels.py", "learning.py", "many_loaders.py", "published_sizes.py", "relevances.py", "server_load.py",
-        "server_memory.py", "training_cost.py", "training_curve.py", "vsrnpp_tables.py", "words.py",
+        "alignment_candidates.py",
+        "attach_size.py",
+        "cluster_faults.py",
+        "codebook_size.py",
+        "concept_context.py",
+        "concept_variance.py",
+        "embedded_growth.py",
+        "encoding_speed.py",
+        "labels.py",
+        "learning.py",
+        "many_loaders.py",
+        "published_sizes.py",
+        "relevances.py",
+        "server_load.py",
+        "server_memory.py",
+        "training_cost.py",
+        "training_curve.py",
+        "vsrnpp_tables.py",
+        "words.py",
     ),
     "f214dc2",
-) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555", "cutoff.py": "c5a8555"}  # fmt: skip
+) | {"certificate.py": "d13bbe6", "alignment_rerank.py": "c5a8555", "cutoff.py": "c5a8555"}
 """The last commit that has a script whose rows are shown."""
 
 
@@ -73,16 +94,26 @@ def marker(what: str) -> Marker:
     return Marker(name, view, words)
 
 
-def generate(text: str, page: Path, root: Path, write: bool = False, paper: Path | None = None) -> str:
-    """Generate everything between the markers of a page, and draw plots if ``write``; write all for a ``paper`` into
-    that folder, too. ViewError for a bad marker."""
+def generate(
+    text: str,
+    page: Path,
+    root: Path,
+    write: bool = False,
+    paper: Path | None = None,
+) -> str:
+    """Generate everything between the markers of a page, and draw plots if ``write``; write all for
+    a ``paper`` into that folder, too. ViewError for a bad marker."""
 
     def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
         paths = runs_of(root / "docs" / "rows" / f"{what.name}.csv")
         runs = [read_finished(path) for path in paths]
         shown = show(runs, what, paper)
-        body = shown.markdown() if isinstance(shown, Table) else figure(shown, what, page, root, paths, write)
+        body = (
+            shown.markdown()
+            if isinstance(shown, Table)
+            else figure(shown, what, page, root, paths, write)
+        )
         return f"{match[1]}\n\n{body}{origin(runs[0])}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
@@ -96,7 +127,10 @@ def runs_of(path: Path) -> list[Path]:
 def read_finished(path: Path) -> Rows:
     """Read rows that are complete; ViewError otherwise."""
     if not path.exists():
-        raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
+        raise ViewError(
+            f"no rows {path}; known: "
+            f"{', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}",
+        )
     rows = read(path)
     if not rows.is_complete:
         raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
@@ -109,13 +143,16 @@ def origin(rows: Rows) -> str:
     if script in SCRIPTS:
         return ""
     if script not in LAST_COMMIT:
-        raise ViewError(f"{rows.name}: {script} is not in the tree; add the last commit that has it to LAST_COMMIT")
+        raise ViewError(
+            f"{rows.name}: {script} is not in the tree; add the last commit that has it to "
+            "LAST_COMMIT",
+        )
     return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
 
 def show(runs: list[Rows], what: Marker, paper: Path | None) -> Table | Plot:
-    """Return the table or the plot of rows, or of several runs of them, and write it for a ``paper``. ViewError if
-    there is none."""
+    """Return the table or the plot of rows, or of several runs of them, and write it for a
+    ``paper``. ViewError if there is none."""
     if what.view != "plot":
         shown = table(runs[0], what.view, what.words)
         if paper is not None:
@@ -126,14 +163,24 @@ def show(runs: list[Rows], what: Marker, paper: Path | None) -> Table | Plot:
     try:
         drawing = plot(runs, what.words[0])
     except KeyError as error:
-        raise ViewError(f"{what.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}") from error
+        raise ViewError(
+            f"{what.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}",
+        ) from error
     if paper is not None:
         save_figure(paper, what.name, what.words, drawing.title, pdf(drawing))
     return drawing
 
 
-def figure(drawing: Plot, what: Marker, page: Path, root: Path, rows: list[Path], write: bool) -> str:
-    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
+def figure(
+    drawing: Plot,
+    what: Marker,
+    page: Path,
+    root: Path,
+    rows: list[Path],
+    write: bool,
+) -> str:
+    """Return the link to a plot, which is drawn if ``write``; otherwise ViewError if it was drawn
+    from other rows."""
     name = f"{what.name}-{what.words[0]}"
     path = root / "docs" / "figures" / f"{name}.svg"
     mark = f"<!-- drawn of rows {sha256(*rows)[:16]} -->"
@@ -143,14 +190,25 @@ def figure(drawing: Plot, what: Marker, page: Path, root: Path, rows: list[Path]
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{svg(drawing, name).rstrip()}\n{mark}\n", encoding="utf-8")
     elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
-        raise ViewError(f"{path} is not drawn of the rows of {what.name}; run python -m bench.report.docs")
+        raise ViewError(
+            f"{path} is not drawn of the rows of {what.name}; run python -m bench.report.docs",
+        )
     return f"![{drawing.title}]({os.path.relpath(path, page.parent)})"
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
-@click.option("--paper", type=click.Path(path_type=Path), help="Folder for tables as LaTeX and figures as PDF.")
-@click.option("--root", default=ROOT, type=click.Path(exists=True, file_okay=False, path_type=Path), hidden=True)
+@click.option(
+    "--paper",
+    type=click.Path(path_type=Path),
+    help="Folder for tables as LaTeX and figures as PDF.",
+)
+@click.option(
+    "--root",
+    default=ROOT,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    hidden=True,
+)
 def main(check: bool, paper: Path | None, root: Path) -> None:
     """Generate the tables and figures of the pages of the documentation."""
     differ = []

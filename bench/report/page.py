@@ -1,9 +1,11 @@
-"""One HTML page of all rows in a folder: ``python -m bench.report.page bench-out -o bench-out/report.html``.
+"""One HTML page of all rows in a folder: ``python -m bench.report.page bench-out -o
+bench-out/report.html``.
 
-The tables and figures are those that the documentation shows of rows of the same name; rows that it does not show are
-there as they are. Runs of the same rows, such as NAME.csv and NAME.1.csv, are bands of one figure. Each section ends
-with the head of its rows. Unfinished rows are named, and not shown. The page is self-contained. With ``--paper FOLDER``
-tables are written there as LaTeX, too, and figures as PDF.
+The tables and figures are those that the documentation shows of rows of the same name; rows that it
+does not show are there as they are. Runs of the same rows, such as NAME.csv and NAME.1.csv, are
+bands of one figure. Each section ends with the head of its rows. Unfinished rows are named, and not
+shown. The page is self-contained. With ``--paper FOLDER`` tables are written there as LaTeX, too,
+and figures as PDF.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 
 
 def page(out: Path, paper: Path | None = None) -> str:
-    """Return the page of a folder of rows; what it shows is written for a ``paper`` into that folder, too."""
+    """Return the page of a folder of rows; what it shows is written for a ``paper`` into that
+    folder, too."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
     runs: dict[str, list[Rows]] = {}
     for rows in files:
@@ -64,12 +67,14 @@ def page(out: Path, paper: Path | None = None) -> str:
 
 
 def parts(runs: list[Rows], shown: list[Marker], paper: Path | None) -> list[object]:
-    """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all rows where it shows
-    none, and where these have not what it needs."""
+    """Return tables, and figures as SVG, of what the documentation shows of rows of this name; all
+    rows where it shows none, and where these have not what it needs."""
     name = runs[0].name
     everything = Marker(name, "all", [])
     try:
-        return [part(runs, each, paper) for each in shown if each.name == name] or [part(runs, everything, paper)]
+        return [part(runs, each, paper) for each in shown if each.name == name] or [
+            part(runs, everything, paper),
+        ]
     except (ValueError, LookupError):  # a trial has fewer settings
         return [part(runs, everything, paper)]
 
@@ -88,8 +93,17 @@ def inline(cell: str) -> Markup:
 
 @click.command()
 @click.argument("out", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="[default: OUT/report.html]")
-@click.option("--paper", type=click.Path(path_type=Path), help="Folder for tables as LaTeX and figures as PDF.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="[default: OUT/report.html]",
+)
+@click.option(
+    "--paper",
+    type=click.Path(path_type=Path),
+    help="Folder for tables as LaTeX and figures as PDF.",
+)
 def main(out: Path, output: Path | None, paper: Path | None) -> None:
     """Make the page of the rows in OUT."""
     path = output or out / "report.html"

@@ -1,7 +1,8 @@
-"""Tables as LaTeX and figures as PDF: ``--paper FOLDER`` of ``bench.report.docs`` and ``bench.report.page``.
+"""Tables as LaTeX and figures as PDF: ``--paper FOLDER`` of ``bench.report.docs`` and
+``bench.report.page``.
 
-A table NAME-VIEW.tex is a ``tabular`` with the rules of booktabs, to be put into a ``table`` by ``\\input``; a figure
-NAME-PLOT.pdf has no title: that is the caption in NAME-PLOT-figure.tex.
+A table NAME-VIEW.tex is a ``tabular`` with the rules of booktabs, to be put into a ``table`` by
+``\\input``; a figure NAME-PLOT.pdf has no title: that is the caption in NAME-PLOT-figure.tex.
 """
 
 from __future__ import annotations
@@ -13,11 +14,23 @@ from pathlib import Path
 from bench.report.views import Table
 
 ESCAPES = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "#": r"\#", "$": r"\$", "%": r"\%", "&": r"\&", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "#": r"\#",
+    "$": r"\$",
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
 MARKS = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>.+?)`")
-NUMBER = re.compile(r"[-+]?[\d.,]*\d( ?(±|\+-|/|\().*)?")  # what stands at the right edge of its column
+NUMBER = re.compile(
+    r"[-+]?[\d.,]*\d( ?(±|\+-|/|\().*)?",
+)  # what stands at the right edge of its column
 
 
 def inline(text: str) -> str:
@@ -25,7 +38,10 @@ def inline(text: str) -> str:
     parts, last = [], 0
     for match in MARKS.finditer(text):
         command = "textbf" if match["bold"] else "texttt"
-        parts += [escape(text[last : match.start()]), rf"\{command}{{{escape(match['bold'] or match['code'])}}}"]
+        parts += [
+            escape(text[last : match.start()]),
+            rf"\{command}{{{escape(match['bold'] or match['code'])}}}",
+        ]
         last = match.end()
     return "".join([*parts, escape(text[last:])])
 
@@ -39,7 +55,10 @@ def escape(text: str) -> str:
 def latex(table: Table) -> str:
     """Return a table as a ``tabular``: columns of numbers to the right, others to the left."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.head)
-    sides = ["r" if any(cells) and all(NUMBER.fullmatch(c) for c in cells if c) else "l" for cells in columns]
+    sides = [
+        "r" if any(cells) and all(NUMBER.fullmatch(c) for c in cells if c) else "l"
+        for cells in columns
+    ]
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(map(inline, cells)) + r" \\"

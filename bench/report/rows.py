@@ -1,6 +1,7 @@
 """Rows of measurements as CSV, with settings, seed, versions, machine and time.
 
-    with Writer(sys.stdout, __file__, {"features": features, "rounds": 3}, ["code", "recall"]) as out:
+    with Writer(sys.stdout, __file__, {"features": features, "rounds": 3}, ["code", "recall"]) as
+    out:
         out.write("scalar", 0.98)
 
 gives
@@ -15,8 +16,8 @@ gives
     scalar,0.98
     # done: 3.2
 
-Rows are flushed one by one. The last line has the total seconds; without it the script was stopped or failed, and the
-rows are incomplete.
+Rows are flushed one by one. The last line has the total seconds; without it the script was stopped
+or failed, and the rows are incomplete.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ Row = Mapping[str, str]  # column: cell
 
 
 class Writer:
-    """A writer of a head and of rows under ``columns`` to a stream; leaving its context without an error writes the
-    last line.
+    """A writer of a head and of rows under ``columns`` to a stream; leaving its context without an
+    error writes the last line.
 
-    ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that determines the
-    measurement (paths are cut to their names), ``extras`` the distributions whose versions matter beside `LIBRARIES`;
-    distributions that are not installed are left out.
+    ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that
+    determines the measurement (paths are cut to their names), ``extras`` the distributions whose
+    versions matter beside `LIBRARIES`; distributions that are not installed are left out.
     """
 
     def __init__(
@@ -78,7 +79,11 @@ class Writer:
 
     def __enter__(self) -> Writer:
         for name, value in self.head.items():
-            text = value if name in PLAIN else json.dumps(value, default=_json_value, ensure_ascii=False)
+            text = (
+                value
+                if name in PLAIN
+                else json.dumps(value, default=_json_value, ensure_ascii=False)
+            )
             self.stdout.write(f"{MARK}{name}: {text}\n")
         self._csv.writerow(self.columns)
         self.stdout.flush()
@@ -95,7 +100,12 @@ class Writer:
         self._csv.writerow(line)
         self.stdout.flush()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
         if kind is None:
             self.stdout.write(f"{DONE}{time.perf_counter() - self._start:.1f}\n")
             self.stdout.flush()
@@ -105,8 +115,9 @@ class Writer:
 class Rows:
     """The contents of a file of rows.
 
-    ``head`` has script, settings, seed, versions, machine and time; ``table`` a mapping of column to cell for each row;
-    ``seconds`` is the total time, or None if the script was stopped (see ``done``).
+    ``head`` has script, settings, seed, versions, machine and time; ``table`` a mapping of column
+    to cell for each row; ``seconds`` is the total time, or None if the script was stopped (see
+    ``done``).
     """
 
     head: Mapping[str, Any]
@@ -121,7 +132,8 @@ class Rows:
 
 
 def read(path: str | Path) -> Rows:
-    """Read a file of rows. An incomplete last row is left out; ValueError for a file without a head."""
+    """Read a file of rows. An incomplete last row is left out; ValueError for a file without a
+    head."""
     text = Path(path).read_text(encoding="utf-8")
     head: dict[str, Any] = {}
     rest = text
@@ -131,11 +143,19 @@ def read(path: str | Path) -> Rows:
         with suppress(json.JSONDecodeError):  # cut short in the head
             head[name] = value if name in PLAIN or not colon else json.loads(value)
     if "script" not in head:
-        raise ValueError(f"{path}: no line '# script: NAME' at its beginning, so no rows of ours; make it again")
+        raise ValueError(
+            f"{path}: no line '# script: NAME' at its beginning, so no rows of ours; make it again",
+        )
     lines = rest.split("\n")[:-1]
     seconds = float(lines.pop()[len(DONE) :]) if lines and lines[-1].startswith(DONE) else None
     reader = csv.DictReader(lines)
-    return Rows(head, list(reader), tuple(reader.fieldnames or ()), seconds, Path(path).name.partition(".")[0])
+    return Rows(
+        head,
+        list(reader),
+        tuple(reader.fieldnames or ()),
+        seconds,
+        Path(path).name.partition(".")[0],
+    )
 
 
 def versions(extras: Sequence[str] = ()) -> dict[str, str]:
@@ -152,7 +172,10 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+        model = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+            model,
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {

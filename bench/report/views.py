@@ -1,8 +1,9 @@
 """Tables of rows: which columns each shows, under which headings, and with how many digits.
 
-A view takes rows, and words that select among them, and gives a `Table` in Markdown. Most are a mapping of headings to
-templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as Python formats it, ``{recall:.3s}`` a share as in
-print (.953); what is no number stays as it is. Columns without a single cell are left out.
+A view takes rows, and words that select among them, and gives a `Table` in Markdown. Most are a
+mapping of headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as Python
+formats it, ``{recall:.3s}`` a share as in print (.953); what is no number stays as it is. Columns
+without a single cell are left out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Fields(dict[str, Cell]):
 
 
 def fill(template: Template, row: Row) -> str:
-    """Return the text of a template for one row; a template that says nothing beside empty cells is empty."""
+    """Return the text of a template for one row; a template that says nothing beside empty cells is
+    empty."""
     if callable(template):
         return template(row)
     cells = Fields({column: Cell(cell) for column, cell in row.items()})
@@ -78,9 +80,13 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
 
 def only(rows: Rows, **cells: str) -> Row:
     """Return the one row that has these values. ViewError if there are none or several."""
-    matching = [row for row in rows.table if all(row.get(key) == value for key, value in cells.items())]
+    matching = [
+        row for row in rows.table if all(row.get(key) == value for key, value in cells.items())
+    ]
     if len(matching) != 1:
-        raise ViewError(f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one")
+        raise ViewError(
+            f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one",
+        )
     return matching[0]
 
 
@@ -104,10 +110,19 @@ def models(rows: Rows) -> Table:
     head, lines = ["model, ranked by"], []
     for side in DIRECTIONS.values():
         head += [f"{side} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
-    forms = ("{R@1:.1f} / {R@5:.1f} / {R@10:.1f}", "{R@10 +-:.1f}", "{median rank:.0f}", "{NDCG@25 ROUGE-L:.3s}")
+    forms = (
+        "{R@1:.1f} / {R@5:.1f} / {R@10:.1f}",
+        "{R@10 +-:.1f}",
+        "{median rank:.0f}",
+        "{NDCG@25 ROUGE-L:.3s}",
+    )
     for model, metric in unique(rows.table, "model", "scored by"):
-        sides = [only(rows, model=model, direction=side, **{"scored by": metric}) for side in DIRECTIONS]
-        lines.append([f"{model}, {metric}", *(fill(form, side) for side in sides for form in forms)])
+        sides = [
+            only(rows, model=model, direction=side, **{"scored by": metric}) for side in DIRECTIONS
+        ]
+        lines.append(
+            [f"{model}, {metric}", *(fill(form, side) for side in sides for form in forms)],
+        )
     return Table(head, lines)
 
 
@@ -143,45 +158,76 @@ def verdicts(rows: Rows) -> Table:
     for (claim,) in unique(rows.table, "claim"):
         mine = [row for row in rows.table if row["claim"] == claim]
         counts = Counter(row["verdict"] for row in mine)
-        summary = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
+        summary = ", ".join(
+            f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "")
+            for v, n in counts.items()
+        )
         differences = filter(None, (fill("{difference:+.1f} +- {error:.1f}", row) for row in mine))
         lines.append([claim, summary, "; ".join(differences), mine[0].get("reading", "")])
-    return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
+    return Table(
+        [
+            "the paper's claim",
+            "here",
+            "difference, points +- standard error",
+            "as the codes are read",
+        ],
+        lines,
+    )
 
 
 def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
-    """Show recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes and settings."""
+    """Show recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes
+    and settings."""
     name, form = ("recall", "{recall:.3s}") if what == "recall" else ("R@10", "{right:.1f}")
     depths = [depth for (depth,) in unique(rows.table, "R")]
     lines = []
     for code, setting in unique(rows.table, "code", "setting"):
         if not patterns or any(fnmatch(f"{code} {setting}", pattern) for pattern in patterns):
             mine = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
-            costs = [fill(cost, next(iter(mine.values()))) for cost in ("{postings:,.0f}", "{bytes:,.0f}")]
-            lines.append([code, setting, *costs, *(fill(form, mine.get(depth, {})) for depth in depths)])
+            costs = [
+                fill(cost, next(iter(mine.values())))
+                for cost in ("{postings:,.0f}", "{bytes:,.0f}")
+            ]
+            lines.append(
+                [code, setting, *costs, *(fill(form, mine.get(depth, {})) for depth in depths)],
+            )
     head = ["code", "terms per item / per query", "postings per query", "bytes per item"]
     return Table([*head, *(f"{name}, R = {depth}" for depth in depths)], lines)
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Show every index at its fastest setting that reached a recall where settings were chosen; ours in bold."""
+    """Show every index at its fastest setting that reached a recall where settings were chosen;
+    ours in bold."""
     parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
 
     def sizes(row: Row) -> str:
         parts_mb = [float(row[part] or 0) for part in parts]
         return f"{sum(parts_mb):,.0f}: {' + '.join(f'{size:,.0f}' for size in parts_mb)}"
 
-    return rows_table([row for row in rows.table if at in row["at"].split()], {
-        "index": lambda row: fill("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
-        "setting": "{setting}", "vectors read": "{vectors_read:,.0f}", "recall@10": "{recall:.3s}",
-        "p50 ms (least-most round)": "{p50_ms:,.2f} ({p50_least:,.2f}-{p50_most:,.2f})",
-        "of it the server, ms": "{took_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
-        "queries/s, 1 / 2 threads": "{qps_1:,.0f} / {qps_2:,.0f}",
-        "learning + loading, s": lambda row: fill("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}",
-        "disk MB: index + vectors + code + rest": sizes,
-        "memory MB, own / mapped": lambda row: " / ".join(fill(f"{{{key}:,.0f}}", row) or "-"
-                                                         for key in ("anon_mb", "file_mb")),
-    })  # fmt: skip
+    return rows_table(
+        [row for row in rows.table if at in row["at"].split()],
+        {
+            "index": lambda row: fill(
+                "**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}",
+                row,
+            ),
+            "setting": "{setting}",
+            "vectors read": "{vectors_read:,.0f}",
+            "recall@10": "{recall:.3s}",
+            "p50 ms (least-most round)": "{p50_ms:,.2f} ({p50_least:,.2f}-{p50_most:,.2f})",
+            "of it the server, ms": "{took_ms:,.2f}",
+            "p95": "{p95_ms:,.2f}",
+            "p99": "{p99_ms:,.2f}",
+            "queries/s, 1 / 2 threads": "{qps_1:,.0f} / {qps_2:,.0f}",
+            "learning + loading, s": lambda row: (
+                fill("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}"
+            ),
+            "disk MB: index + vectors + code + rest": sizes,
+            "memory MB, own / mapped": lambda row: " / ".join(
+                fill(f"{{{key}:,.0f}}", row) or "-" for key in ("anon_mb", "file_mb")
+            ),
+        },
+    )
 
 
 MEASURES = (  # heading, column of the rows, words for a ratio below one and above
@@ -198,14 +244,21 @@ SEVERAL = 1.05  # times; a smaller factor counts as even
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
     """Show ours beside theirs at equal recall."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
-    return rows_table([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
-        "ours (recall@10)": "{ours} ({recall:.3s})", "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
-        **{name: partial(ratio, column=column, words=words) for name, column, words in MEASURES},
-    })  # fmt: skip
+    return rows_table(
+        [row for row in rows.table if all(row[key] == word for key, word in chosen.items())],
+        {
+            "ours (recall@10)": "{ours} ({recall:.3s})",
+            "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
+            **{
+                name: partial(ratio, column=column, words=words) for name, column, words in MEASURES
+            },
+        },
+    )
 
 
 def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
-    """Write a ratio as so many times faster or slower, with the least and the most of the rounds."""
+    """Write a ratio as so many times faster or slower, with the least and the most of the
+    rounds."""
     if not row[column]:
         return ""
     value = float(row[column])
@@ -215,27 +268,49 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
     text = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
     if row.get(f"{column}_least"):
         ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
-        text += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
+        text += " ({:.1f}-{:.1f})".format(
+            *(ends if value > 1 else [1 / end for end in reversed(ends)]),
+        )
     return text
 
 
 def growth(rows: Rows) -> Table:
     """Show a number of items a line; or, under a limit of memory, a limit."""
     if "limit_mb" in rows.columns:
-        return rows_table(rows.table, {
-            "items": "{n:,.0f}", "index MB": "{index_mb:,.0f}", "limit MB": "{limit_mb:,.0f}",
-            "build s": "{build_s:,.0f}", "builder used MB": lambda row: fill("{build_used_mb:,.0f}", row),
-            "recall": "{recall:.3f}", "p50 ms": "{p50_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
-            "reads from the disk (major faults)": "{major_faults:,.0f}",
-            "kB read per query": "{read_kb:,.0f}", "search used MB": "{used_mb:,.0f}",
-        })  # fmt: skip
-    return rows_table(rows.table, {
-        "items": "{n:,.0f}", "recall": "{recall:.3s}", "p50 ms": "{p50_ms:,.2f}", "p95": "{p95_ms:,.2f}",
-        "p99": "{p99_ms:,.2f}", "`boc index`, s": "{index_s:,.1f}", "processor s": "{cpu_s:,.1f}",
-        "processor s of the server": "{server_s:,.1f}",
-        "builder MB": "{build_peak_mb:,.0f}", "disk MB": "{disk_mb:,.0f}", "memory MB": "{anon_mb:,.1f}",
-        "mapped MB": "{file_mb:,.0f}",
-    })  # fmt: skip
+        return rows_table(
+            rows.table,
+            {
+                "items": "{n:,.0f}",
+                "index MB": "{index_mb:,.0f}",
+                "limit MB": "{limit_mb:,.0f}",
+                "build s": "{build_s:,.0f}",
+                "builder used MB": lambda row: fill("{build_used_mb:,.0f}", row),
+                "recall": "{recall:.3f}",
+                "p50 ms": "{p50_ms:,.2f}",
+                "p95": "{p95_ms:,.2f}",
+                "p99": "{p99_ms:,.2f}",
+                "reads from the disk (major faults)": "{major_faults:,.0f}",
+                "kB read per query": "{read_kb:,.0f}",
+                "search used MB": "{used_mb:,.0f}",
+            },
+        )
+    return rows_table(
+        rows.table,
+        {
+            "items": "{n:,.0f}",
+            "recall": "{recall:.3s}",
+            "p50 ms": "{p50_ms:,.2f}",
+            "p95": "{p95_ms:,.2f}",
+            "p99": "{p99_ms:,.2f}",
+            "`boc index`, s": "{index_s:,.1f}",
+            "processor s": "{cpu_s:,.1f}",
+            "processor s of the server": "{server_s:,.1f}",
+            "builder MB": "{build_peak_mb:,.0f}",
+            "disk MB": "{disk_mb:,.0f}",
+            "memory MB": "{anon_mb:,.1f}",
+            "mapped MB": "{file_mb:,.0f}",
+        },
+    )
 
 
 def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
@@ -248,7 +323,9 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
         for direction in DIRECTIONS:
             same = {"direction": direction, "Rm": rm, "stored as": stored}
             dot, other = (only(rows, metric=name, **same) for name in ("dot", metric))
-            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [fill("{ms:.1f}", other)]
+            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [
+                fill("{ms:.1f}", other),
+            ]
         lines.append(line)
     return Table(head, lines)
 
@@ -257,7 +334,10 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
     """Show a line per metric of re-ranking."""
     lines = []
     for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
-        sides = [only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
+        sides = [
+            only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored})
+            for d in DIRECTIONS
+        ]
         lines.append([f"`{metric}`", *(fill("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
     return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
 
@@ -265,24 +345,40 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
 def learning(rows: Rows) -> Table:
     """Show a line per learner of a dictionary."""
     depths = {f"recall@10, R={depth}": f"{{recall_{depth}:.3s}}" for depth in (100, 300, 1000)}
-    return rows_table(rows.table, {
-        "learner": lambda row: row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"],
-        "vectors": "{rows:,.0f}", "centroids": "{terms:,.0f}", "processor s": "{processor_s:,.1f}",
-        "cosine to the nearest": "{cosine:.3f}", **depths, "candidates per query": "{candidates:,.0f}",
-    })  # fmt: skip
+    return rows_table(
+        rows.table,
+        {
+            "learner": lambda row: (
+                row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"]
+            ),
+            "vectors": "{rows:,.0f}",
+            "centroids": "{terms:,.0f}",
+            "processor s": "{processor_s:,.1f}",
+            "cosine to the nearest": "{cosine:.3f}",
+            **depths,
+            "candidates per query": "{candidates:,.0f}",
+        },
+    )
 
 
 def rivals(rows: Rows, kind: str, measure: str = "near") -> Table:
-    """Show a line per code, and a column per limit of a kind: the median of all seeds, and the least and the most."""
+    """Show a line per code, and a column per limit of a kind: the median of all seeds, and the
+    least and the most."""
     limits = [limit for name, limit in unique(rows.table, "kind", "limit") if name == kind]
     lines = []
     for (code,) in unique(rows.table, "code"):
         cells = []
         for limit in sorted(limits, key=float):
             key = (code, kind, limit)
-            values = sorted(float(r[measure]) for r in rows.table if (r["code"], r["kind"], r["limit"]) == key)
+            values = sorted(
+                float(r[measure]) for r in rows.table if (r["code"], r["kind"], r["limit"]) == key
+            )
             form = ".3s" if measure == "near" else ".1f"
-            low, middle, high = (f"{Cell(values[i]):{form}}" for i in (0, len(values) // 2, -1)) if values else [""] * 3
+            low, middle, high = (
+                (f"{Cell(values[i]):{form}}" for i in (0, len(values) // 2, -1))
+                if values
+                else [""] * 3
+            )
             cells.append(middle if low == high else f"{middle} ({low}-{high})")
         if any(cells):
             lines.append([code, *cells])
@@ -290,7 +386,8 @@ def rivals(rows: Rows, kind: str, measure: str = "near") -> Table:
 
 
 def truth(rows: Rows) -> Table:
-    """Show a family of sentences and a metric per line, the value of a random order in parentheses."""
+    """Show a family of sentences and a metric per line, the value of a random order in
+    parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
     names = [name for (name,) in unique(table, "measure")]
     lines = []
@@ -303,53 +400,97 @@ def truth(rows: Rows) -> Table:
 
 def pointing(rows: Rows) -> Table:
     """Show the pointing game, by the number of things in a picture."""
-    return rows_table([row for row in rows.table if row["measure"] == "pointing"], {
-        "pictures with": "{family}", "region by": "{by}", "things": "{count}",
-        "on the thing": "{share:.3s} ({chance:.3s})",
-    })  # fmt: skip
+    return rows_table(
+        [row for row in rows.table if row["measure"] == "pointing"],
+        {
+            "pictures with": "{family}",
+            "region by": "{by}",
+            "things": "{count}",
+            "on the thing": "{share:.3s} ({chance:.3s})",
+        },
+    )
 
 
 def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
-    """Show a line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the printed one."""
+    """Show a line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the
+    printed one."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
-            lines.setdefault(row["line"], {})[row["measure"]] = fill(f"{{found:.{digits}f}} ({{printed}})", row)
+            lines.setdefault(row["line"], {})[row["measure"]] = fill(
+                f"{{found:.{digits}f}} ({{printed}})",
+                row,
+            )
     measures = list(next(iter(lines.values()), {}))
-    return Table(["line", *measures], [[line, *(cells[m] for m in measures)] for line, cells in lines.items()])
+    return Table(
+        ["line", *measures],
+        [[line, *(cells[m] for m in measures)] for line, cells in lines.items()],
+    )
 
 
 def memory(rows: Rows, state: str) -> Table:
     """Show a server's indexes with less and less memory, cold or warm."""
-    return rows_table([row for row in rows.table if row["state"] == state], {
-        "index": "{index}", "memory": "{memory}", "setting": "{setting}", "recall": "{recall:.3f}",
-        "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}", "disk reads": "{reads:,.1f}",
-        "kB read": "{read_kb:,.0f}", "files in memory, MB": "{cached_mb:,.0f}",
-    })  # fmt: skip
+    return rows_table(
+        [row for row in rows.table if row["state"] == state],
+        {
+            "index": "{index}",
+            "memory": "{memory}",
+            "setting": "{setting}",
+            "recall": "{recall:.3f}",
+            "p50 ms": "{p50_ms:,.1f}",
+            "p95": "{p95_ms:,.1f}",
+            "p99": "{p99_ms:,.1f}",
+            "disk reads": "{reads:,.1f}",
+            "kB read": "{read_kb:,.0f}",
+            "files in memory, MB": "{cached_mb:,.0f}",
+        },
+    )
 
 
 def loads(rows: Rows) -> Table:
     """Show the cost of loading each index of a server."""
-    return rows_table({row["index"]: row for row in rows.table}.values(), {
-        "index": "{index}", "processor s to learn, load and merge": "{cpu_s:,.0f}", "disk MB": "{disk_mb:,.0f}",
-        "vectors among it": "{vectors_mb:,.0f}",
-    })  # fmt: skip
+    return rows_table(
+        {row["index"]: row for row in rows.table}.values(),
+        {
+            "index": "{index}",
+            "processor s to learn, load and merge": "{cpu_s:,.0f}",
+            "disk MB": "{disk_mb:,.0f}",
+            "vectors among it": "{vectors_mb:,.0f}",
+        },
+    )
 
 
 def growing(rows: Rows) -> Table:
     """Show loads of more and more items into a server, and searches in them."""
-    return rows_table(rows.table, {
-        "items": "{items:,.0f}", "load s, with a kill": "{seconds:,.0f}", "of it resuming": "{resume_s:,.0f}",
-        "of it after the last item": "{merge_s:,.0f}", "items per s": "{items_per_s:,.0f}",
-        "processor s of the server": "{server_s:,.0f}", "loader MB": "{loader_mb:,.0f}", "setting": "{setting}",
-        "recall": "{recall:.3f}", "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}",
-    })  # fmt: skip
+    return rows_table(
+        rows.table,
+        {
+            "items": "{items:,.0f}",
+            "load s, with a kill": "{seconds:,.0f}",
+            "of it resuming": "{resume_s:,.0f}",
+            "of it after the last item": "{merge_s:,.0f}",
+            "items per s": "{items_per_s:,.0f}",
+            "processor s of the server": "{server_s:,.0f}",
+            "loader MB": "{loader_mb:,.0f}",
+            "setting": "{setting}",
+            "recall": "{recall:.3f}",
+            "p50 ms": "{p50_ms:,.1f}",
+            "p95": "{p95_ms:,.1f}",
+            "p99": "{p99_ms:,.1f}",
+        },
+    )
 
 
 PLANNED = (10_000_000, 100_000_000, 1_000_000_000)
 SHARD_GB, SHARD_ITEMS = 30, 10_000_000  # at most, per shard
 NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and the system
-PLAN = ["items", "GB on disk, one copy", "shards", f"nodes with {NODE_GB} GB for all files", "for a quarter of the vectors"]  # fmt: skip  # noqa: E501
+PLAN = [
+    "items",
+    "GB on disk, one copy",
+    "shards",
+    f"nodes with {NODE_GB} GB for all files",
+    "for a quarter of the vectors",
+]
 
 
 def plan_cells(items: int, size: float, dim: float) -> list[str]:
@@ -363,56 +504,103 @@ def plan_indexes(rows: Rows) -> Table:
     """Compute by formula an index of many items, in proportion to the one that was measured."""
     n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
     sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
-    return Table(["index", *PLAN], [[name, *plan_cells(items, size * items / n, dim)]
-                                    for name, size in sizes.items() for items in PLANNED])  # fmt: skip
+    return Table(
+        ["index", *PLAN],
+        [
+            [name, *plan_cells(items, size * items / n, dim)]
+            for name, size in sizes.items()
+            for items in PLANNED
+        ],
+    )
 
 
 def extrapolate(rows: Rows) -> Table:
     """Compute by formula more items, by the bytes and the rate of the largest load."""
     row = max(rows.table, key=lambda row: float(row["items"]))
     each, dim = float(row["bytes"]) / float(row["items"]), float(rows.head["settings"]["dim"])
-    lines = [[*plan_cells(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
-             for items in PLANNED[1:]]  # fmt: skip
+    lines = [
+        [
+            *plan_cells(items, each * items / 1e9, dim),
+            f"{items / float(row['items_per_s']) / 3600:,.0f}",
+        ]
+        for items in PLANNED[1:]
+    ]
     return Table([*PLAN, "hours to load, on one such node"], lines)
 
 
 LISTED: dict[str, dict[str, Template]] = {
     "labels": {
-        "labels": "{labels}", "terms": "{terms}", "with words": "{with words}",
-        "share of top pictures": "{hits:.2s} +- {hits +-:.2s}", "chance": "{chance:.2s}",
+        "labels": "{labels}",
+        "terms": "{terms}",
+        "with words": "{with words}",
+        "share of top pictures": "{hits:.2s} +- {hits +-:.2s}",
+        "chance": "{chance:.2s}",
         "terms above chance": "{above chance:.2s}",
     },
     "encoding": {
-        "code": "{code}", "vectors per second": "{rows/s:,.0f}",
+        "code": "{code}",
+        "vectors per second": "{rows/s:,.0f}",
         "of faiss's speed (least-most)": "{ratio to faiss} ({lowest}-{highest})",
-        "learning, s": "{fit s:,.1f}", "peak memory, MB": "{peak MB:,.0f}",
+        "learning, s": "{fit s:,.1f}",
+        "peak memory, MB": "{peak MB:,.0f}",
     },
     "filtered": {
-        "filter": "{filter}", "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",
-        "index": "{index}", "setting": "{setting}", "recall@10": "{recall:.3s}", "short answers": "{few:.2s}",
+        "filter": "{filter}",
+        "passes, %": lambda row: f"{100 * float(row['passed']):.3g}",
+        "index": "{index}",
+        "setting": "{setting}",
+        "recall@10": "{recall:.3s}",
+        "short answers": "{few:.2s}",
         "p50 ms (least-most round)": "{p50_ms:,.3f} ({p50_least:,.3f}-{p50_most:,.3f})",
     },
     "cutoff": {
-        "sentences, ranked by": "{family}, {by}", "number": "{count}", "precision": "{precision:.3s}",
-        "recall": "{recall:.3s}", "pictures above the line": "{shown:,.1f}", "empty answers": "{empty:.3s}",
+        "sentences, ranked by": "{family}, {by}",
+        "number": "{count}",
+        "precision": "{precision:.3s}",
+        "recall": "{recall:.3s}",
+        "pictures above the line": "{shown:,.1f}",
+        "empty answers": "{empty:.3s}",
     },
-}  # fmt: skip
+}
 View = Callable[..., Table]
 VIEWS: dict[str, View] = {
-    "all": everything, "models": models, "index": index, "table1": table1, "verdicts": verdicts, "postings": postings,
-    "at": race, "ratios": ratios, "growth": growth, "alignment": alignment, "metrics": metrics, "learning": learning,
-    "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
-    "rivals": rivals, "growing": growing, "planned": plan_indexes, "extrapolated": extrapolate,
+    "all": everything,
+    "models": models,
+    "index": index,
+    "table1": table1,
+    "verdicts": verdicts,
+    "postings": postings,
+    "at": race,
+    "ratios": ratios,
+    "growth": growth,
+    "alignment": alignment,
+    "metrics": metrics,
+    "learning": learning,
+    "truth": truth,
+    "pointing": pointing,
+    "ablations": ablations,
+    "memory": memory,
+    "loads": loads,
+    "rivals": rivals,
+    "growing": growing,
+    "planned": plan_indexes,
+    "extrapolated": extrapolate,
     "times": lambda rows: ablations(rows, "4", digits=2),
-    **{name: lambda rows, columns=columns: rows_table(rows.table, columns) for name, columns in LISTED.items()},
-}  # fmt: skip
+    **{
+        name: lambda rows, columns=columns: rows_table(rows.table, columns)
+        for name, columns in LISTED.items()
+    },
+}
 
 
 def table(rows: Rows, name: str, words: Sequence[str] = ()) -> Table:
-    """Return a view of rows by its name. ViewError if there is no such view, or the rows lack a column of it."""
+    """Return a view of rows by its name. ViewError if there is no such view, or the rows lack a
+    column of it."""
     if name not in VIEWS:
         raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(sorted(VIEWS))}")
     try:
         return VIEWS[name](rows, *words)
     except (KeyError, TypeError) as error:
-        raise ViewError(f"{rows.name}: these rows have no view {name!r} with {list(words)} ({error})") from error
+        raise ViewError(
+            f"{rows.name}: these rows have no view {name!r} with {list(words)} ({error})",
+        ) from error

@@ -20,8 +20,8 @@ class Code(Protocol):
 
 
 class Largest:
-    """A code of the ``z`` largest of the weights of an item, and the ``query_z`` largest of a query (None: all); rows
-    have unit length times ``scale``. Subclasses give the weights."""
+    """A code of the ``z`` largest of the weights of an item, and the ``query_z`` largest of a query
+    (None: all); rows have unit length times ``scale``. Subclasses give the weights."""
 
     def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
         self.chain: list[Any] = [

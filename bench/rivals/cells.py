@@ -1,9 +1,11 @@
-"""Codes with a coarse partition, by the authors of surrogate text (Carrara et al., fabiocarrara/str-encoders).
+"""Codes with a coarse partition, by the authors of surrogate text (Carrara et al.,
+fabiocarrara/str-encoders).
 
-``CellScalar`` is their IVF x scalar quantisation: the components that scalar quantisation keeps are terms of the cell
-of the vector, so a list holds one component in one cell. A query has its components in each of its nearest cells.
-``CellRanks`` is their SPQR: the residual of the vector to the centre of its cell is cut into pieces, and the nearest
-centroids of each piece are terms, of the weights z ... 1. A query looks into its own cell alone.
+``CellScalar`` is their IVF x scalar quantisation: the components that scalar quantisation keeps are
+terms of the cell of the vector, so a list holds one component in one cell. A query has its
+components in each of its nearest cells. ``CellRanks`` is their SPQR: the residual of the vector to
+the centre of its cell is cut into pieces, and the nearest centroids of each piece are terms, of the
+weights z ... 1. A query looks into its own cell alone.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ SCALE = 1000  # of the components, as theirs
 
 
 class Cells:
-    """What both do first: vectors of unit length, as theirs, or less the mean of each modality (``centred``), and the
-    cells that are learned from a ``sample``."""
+    """What both do first: vectors of unit length, as theirs, or less the mean of each modality
+    (``centred``), and the cells that are learned from a ``sample``."""
 
     def __init__(self, sample: Sequence[Embeddings], cells: int, centred: bool, seed: int) -> None:
-        self.means = {each.modality: centred * unit_rows(each.vectors).mean(axis=0) for each in sample}
+        self.means = {
+            each.modality: centred * unit_rows(each.vectors).mean(axis=0) for each in sample
+        }
         self.sample = np.concatenate([self.rows(each) for each in sample])
         self.centres = kmeans(self.sample, cells, seed=seed)
 
@@ -39,12 +43,19 @@ class Cells:
 
 
 class CellScalar(Cells):
-    """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` in each of ``probes``."""
+    """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` in each of
+    ``probes``."""
 
     def __init__(
-        self, sample: Sequence[Embeddings], cells: int, probes: int, z: int = 32, query_z: int = 32,
-        centred: bool = False, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        sample: Sequence[Embeddings],
+        cells: int,
+        probes: int,
+        z: int = 32,
+        query_z: int = 32,
+        centred: bool = False,
+        seed: int = 0,
+    ) -> None:
         super().__init__(sample, cells, centred, seed)
         self.probes, self.z, self.query_z = probes, z, query_z
 
@@ -68,16 +79,25 @@ class CellScalar(Cells):
 
 
 class CellRanks(Cells):
-    """The ``z`` nearest of ``fine`` centroids of each of ``pieces`` of the residual, in ``cells``; of queries
-    ``query_z``."""
+    """The ``z`` nearest of ``fine`` centroids of each of ``pieces`` of the residual, in ``cells``;
+    of queries ``query_z``."""
 
     def __init__(
-        self, sample: Sequence[Embeddings], cells: int, pieces: int, z: int = 1, query_z: int = 1, fine: int = 16,
-        centred: bool = False, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        sample: Sequence[Embeddings],
+        cells: int,
+        pieces: int,
+        z: int = 1,
+        query_z: int = 1,
+        fine: int = 16,
+        centred: bool = False,
+        seed: int = 0,
+    ) -> None:
         super().__init__(sample, cells, centred, seed)
         self.pieces, self.fine, self.z, self.query_z = pieces, fine, z, query_z
-        self.centroids = [kmeans(piece, fine, seed=seed) for piece in self._residuals(self.sample)[1]]
+        self.centroids = [
+            kmeans(piece, fine, seed=seed) for piece in self._residuals(self.sample)[1]
+        ]
 
     def _residuals(self, rows: Floats) -> tuple[NDArray[np.int64], list[Floats]]:
         cells = nearest(rows, self.centres, 1)[0][:, 0]
@@ -99,7 +119,11 @@ class CellRanks(Cells):
             columns.append(first + number * self.fine + order)
         ranks = np.concatenate([np.arange(part.shape[1], 0, -1) for part in columns])
         weights = np.broadcast_to(ranks, (len(rows), len(ranks)))
-        return _matrix(np.concatenate(columns, axis=1), weights, len(self.centres) * self.pieces * self.fine)
+        return _matrix(
+            np.concatenate(columns, axis=1),
+            weights,
+            len(self.centres) * self.pieces * self.fine,
+        )
 
 
 def _matrix(columns: NDArray[np.int64], weights: NDArray[Any], width: int) -> TermMatrix:

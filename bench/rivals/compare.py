@@ -1,15 +1,18 @@
 """Codes of others beside ours, at equal postings and at equal bytes.
 
-    python -m bench.rivals.compare dev.h5 --fit train.h5 --validation held.h5 --words words.npz --learned terms.npz
+    python -m bench.rivals.compare dev.h5 --fit train.h5 --validation held.h5 --words words.npz
+    --learned terms.npz
 
-Captions search the pictures of their file. All that is learned is learned from --fit. For each limit, of postings read
-per query as a share of the pictures and of bytes of postings per picture (without the heads of lists, which a larger
-gallery spreads thin), each code has the setting that is best on --validation within the limit; it is then measured on
-FEATURES, again with each seed. So a code that draws nothing has the same rows for each.
+Captions search the pictures of their file. All that is learned is learned from --fit. For each
+limit, of postings read per query as a share of the pictures and of bytes of postings per picture
+(without the heads of lists, which a larger gallery spreads thin), each code has the setting that is
+best on --validation within the limit; it is then measured on FEATURES, again with each seed. So a
+code that draws nothing has the same rows for each.
 
-A row holds the code, the kind of limit and the limit, the setting, the seed; postings per query and picture, bytes per
-picture, ``near``, the share of the exact top 10 by MrSw among the first tenth of the gallery, by which settings are
-chosen; and R@10 of the own picture in percent by the code alone. ``mrsw`` itself is the last row.
+A row holds the code, the kind of limit and the limit, the setting, the seed; postings per query and
+picture, bytes per picture, ``near``, the share of the exact top 10 by MrSw among the first tenth of
+the gallery, by which settings are chosen; and R@10 of the own picture in percent by the code alone.
+``mrsw`` itself is the last row.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Family:
-    """The settings of a code that share what is learned: ``make`` learns it by a seed, ``budgets`` are (z, query z)."""
+    """The settings of a code that share what is learned: ``make`` learns it by a seed, ``budgets``
+    are (z, query z)."""
 
     code: str
     setting: str
@@ -69,7 +73,9 @@ class Family:
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
         """Yield the settings that are wanted, and their codes; nothing is learned for none."""
-        names = [f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip() for z, query_z in self.budgets]
+        names = [
+            f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip() for z, query_z in self.budgets
+        ]
         base = self.make(seed=seed) if any(wanted(self.code, name) for name in names) else None
         for name, (z, query_z) in zip(names, self.budgets, strict=True):
             if wanted(self.code, name):
@@ -94,27 +100,38 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
 
 
 class Scenes:
-    """Pictures and captions of a file, at most ``queries`` of these, and the exact scores of all pairs by MrSw."""
+    """Pictures and captions of a file, at most ``queries`` of these, and the exact scores of all
+    pairs by MrSw."""
 
     def __init__(self, path: Path, queries: int | None = None) -> None:
         with FeatureFile(path) as file:
             images, texts = (file.batch(m, 0, file.count(m)).embeddings for m in ("image", "text"))
-            owners = owners_of([item.id for item in file.items("image")], [item.group for item in file.items("text")])
+            owners = owners_of(
+                [item.id for item in file.items("image")],
+                [item.group for item in file.items("text")],
+            )
         chosen = list(range(0, len(texts), max(1, len(texts) // queries) if queries else 1))
         self.pairs = Pairs(images, texts.take(chosen), owners[chosen])
         assert images.concepts is not None
         assert self.pairs.text.concepts is not None
         exact = (
-            alignments(self.pairs.text.concepts, images.concepts, "mrsw") if queries else np.zeros((1, 1), np.float32)
+            alignments(self.pairs.text.concepts, images.concepts, "mrsw")
+            if queries
+            else np.zeros((1, 1), np.float32)
         )
         self.top = topk(exact, min(K, exact.shape[1]))
 
     def measure(self, code: Code) -> Figures:
         """Measure a fitted code."""
-        documents, queries = code.encode_documents(self.pairs.image), code.encode_queries(self.pairs.text)
+        documents, queries = (
+            code.encode_documents(self.pairs.image),
+            code.encode_queries(self.pairs.text),
+        )
         index = Postings.from_matrix(documents)
         hits = first(index, queries, max(K, index.n // TENTH))
-        near = (self.top[:, :, None] == hits[:, None, : max(K, index.n // TENTH)]).any(axis=2).mean()
+        near = (
+            (self.top[:, :, None] == hits[:, None, : max(K, index.n // TENTH)]).any(axis=2).mean()
+        )
         postings = postings_read(document_frequencies(documents), queries) / index.n
         size = (index.rows.nbytes + index.frequencies.nbytes) / index.n
         return Figures(postings, size, float(near), self.right(hits))
@@ -133,7 +150,12 @@ def ours(spec: str, sample: Sequence[Any], seed: int) -> Code:
     return codec.fit(*sample)
 
 
-def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool) -> Iterator[Family]:
+def families(
+    pairs: Pairs,
+    words: Path | None,
+    learned: Path | None,
+    small: bool,
+) -> Iterator[Family]:
     """Yield the settings that are tried."""
     budgets: Sequence[tuple[Any, Any]]
     sample, dim = [pairs.image, pairs.text], pairs.image.vectors.shape[1]
@@ -142,10 +164,22 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
     yield Family("scalar", "", partial(ours, "scalar:8/8", sample), doubled)
     for terms in few[:2] if small else (256, 1024):
         spec = f"dictionary:2/64(terms={terms})"
-        yield Family("dictionary", f"of {terms},", partial(ours, spec, sample), list(product((1, 2, 4, 8), few)))
-    for terms, density in ((9, 50),) if small else ((64, 5), (64, 20), (256, 5), (256, 20), (1024, 20)):
+        yield Family(
+            "dictionary",
+            f"of {terms},",
+            partial(ours, spec, sample),
+            list(product((1, 2, 4, 8), few)),
+        )
+    for terms, density in (
+        ((9, 50),) if small else ((64, 5), (64, 20), (256, 5), (256, 20), (1024, 20))
+    ):
         spec = f"late(terms={terms}, density={density})"
-        yield Family("late", f"of {terms}, {density} %", partial(ours, spec, sample), [(None, None)])
+        yield Family(
+            "late",
+            f"of {terms}, {density} %",
+            partial(ours, spec, sample),
+            [(None, None)],
+        )
     if learned:
         yield Family("learned", "", partial(ours, f"learned(codebook={learned})", sample), doubled)
     if words:
@@ -160,7 +194,10 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
             make = partial(CellScalar, sample, cells, probes, centred=centred)
             yield Family(f"IVF x SQ{how}", f"{probes} of {cells} cells,", make, doubled)
         for cells, pieces in product((1, 4, 16), (8, min(32, dim))):
-            make, budgets = partial(CellRanks, sample, cells, pieces, centred=centred), [(1, 1), (1, 2), (2, 2), (4, 4)]
+            make, budgets = (
+                partial(CellRanks, sample, cells, pieces, centred=centred),
+                [(1, 1), (1, 2), (2, 2), (4, 4)],
+            )
             yield Family(f"SPQR{how}", f"{cells} cells, {pieces} pieces,", make, [*budgets, (2, 4)])
     for name, weight in (("top-k autoencoder", 0.0), ("CSR, contrastive", 1.0)):
         for trained_z in (8, 32):
@@ -176,8 +213,8 @@ def families(pairs: Pairs, words: Path | None, learned: Path | None, small: bool
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:
-    """Return for each code, kind of limit and limit the setting within it that has most of the exact top among its
-    first; of equal ones that of larger R@10."""
+    """Return for each code, kind of limit and limit the setting within it that has most of the
+    exact top among its first; of equal ones that of larger R@10."""
     best: dict[tuple[str, str, float], tuple[tuple[float, float], str]] = {}
     for code, setting, figures in measured:
         value = (figures.near, figures.right)
@@ -198,13 +235,29 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--validation", required=True, type=FILE, help="Feature file to choose settings on.")
 @click.option("--words", type=FILE, help="Vocabulary of boc build-codebook --kind words.")
 @click.option("--learned", type=FILE, help="Terms of boc build-codebook --kind learned.")
-@click.option("--queries", default=1000, show_default=True, help="Captions that search, at most about so many.")
-@click.option("--seeds", default=3, show_default=True, help="Seeds, from 0 on; settings are chosen with the first.")
+@click.option(
+    "--queries",
+    default=1000,
+    show_default=True,
+    help="Captions that search, at most about so many.",
+)
+@click.option(
+    "--seeds",
+    default=3,
+    show_default=True,
+    help="Seeds, from 0 on; settings are chosen with the first.",
+)
 @click.option("--small", is_flag=True, help="Few settings, hardly trained: to see that all runs.")
 def main(
-    features: Path, fit: Path, validation: Path, words: Path | None, learned: Path | None, queries: int, seeds: int,
+    features: Path,
+    fit: Path,
+    validation: Path,
+    words: Path | None,
+    learned: Path | None,
+    queries: int,
+    seeds: int,
     small: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Compare codes of others with ours on FEATURES."""
     settings = click.get_current_context().params
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "scikit-learn"]) as out:
@@ -214,17 +267,33 @@ def main(
         measured = []
         for family in tried:
             click.echo(f"{family.code} {family.setting}", err=True)
-            measured += [(family.code, name, held_out.measure(code)) for name, code in family.codes(0, lambda *_: True)]
+            measured += [
+                (family.code, name, held_out.measure(code))
+                for name, code in family.codes(0, lambda *_: True)
+            ]
         chosen = choose(measured)
         wanted = {(code, setting) for (code, *_), setting in chosen.items()}
         for seed in range(seeds):
-            figures = {(family.code, name): scenes.measure(code) for family in tried
-                       for name, code in family.codes(seed, lambda *key: key in wanted)}  # fmt: skip
+            figures = {
+                (family.code, name): scenes.measure(code)
+                for family in tried
+                for name, code in family.codes(seed, lambda *key: key in wanted)
+            }
             for (code, kind, limit), setting in chosen.items():
                 f = figures[code, setting]
                 cells = (f"{f.postings:.3f}", f"{f.bytes:.1f}", f"{f.near:.4f}", f"{f.right:.2f}")
                 out.write(code, kind, f"{limit:g}", setting, seed, *cells)
-        out.write("exact MrSw", None, None, None, 0, None, None, 1, f"{scenes.right(scenes.top):.2f}")
+        out.write(
+            "exact MrSw",
+            None,
+            None,
+            None,
+            0,
+            None,
+            None,
+            1,
+            f"{scenes.right(scenes.top):.2f}",
+        )
 
 
 if __name__ == "__main__":

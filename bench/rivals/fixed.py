@@ -1,9 +1,10 @@
 """MUVERA's fixed-dimensional encoding of a set (Dhulipala et al., NeurIPS 2024), on posting lists.
 
-Each repetition has random hyperplanes, whose signs cut the space into 2 ** bits parts. Of a sentence a part has the sum
-of its words there, of a picture the mean of its regions there; a part without a region has the region whose signs
-differ least. So the dot product of the two approximates MrSw: each word meets the mean of the regions near to it. Rows
-are projected to ``width`` components by random signs. An engine with posting lists has c-ReLU of these components.
+Each repetition has random hyperplanes, whose signs cut the space into 2 ** bits parts. Of a
+sentence a part has the sum of its words there, of a picture the mean of its regions there; a part
+without a region has the region whose signs differ least. So the dot product of the two approximates
+MrSw: each word meets the mean of the regions near to it. Rows are projected to ``width`` components
+by random signs. An engine with posting lists has c-ReLU of these components.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ class FixedEncoding(Largest):
     """Sets of concepts of ``dim`` components as fixed-dimensional encodings; nothing is learned."""
 
     def __init__(
-        self, dim: int, bits: int, repetitions: int, width: int,
-        z: int | None = None, query_z: int | None = None, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        dim: int,
+        bits: int,
+        repetitions: int,
+        width: int,
+        z: int | None = None,
+        query_z: int | None = None,
+        seed: int = 0,
+    ) -> None:
         super().__init__(2 * repetitions * 2**bits * width, z, query_z, SCALE)
         rng = np.random.default_rng(seed)
         self.planes = rng.standard_normal((repetitions, dim, bits)).astype(np.float32)
-        signs = rng.choice(np.array([-1, 1], np.float32), (repetitions, dim, width)) / np.float32(np.sqrt(width))
+        signs = rng.choice(np.array([-1, 1], np.float32), (repetitions, dim, width)) / np.float32(
+            np.sqrt(width),
+        )
         whole = np.broadcast_to(np.eye(dim, dtype=np.float32), (repetitions, dim, dim))
         self.projections = signs if width < dim else whole
 
@@ -38,14 +47,21 @@ class FixedEncoding(Largest):
         return np.concatenate([np.maximum(rows, 0), np.maximum(-rows, 0)], axis=1)
 
     def dense(self, embeddings: Embeddings, *, mean: bool) -> Floats:
-        """Return the encodings, float32 (n, repetitions * 2 ** bits * width), of sums or, filled up, of means."""
+        """Return the encodings, float32 (n, repetitions * 2 ** bits * width), of sums or, filled
+        up, of means."""
         assert embeddings.concepts is not None
         sets = Ragged(unit_rows(embeddings.concepts.values), embeddings.concepts.offsets)
-        return np.concatenate([self._repetition(sets, number, mean) for number in range(len(self.planes))], axis=1)
+        return np.concatenate(
+            [self._repetition(sets, number, mean) for number in range(len(self.planes))],
+            axis=1,
+        )
 
     def _repetition(self, sets: Ragged, number: int, mean: bool) -> Floats:
         bits = self.planes.shape[2]
-        parts, numbers = (sets.values @ self.planes[number] > 0) @ (1 << np.arange(bits)), np.arange(1 << bits)
+        parts, numbers = (
+            (sets.values @ self.planes[number] > 0) @ (1 << np.arange(bits)),
+            np.arange(1 << bits),
+        )
         values = sets.values @ self.projections[number]
         owners = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         rows = np.zeros((len(sets), len(numbers), values.shape[1]), np.float32)

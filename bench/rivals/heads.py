@@ -1,10 +1,11 @@
 """Sparse heads over frozen vectors, trained on pictures and their captions.
 
-``Autoencoder`` has the ``z`` largest latents of a vector, from which a decoder makes the vector again (top-k sparse
-autoencoder; Gao et al., ICLR 2025). With a weight of contrast it is also trained so that a caption is nearer to its own
-picture than to others (CSR; Wen et al., ICML 2025). ``WordPieces`` has the pieces of the captions as terms, as D2S does
-(Nguyen et al., ECIR 2024): log(1 + ReLU) of a linear head, trained by contrast and the penalty FLOPS. At first a
-caption has its own pieces alone, then more and more others, their expansion control.
+``Autoencoder`` has the ``z`` largest latents of a vector, from which a decoder makes the vector
+again (top-k sparse autoencoder; Gao et al., ICLR 2025). With a weight of contrast it is also
+trained so that a caption is nearer to its own picture than to others (CSR; Wen et al., ICML 2025).
+``WordPieces`` has the pieces of the captions as terms, as D2S does (Nguyen et al., ECIR 2024):
+log(1 + ReLU) of a linear head, trained by contrast and the penalty FLOPS. At first a caption has
+its own pieces alone, then more and more others, their expansion control.
 """
 
 from __future__ import annotations
@@ -37,10 +38,19 @@ class Pairs:
     text: Embeddings
     owners: NDArray[np.int64]
 
-    def batches(self, epochs: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield numbers of pictures, and of a caption of each drawn at random, epoch after epoch."""
+    def batches(
+        self,
+        epochs: int,
+        seed: int,
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield numbers of pictures, and of a caption of each drawn at random, epoch after
+        epoch."""
         rng, order = np.random.default_rng(seed), np.argsort(self.owners, kind="stable")
-        pictures, starts, counts = np.unique(self.owners[order], return_index=True, return_counts=True)
+        pictures, starts, counts = np.unique(
+            self.owners[order],
+            return_index=True,
+            return_counts=True,
+        )
         for _ in range(epochs):
             places = rng.permutation(len(pictures))
             for first in range(0, len(places), BATCH):
@@ -51,17 +61,31 @@ class Pairs:
 class Head(nn.Module, Largest):
     """A linear map of centred vectors of unit length to latents, with a bias for each modality."""
 
-    def __init__(self, pairs: Pairs, width: int, z: int | None, query_z: int | None, seed: int) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        width: int,
+        z: int | None,
+        query_z: int | None,
+        seed: int,
+    ) -> None:
         nn.Module.__init__(self)
         Largest.__init__(self, width, z, query_z, SCALE)
         torch.manual_seed(seed)
-        self.means = {each.modality: unit_rows(each.vectors).mean(axis=0) for each in (pairs.image, pairs.text)}
+        self.means = {
+            each.modality: unit_rows(each.vectors).mean(axis=0)
+            for each in (pairs.image, pairs.text)
+        }
         self.encode = nn.Linear(pairs.image.vectors.shape[1], width, bias=False)
-        self.biases = nn.ParameterDict({name: nn.Parameter(torch.zeros(width)) for name in self.means})
+        self.biases = nn.ParameterDict(
+            {name: nn.Parameter(torch.zeros(width)) for name in self.means},
+        )
 
     def rows(self, embeddings: Embeddings) -> Tensor:
         """Return centred vectors of unit length, float32 (n, d)."""
-        return torch.from_numpy(unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]))
+        return torch.from_numpy(
+            unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]),
+        )
 
     def latents(self, rows: Tensor, modality: Modality) -> Tensor:
         """Return the latents of at least 0, float32 (n, width)."""
@@ -73,9 +97,16 @@ class Head(nn.Module, Largest):
             latents: Floats = self.latents(self.rows(embeddings), embeddings.modality).numpy()
         return latents
 
-    def learn(self, pairs: Pairs, loss: Callable[..., Tensor], epochs: int, seed: int, rate: float) -> None:
-        """Train by ``loss``, which takes the rows of pictures, those of captions, the numbers of these, and the share
-        of the training that is over."""
+    def learn(
+        self,
+        pairs: Pairs,
+        loss: Callable[..., Tensor],
+        epochs: int,
+        seed: int,
+        rate: float,
+    ) -> None:
+        """Train by ``loss``, which takes the rows of pictures, those of captions, the numbers of
+        these, and the share of the training that is over."""
         sides = [self.rows(each) for each in (pairs.image, pairs.text)]
         batches = list(pairs.batches(epochs, seed))
         adam = torch.optim.Adam(self.parameters(), lr=rate)
@@ -100,11 +131,18 @@ def matching(images: Tensor, texts: Tensor) -> Tensor:
 
 
 class Autoencoder(Head):
-    """A top-k sparse autoencoder of ``width`` latents that is trained with ``trained_z`` of them, and with four times
-    as many at an eighth of the weight, so that few latents die; ``weight`` is that of the contrast."""
+    """A top-k sparse autoencoder of ``width`` latents that is trained with ``trained_z`` of them,
+    and with four times as many at an eighth of the weight, so that few latents die; ``weight`` is
+    that of the contrast."""
 
     def __init__(
-        self, pairs: Pairs, width: int, trained_z: int, weight: float, seed: int = 0, epochs: int = 40
+        self,
+        pairs: Pairs,
+        width: int,
+        trained_z: int,
+        weight: float,
+        seed: int = 0,
+        epochs: int = 40,
     ) -> None:
         super().__init__(pairs, width, trained_z, trained_z, seed)
         self.decode = nn.Linear(width, self.encode.in_features, bias=False)
@@ -113,20 +151,34 @@ class Autoencoder(Head):
 
         def loss(images: Tensor, texts: Tensor, numbers: NDArray[np.int64], over: float) -> Tensor:
             latents = [self.latents(images, "image"), self.latents(texts, "text")]
-            total = weight * matching(*(kept(each, trained_z) for each in latents)) if weight else images.new_zeros(())
+            total = (
+                weight * matching(*(kept(each, trained_z) for each in latents))
+                if weight
+                else images.new_zeros(())
+            )
             for rows, each in zip((images, texts), latents, strict=True):
                 for z, share in ((trained_z, 1.0), (4 * trained_z, 0.125)):
-                    total = total + share * (rows - self.decode(kept(each, z))).square().sum(dim=1).mean()
+                    total = (
+                        total
+                        + share * (rows - self.decode(kept(each, z))).square().sum(dim=1).mean()
+                    )
             return total
 
         self.learn(pairs, loss, epochs, seed, 1e-3)
 
 
 class WordPieces(Head):
-    """Word-pieces as terms, those that captions of the training have; ``flops`` is the weight of the penalty."""
+    """Word-pieces as terms, those that captions of the training have; ``flops`` is the weight of
+    the penalty."""
 
     def __init__(
-        self, pairs: Pairs, z: int | None, query_z: int | None, flops: float, seed: int = 0, epochs: int = 40
+        self,
+        pairs: Pairs,
+        z: int | None,
+        query_z: int | None,
+        flops: float,
+        seed: int = 0,
+        epochs: int = 40,
     ) -> None:
         assert pairs.text.words is not None
         self.pieces = sorted({piece for words in pairs.text.words for piece in words})
@@ -140,7 +192,9 @@ class WordPieces(Head):
             terms = [self.latents(images, "image"), self.latents(texts, "text")]
             free = torch.rand(len(numbers), 1) < over
             terms[1] = terms[1] * (own[numbers] | free)
-            return matching(*terms) + flops * sum(normalize(each).mean(dim=0).square().sum() for each in terms)
+            return matching(*terms) + flops * sum(
+                normalize(each).mean(dim=0).square().sum() for each in terms
+            )
 
         self.learn(pairs, loss, epochs, seed, 3e-3)
 

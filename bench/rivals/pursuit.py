@@ -1,8 +1,9 @@
-"""An item as a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024): a non-negative lasso over directions of words.
+"""An item as a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024): a non-negative lasso over
+directions of words.
 
-The dictionary is that of ``boc build-codebook --kind words``, what each frequent word adds to the vector of a caption.
-Rows are centred by modality, as theirs. ``penalty`` is the weight of the sum of coefficients. scikit-learn solves it by
-coordinate descent.
+The dictionary is that of ``boc build-codebook --kind words``, what each frequent word adds to the
+vector of a caption. Rows are centred by modality, as theirs. ``penalty`` is the weight of the sum
+of coefficients. scikit-learn solves it by coordinate descent.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ROUNDS = 1000
 
 
 class WordSum(Largest):
-    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``. Nothing is
-    drawn by the seed."""
+    """Rows as non-negative sums of words; the means of the modalities are those of ``sample``.
+    Nothing is drawn by the seed."""
 
     def __init__(
         self,
@@ -42,8 +43,15 @@ class WordSum(Largest):
         """Return the coefficients of the words, float32 (n, p)."""
         from sklearn.decomposition import SparseCoder
 
-        rows = unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]).astype(np.float64)
+        rows = unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]).astype(
+            np.float64,
+        )
         words = self.dictionary.astype(np.float64)
-        coder = SparseCoder(words, transform_algorithm="lasso_cd", transform_alpha=self.penalty, positive_code=True,
-                            transform_max_iter=ROUNDS)  # fmt: skip
+        coder = SparseCoder(
+            words,
+            transform_algorithm="lasso_cd",
+            transform_alpha=self.penalty,
+            positive_code=True,
+            transform_max_iter=ROUNDS,
+        )
         return np.asarray(coder.transform(rows), np.float32)

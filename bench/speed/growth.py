@@ -1,16 +1,17 @@
-"""The cost of more items, on the way that a user goes: `boc index`, then searches by `boc.search.Searcher`.
+"""The cost of more items, on the way that a user goes: `boc index`, then searches by
+`boc.search.Searcher`.
 
-    python -m bench.speed.growth --work growth > growth.csv
-    python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000 --n 1000000 > growth-server.csv
+    python -m bench.speed.growth --work growth > growth.csv python -m bench.speed.growth --work
+    growth --server elasticsearch-9 --n 100000 --n 1000000 > growth-server.csv
 
-The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers that is started
-for it. No option is named: it is what a user gets by default.
+The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers
+that is started for it. No option is named: it is what a user gets by default.
 
-A row has the items; recall of the exact top ten; milliseconds of a search from the query's vector to its hits, one at a
-time, on one thread; ``index_s`` seconds of `boc index`, learning included,
-``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor seconds of the server
-meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries, its own (``anon_mb``) and mapped
-(``file_mb``).
+A row has the items; recall of the exact top ten; milliseconds of a search from the query's vector
+to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning included,
+``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor
+seconds of the server meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries,
+its own (``anon_mb``) and mapped (``file_mb``).
 """
 
 from __future__ import annotations
@@ -39,14 +40,25 @@ from boc.types import Embeddings
 NAME = "growth"
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 COLUMNS = (
-    "n", "recall", "p50_ms", "p95_ms", "p99_ms", "index_s", "cpu_s", "build_peak_mb", "server_s", "disk_mb",
-    "anon_mb", "file_mb",
-)  # fmt: skip
+    "n",
+    "recall",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "index_s",
+    "cpu_s",
+    "build_peak_mb",
+    "server_s",
+    "disk_mb",
+    "anon_mb",
+    "file_mb",
+)
 
 
 @contextmanager
 def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Yield the address of an empty place for an index, and a function for the processor seconds of its server."""
+    """Yield the address of an empty place for an index, and a function for the processor seconds of
+    its server."""
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
@@ -60,8 +72,18 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 
 
 def run_index(gallery: Path, at: str) -> tuple[float, float, float]:
-    """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
-    command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
+    """Return seconds, processor seconds and largest MB of `boc index`, which replaces an index that
+    is there."""
+    command = [
+        sys.executable,
+        "-c",
+        "from boc.cli import main; main()",
+        "index",
+        NAME,
+        str(gallery),
+        "--at",
+        at,
+    ]
     start = time.perf_counter()
     process = subprocess.Popen([*command, "--replace"], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
@@ -71,7 +93,10 @@ def run_index(gallery: Path, at: str) -> tuple[float, float, float]:
     return time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
-def search_each(searcher: Searcher, queries: NDArray[np.float32]) -> Iterator[tuple[float, set[int]]]:
+def search_each(
+    searcher: Searcher,
+    queries: NDArray[np.float32],
+) -> Iterator[tuple[float, set[int]]]:
     """Yield milliseconds and rows of the ten hits of each query."""
     for query in queries:
         start = time.perf_counter()
@@ -109,20 +134,44 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
 
 
 @click.command()
-@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all it makes.")
+@click.option(
+    "--work",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of all it makes.",
+)
 @click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
 @click.option("--queries", default=300, show_default=True, help="Queries.")
-@click.option("--threads", default=2, show_default=True, help="Processors that the index is made with.")
+@click.option(
+    "--threads",
+    default=2,
+    show_default=True,
+    help="Processors that the index is made with.",
+)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(
-    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, queries: int, threads: int, rounds: int, seed: int
-) -> None:  # fmt: skip
+    work: Path,
+    kind: str | None,
+    counts: tuple[int, ...],
+    dim: int,
+    queries: int,
+    threads: int,
+    rounds: int,
+    seed: int,
+) -> None:
     """Index and search synthetic items of several numbers."""
     settings = click.get_current_context().params
-    with Writer(sys.stdout, __file__, settings, COLUMNS, seed=seed, extras=("elasticsearch", "opensearch-py")) as out:
+    with Writer(
+        sys.stdout,
+        __file__,
+        settings,
+        COLUMNS,
+        seed=seed,
+        extras=("elasticsearch", "opensearch-py"),
+    ) as out:
         for n in sorted(counts):
             folder = work / f"{n}x{dim}"
             folder.mkdir(parents=True, exist_ok=True)

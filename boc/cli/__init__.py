@@ -1,4 +1,5 @@
-"""The command line: thin commands over the library. Results go to stdout, everything else to stderr."""
+"""The command line: thin commands over the library. Results go to stdout, everything else to
+stderr."""
 
 import codecs
 import errno
@@ -62,8 +63,9 @@ class Group(click.Group):
     """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise: beside other work
-        # they would spin for most of their time. The library reads this when a command loads it.
+        # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise:
+        # beside other work they would spin for most of their time. The library reads this when a
+        # command loads it.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -74,18 +76,24 @@ class Group(click.Group):
         except BocError as error:
             raise click.ClickException(plain(" ".join(str(error).split()))) from error
         except UnicodeEncodeError as error:
-            raise click.ClickException(f"{error.object!a} is not UTF-8; write it in UTF-8") from error
+            raise click.ClickException(
+                f"{error.object!a} is not UTF-8; write it in UTF-8",
+            ) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of the output closed it; click ends the command silently
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(plain(f"{where}{error.strerror or error}; {advice(error)}")) from error
+            raise click.ClickException(
+                plain(f"{where}{error.strerror or error}; {advice(error)}"),
+            ) from error
         except KeyboardInterrupt:
             click.echo("\nStopped. Repeat the command to continue where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Apply the settings of boc.toml, and suggest a command for an unknown name."""
         name = args[0]
@@ -104,13 +112,20 @@ class Group(click.Group):
         for title, modules in SECTIONS.items():
             with formatter.section(title):
                 limit = formatter.width - width - 6
-                rows = [(str(m.command.name).ljust(width), m.command.get_short_help_str(limit)) for m in modules]
+                rows = [
+                    (str(m.command.name).ljust(width), m.command.get_short_help_str(limit))
+                    for m in modules
+                ]
                 formatter.write_dl(rows)
 
 
 def _suggestion(typed: str, known: list[str]) -> str:
     """Name the command that contains what was typed, or else the most similar one."""
-    near = [MEANT[typed]] if typed in MEANT else [name for name in known if len(typed) > 2 and typed in name]
+    near = (
+        [MEANT[typed]]
+        if typed in MEANT
+        else [name for name in known if len(typed) > 2 and typed in name]
+    )
     near = near or get_close_matches(typed, known, 1, 0.5)
     return f"Did you mean {near[0]}?" if near else "boc --help lists them."
 
@@ -145,7 +160,8 @@ def _notes() -> Iterator[None]:
 @click.group(
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or ~/.config/boc/boc.toml, and in the "
+    epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or "
+    "~/.config/boc/boc.toml, and in the "
     "environment: see docs/reference/configuration.md.",
 )
 @click.version_option(__version__, message="boc, version %(version)s")

@@ -30,13 +30,18 @@ PATH = click.Path(path_type=Path)
 
 
 class Sentence(click.types.StringParamType):
-    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are refused."""
+    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are
+    refused."""
 
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.encode(errors="ignore").decode() != value:
-            self.fail(f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be", param, ctx)
+            self.fail(
+                f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be",
+                param,
+                ctx,
+            )
         return value
 
 
@@ -45,7 +50,11 @@ class TextCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
-        known = {name: option for option in self.get_params(ctx) for name in (*option.opts, *option.secondary_opts)}
+        known = {
+            name: option
+            for option in self.get_params(ctx)
+            for name in (*option.opts, *option.secondary_opts)
+        }
         left, flags, texts = iter(args), list[str](), list[str]()
         for arg in left:
             option = known.get(arg)
@@ -53,7 +62,11 @@ class TextCommand(click.Command):
                 texts += left
             elif isinstance(option, click.Option) and not option.is_flag:
                 flags += [arg, *islice(left, 1)]
-            elif option is not None or arg.partition("=")[0] in known or re.fullmatch(r"--\S+|-k\d+", arg):
+            elif (
+                option is not None
+                or arg.partition("=")[0] in known
+                or re.fullmatch(r"--\S+|-k\d+", arg)
+            ):
                 flags.append(arg)
             else:
                 texts.append(arg)
@@ -61,7 +74,8 @@ class TextCommand(click.Command):
 
 
 class Id(click.types.StringParamType):
-    """The id of an item; a name of the file system is one, too, whose bytes that are not UTF-8 become escapes."""
+    """The id of an item; a name of the file system is one, too, whose bytes that are not UTF-8
+    become escapes."""
 
     name = "id"
 
@@ -76,9 +90,11 @@ _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 
 
 def plain(text: object) -> str:
-    """Return ``text`` without what a terminal would obey: control characters and line ends become escapes."""
+    """Return ``text`` without what a terminal would obey: control characters and line ends become
+    escapes."""
     return "".join(
-        char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
+        char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode()
+        for char in str(text)
     )
 
 
@@ -90,35 +106,59 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
         faults: list[str] = []
         lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
-        raise BocError(f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one per line")
+        raise BocError(
+            f"{shown} holds no {what}{''.join(f' ({fault})' for fault in faults[:1])}; write one "
+            "per line",
+        )
     leave_out(shown, faults)
     return lines
 
 
-def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_names(
+    context: click.Context,
+    parameter: click.Parameter,
+    incomplete: str,
+) -> list[str]:
     """Complete names of indexes in the folder of --at; servers are not queried."""
     at = str(context.params.get("at") or "")
     if not at.startswith("file:"):
         return []
     try:
         folders = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
-        return sorted(path.parent.name for path in folders if path.parent.name.startswith(incomplete))
-    except (OSError, ValueError, RuntimeError):  # not readable, no path at all, or of an unknown user
+        return sorted(
+            path.parent.name for path in folders if path.parent.name.startswith(incomplete)
+        )
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ):  # not readable, no path at all, or of an unknown user
         return []
 
 
 name = click.argument("name", shell_complete=complete_names)
-names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
+names = click.argument(
+    "names",
+    metavar="NAME...",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_names,
+)
 at = click.option(
-    "--at", default="file:boc-data", help="Address of the backend: file:DIR, elastic+URL or opensearch+URL."
+    "--at",
+    default="file:boc-data",
+    help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of pictures and sentences, for example clip (see boc model), or its folder, models/photos.",
+    help="Encoder of pictures and sentences, for example clip (see boc model), or its folder, "
+    "models/photos.",
 )
 moved_encoder = click.option(
-    "--encoder", metavar="KIND:PATH", help="Encoder of the index, if it has moved [default: where the index names it]."
+    "--encoder",
+    metavar="KIND:PATH",
+    help="Encoder of the index, if it has moved [default: where the index names it].",
 )
 device = click.option(
     "--device",
@@ -127,16 +167,21 @@ device = click.option(
     help="Where the encoder runs; auto: a GPU if any.",
 )
 metadata = click.option(
-    "--metadata", type=PATH, help="CSV of metadata, with a header such as id,year:integer,tag:keyword."
+    "--metadata",
+    type=PATH,
+    help="CSV of metadata, with a header such as id,year:integer,tag:keyword.",
 )
 ocr = click.option(
-    "--ocr", is_flag=True, help="Read the words inside pictures, for boc search --hybrid; slow (extra ocr)."
+    "--ocr",
+    is_flag=True,
+    help="Read the words inside pictures, for boc search --hybrid; slow (extra ocr).",
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out files and folders of this name, such as copy-?.jpg, now and later; can be repeated.",
+    help="Leave out files and folders of this name, such as copy-?.jpg, now and later; can be "
+    "repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -146,14 +191,22 @@ class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before
 
     name = "CODE"
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Code:
+    def convert(
+        self,
+        value: Any,
+        parameter: click.Parameter | None,
+        context: click.Context | None,
+    ) -> Code:
         try:
             return value if isinstance(value, Code) else parse_code(value)
         except BocError as error:
             self.fail(str(error), parameter, context)
 
     def shell_complete(
-        self, context: click.Context, parameter: click.Parameter, incomplete: str
+        self,
+        context: click.Context,
+        parameter: click.Parameter,
+        incomplete: str,
     ) -> list[CompletionItem[str]]:
         return [CompletionItem(code) for code in CODES if code.startswith(incomplete)]
 
@@ -167,7 +220,8 @@ code = click.option(
 recall = click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: 0.98].",
+    help="Share of the exact ten that a dictionary is to find; chooses its budgets [default: "
+    "0.98].",
 )
 
 
@@ -175,7 +229,9 @@ def code_help() -> str:
     """Return the codes with their arguments, as the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
-    return "\n".join(["\b", "Codes and their arguments:", *codes, "", "\b", "Arguments [defaults]:", *arguments])
+    return "\n".join(
+        ["\b", "Codes and their arguments:", *codes, "", "\b", "Arguments [defaults]:", *arguments],
+    )
 
 
 def _entry(name: str, about: str) -> str:
@@ -184,10 +240,14 @@ def _entry(name: str, about: str) -> str:
 
 
 _images = click.option(
-    "--images", type=PATH, help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it]."
+    "--images",
+    type=PATH,
+    help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it].",
 )
 _ids = click.option(
-    "--ids", type=PATH, help="Only the pictures listed in this file, one id per line, and their captions."
+    "--ids",
+    type=PATH,
+    help="Only the pictures listed in this file, one id per line, and their captions.",
 )
 
 
@@ -198,7 +258,11 @@ def source(function: F) -> F:
 
 def sources(function: F) -> F:
     """Add the argument SOURCE..., one or more paths as ``sources``, and the folder of pictures."""
-    return _images(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
+    return _images(
+        click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(
+            function,
+        ),
+    )
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -210,9 +274,14 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type: ignore[type-arg]
-    """Add the option --set NAME=VALUE, given to the command as ``settings``: values by name, converted by ``kinds``."""
+    """Add the option --set NAME=VALUE, given to the command as ``settings``: values by name,
+    converted by ``kinds``."""
 
-    def convert(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    def convert(
+        context: click.Context,
+        parameter: click.Parameter,
+        values: tuple[str, ...],
+    ) -> dict[str, Any]:
         settings = {}
         for name, value in map(assignment, values):
             if name not in kinds:
@@ -231,17 +300,20 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
 
 
 def on_command_line(option: str) -> bool:
-    """Return whether an option of the current command was given on the command line, and not by settings."""
+    """Return whether an option of the current command was given on the command line, and not by
+    settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def is_set(option: str) -> bool:
-    """Return whether an option of the current command was given anywhere, and does not have its default."""
+    """Return whether an option of the current command was given anywhere, and does not have its
+    default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def bars() -> closing[Bars]:
-    """Make bars on stderr, one per stage, that end with a block; where that is no terminal, a line a minute."""
+    """Make bars on stderr, one per stage, that end with a block; where that is no terminal, a line
+    a minute."""
     from boc.progress import Bars
 
     return closing(Bars(file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 60))
@@ -255,7 +327,8 @@ def show(steps: Iterable[tuple[str, int, int]]) -> None:
 
 
 def write_onnx(folder: Path, *, needed: bool = True) -> None:
-    """Write the networks of a model in ONNX beside its weights; a failure is an error only if they are ``needed``."""
+    """Write the networks of a model in ONNX beside its weights; a failure is an error only if they
+    are ``needed``."""
     from boc import plugins
 
     try:
@@ -283,7 +356,8 @@ def is_verbose() -> bool:
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if none is ``left``."""
+    """List the items that failed on stderr, all if it is to be verbose; exit with status 1 if none
+    is ``left``."""
     shown = failed if is_verbose() else failed[:FEW]
     for _, reason in shown:
         click.echo(f"left out: {plain(reason)}", err=True)

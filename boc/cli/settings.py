@@ -1,8 +1,9 @@
 """Options from the environment and from the file ``boc.toml``.
 
-Option ``--code`` of ``boc index`` is the variable BOC_INDEX_CODE, and ``code`` in the table ``[index]`` of the file.
-The options of SHARED can stand at the top of the file, and have a variable for all commands: BOC_AT. The command line
-has priority over the environment, and the environment over the file.
+Option ``--code`` of ``boc index`` is the variable BOC_INDEX_CODE, and ``code`` in the table
+``[index]`` of the file. The options of SHARED can stand at the top of the file, and have a variable
+for all commands: BOC_AT. The command line has priority over the environment, and the environment
+over the file.
 """
 
 import os
@@ -19,12 +20,17 @@ from boc.errors import BocError, advice
 
 SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
-"""Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
+"""Commands that use the encoder of the index; the shared setting of an encoder is for making
+indexes."""
 ONCE = {"all", "detach", "install", "paths", "replace", "yes"}
-"""Options that are never settings, so that a forgotten line cannot replace an index, nor give a program other lines."""
+"""Options that are never settings, so that a forgotten line cannot replace an index, nor give a
+program other lines."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
 OTHERS = ("BOC_CONFIG", "BOC_HEADERS", "BOC_MODELS", *SECRETS.values())
-PASSWORD = re.compile(r"://[^@]*:.*@", re.DOTALL)  # an address with a password, whatever its characters
+PASSWORD = re.compile(
+    r"://[^@]*:.*@",
+    re.DOTALL,
+)  # an address with a password, whatever its characters
 
 
 class ConfigError(BocError):
@@ -32,7 +38,8 @@ class ConfigError(BocError):
 
 
 def places() -> list[Path]:
-    """Return the paths where the file is looked for: $BOC_CONFIG alone, or the current folder, then ~/.config/boc."""
+    """Return the paths where the file is looked for: $BOC_CONFIG alone, or the current folder, then
+    ~/.config/boc."""
     if os.environ.get("BOC_CONFIG"):
         return [Path(os.environ["BOC_CONFIG"])]
     user = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "") + "/.config"
@@ -50,14 +57,16 @@ def settable(command: click.Command) -> dict[str, click.Option]:
 
 
 def variable(*words: str) -> str:
-    """Return the environment variable of an option, from command and name, or from a shared name."""
+    """Return the environment variable of an option, from command and name, or from a shared
+    name."""
     return "_".join(("boc", *words)).replace("-", "_").upper()
 
 
 def name_variables(group: click.Group) -> None:
     """Give each option that can be a setting its environment variable.
 
-    click's own ``auto_envvar_prefix`` would name them after parameters of functions, and set ``--replace`` too.
+    click's own ``auto_envvar_prefix`` would name them after parameters of functions, and set
+    ``--replace`` too.
     """
     for command in group.commands.values():
         for name, option in settable(command).items():
@@ -65,9 +74,11 @@ def name_variables(group: click.Group) -> None:
 
 
 def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
-    """Return click's ``default_map``: values of the file and of shared variables by command and parameter.
+    """Return click's ``default_map``: values of the file and of shared variables by command and
+    parameter.
 
-    ConfigError for a file that cannot be read, an unknown command or option, and a password in the file.
+    ConfigError for a file that cannot be read, an unknown command or option, and a password in the
+    file.
     """
     path, content = read()
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
@@ -91,11 +102,14 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
 
 
 def _value(place: str, value: Any, option: click.Option) -> Any:
-    """Return an option's value as on the command line. ConfigError for dates, tables, and lists where one is due."""
+    """Return an option's value as on the command line. ConfigError for dates, tables, and lists
+    where one is due."""
     values = value if isinstance(value, list) and option.multiple else [value]
     for each in values:
         if not isinstance(each, (str, int, float)):
-            raise ConfigError(f"{place}: is {str(each)[:40]!r}; write a text in quotes, a number, true or false")
+            raise ConfigError(
+                f"{place}: is {str(each)[:40]!r}; write a text in quotes, a number, true or false",
+            )
     texts = [each if isinstance(each, bool) else str(each) for each in values]
     return texts if option.multiple else texts[0]
 
@@ -108,20 +122,31 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         import tomli as tomllib
     path = next((path for path in places() if path.exists()), None)
     if path is None and os.environ.get("BOC_CONFIG"):
-        raise ConfigError(f"BOC_CONFIG names {os.environ['BOC_CONFIG']}, which does not exist; correct it or unset it")
+        raise ConfigError(
+            f"BOC_CONFIG names {os.environ['BOC_CONFIG']}, which does not exist; correct it or "
+            "unset it",
+        )
     try:
         return path, {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); {advice(error)}") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror or error}); {advice(error)}",
+        ) from error
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise ConfigError(
-            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/reference/configuration.md"
+            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see "
+            "docs/reference/configuration.md",
         ) from error
 
 
 def misspelt(group: click.Group) -> dict[str, str]:
-    """Return the variables BOC_... that no option reads but that resemble one that is read, each with that one."""
-    known = {variable(name, option) for name, command in group.commands.items() for option in settable(command)}
+    """Return the variables BOC_... that no option reads but that resemble one that is read, each
+    with that one."""
+    known = {
+        variable(name, option)
+        for name, command in group.commands.items()
+        for option in settable(command)
+    }
     known |= {*OTHERS, *map(variable, SHARED)}
     unknown = sorted(name for name in os.environ if name.startswith("BOC_") and name not in known)
     near = {name: get_close_matches(name, known, 1, cutoff=0.85) for name in unknown}
@@ -131,10 +156,18 @@ def misspelt(group: click.Group) -> dict[str, str]:
 def _check(path: Path | None, command: str, values: dict[str, Any], known: Sequence[str]) -> None:
     place = f" in [{command}]" if command else ""
     for key, value in values.items():
-        secret = SECRETS.get(key.replace("_", "-")) or ("BOC_PASSWORD" if PASSWORD.search(str(value)) else None)
+        secret = SECRETS.get(key.replace("_", "-")) or (
+            "BOC_PASSWORD" if PASSWORD.search(str(value)) else None
+        )
         if secret:
-            raise ConfigError(f"{path}: {key}{place} holds a secret, which others could read; put it into {secret}")
+            raise ConfigError(
+                f"{path}: {key}{place} holds a secret, which others could read; put it into "
+                f"{secret}",
+            )
         if key not in known:
             near = get_close_matches(key.replace("_", "-"), known, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ConfigError(f"{path}: unknown {key!r}{place}{hint}; known: {', '.join(known)}; correct or remove it")
+            raise ConfigError(
+                f"{path}: unknown {key!r}{place}{hint}; known: {', '.join(known)}; correct or "
+                "remove it",
+            )

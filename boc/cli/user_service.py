@@ -1,4 +1,5 @@
-"""Serve an index from each login on: a unit of the user's systemd, or an agent of launchd on macOS."""
+"""Serve an index from each login on: a unit of the user's systemd, or an agent of launchd on
+macOS."""
 
 import json
 import os
@@ -34,31 +35,53 @@ OURS = begins(b"", MADE.encode())
 
 
 def install(name: str, command: Sequence[str], target: str) -> Path:
-    """Write, enable and start a service that runs ``command`` here at ``target``; return its file. BocError for a
-    secret, which it would need, and if it cannot be started now."""
+    """Write, enable and start a service that runs ``command`` here at ``target``; return its file.
+    BocError for a secret, which it would need, and if it cannot be started now."""
     variables = {key: value for key, value in os.environ.items() if key.startswith("BOC_")}
     if secrets := {*SECRETS.values(), "BOC_HEADERS"} & set(variables):
-        raise BocError(f"{min(secrets)} is set, and this keeps no secret; unset it, or start from deploy/boc.service")
+        raise BocError(
+            f"{min(secrets)} is set, and this keeps no secret; unset it, or start from "
+            "deploy/boc.service",
+        )
     path, folder = _path(name), str(Path.cwd())
     check_output(path, OURS)
     if sys.platform == "darwin":
-        facts = {"Label": path.stem, "ProgramArguments": [*command], "WorkingDirectory": folder, "RunAtLoad": True}
+        facts = {
+            "Label": path.stem,
+            "ProgramArguments": [*command],
+            "WorkingDirectory": folder,
+            "RunAtLoad": True,
+        }
         text = plistlib.dumps(facts | {"EnvironmentVariables": variables}).decode()
         text = text.replace("<plist", f"<!-- {MADE} -->\n<plist", 1)
     else:
         written = _quoted(f"{key}={value}" for key, value in variables.items())
         line, folder = _quoted(command).replace("$", "$$"), folder.replace("%", "%%")
-        text = UNIT.format(made=MADE, name=name, target=target, folder=folder, variables=written, command=line)
+        text = UNIT.format(
+            made=MADE,
+            name=name,
+            target=target,
+            folder=folder,
+            variables=written,
+            command=line,
+        )
     write_text(path, text)
-    _manage(path, "unload", "load") if sys.platform == "darwin" else _manage(path, "reenable", "restart")
+    _manage(path, "unload", "load") if sys.platform == "darwin" else _manage(
+        path,
+        "reenable",
+        "restart",
+    )
     return path
 
 
 def uninstall(name: str) -> Path:
-    """Stop the service and remove its file, and return its path. BocError if boc made none of this name."""
+    """Stop the service and remove its file, and return its path. BocError if boc made none of this
+    name."""
     path = _path(name)
     if not OURS(path):
-        raise BocError(f"{path} is no service that boc serve {name} --install made; nothing was removed")
+        raise BocError(
+            f"{path} is no service that boc serve {name} --install made; nothing was removed",
+        )
     try:
         _manage(path, "unload") if sys.platform == "darwin" else _manage(path, "disable", "stop")
     finally:
@@ -80,9 +103,15 @@ def _quoted(words: Iterable[str]) -> str:
 
 def _manage(path: Path, *verbs: str) -> None:
     for verb in verbs:
-        call = ["launchctl", verb, str(path)] if sys.platform == "darwin" else ["systemctl", "--user", verb, path.name]
+        call = (
+            ["launchctl", verb, str(path)]
+            if sys.platform == "darwin"
+            else ["systemctl", "--user", verb, path.name]
+        )
         try:
             subprocess.run(call, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = str(getattr(error, "stderr", "") or error).strip()
-            raise BocError(f"{shlex.join(call)} failed ({reason}); it needs the session of a login") from None
+            raise BocError(
+                f"{shlex.join(call)} failed ({reason}); it needs the session of a login",
+            ) from None

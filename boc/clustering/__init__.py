@@ -1,1 +1,2 @@
-"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of their terms."""
+"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of their
+terms."""

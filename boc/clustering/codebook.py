@@ -1,8 +1,8 @@
 """Codebooks of concepts, and their files.
 
-A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if the
-centroids are those of words; ``labels``, ``origin``, ``thresholds``, ``means``, ``axes`` of a ``Codebook``, if it has
-them; ``about``, JSON as UTF-8 bytes, with its other fields.
+A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,)
+strings, if the centroids are those of words; ``labels``, ``origin``, ``thresholds``, ``means``,
+``axes`` of a ``Codebook``, if it has them; ``about``, JSON as UTF-8 bytes, with its other fields.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ SPREAD = "spread"  # an entry of format 1 that nothing reads
 class Codebook:
     """Centroids of concepts, and their origin.
 
-    ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of the item lists of
-    the feature files; ``options`` the options it was made with; ``concepts`` the number of vectors it was made from;
-    ``words`` the word of each centroid, if they are of words; ``labels`` uint8, the labels of the centroids, packed by
-    ``boc.labels``; ``origin`` float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences;
-    ``thresholds`` float32 (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d) the
-    mean concept of pictures and of sentences, which is subtracted before concepts are compared with the centroids;
-    ``axes`` float32 (d, d) what they are multiplied by after that.
+    ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of
+    the item lists of the feature files; ``options`` the options it was made with; ``concepts`` the
+    number of vectors it was made from; ``words`` the word of each centroid, if they are of words;
+    ``labels`` uint8, the labels of the centroids, packed by ``boc.labels``; ``origin`` float32 (d,)
+    the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds``
+    float32 (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d)
+    the mean concept of pictures and of sentences, which is subtracted before concepts are compared
+    with the centroids; ``axes`` float32 (d, d) what they are multiplied by after that.
     """
 
     centroids: NDArray[np.float32]
@@ -48,7 +49,9 @@ class Codebook:
     concepts: int
     words: tuple[str, ...] | None = None
     labels: NDArray[np.uint8] | None = None
-    versions: dict[str, str] = field(default_factory=lambda: {"boc": __version__, "numpy": np.__version__})
+    versions: dict[str, str] = field(
+        default_factory=lambda: {"boc": __version__, "numpy": np.__version__},
+    )
     origin: NDArray[np.float32] | None = None
     thresholds: NDArray[np.float32] | None = None
     means: NDArray[np.float32] | None = None
@@ -60,11 +63,18 @@ class Codebook:
     @property
     def kind(self) -> str:
         """The kind of its terms: "concepts", "words" of a vocabulary, or "learned"."""
-        return "words" if self.origin is not None else "concepts" if self.thresholds is None else "learned"
+        return (
+            "words"
+            if self.origin is not None
+            else "concepts"
+            if self.thresholds is None
+            else "learned"
+        )
 
     @property
     def spherical(self) -> bool:
-        """True if concepts must be scaled to unit length before they are compared with the centroids."""
+        """True if concepts must be scaled to unit length before they are compared with the
+        centroids."""
         return bool(self.options.get("spherical", False))
 
     def save(self, path: Path) -> None:
@@ -84,35 +94,51 @@ class Codebook:
 
     @classmethod
     def load(cls, path: Path | str) -> Codebook:
-        """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
+        """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer
+        one."""
         try:
             arrays = read_archive(Path(path), ("about", *ARRAYS))
             about = parse_json(arrays["about"].tobytes())
-            if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
+            if (
+                about["kind"] != "codebook"
+                or not isinstance(about["format"], int)
+                or arrays["centroids"].ndim != 2
+            ):
                 raise ValueError("of another kind")
         except FileNotFoundError:
-            raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
+            raise BocError(
+                f"{path}: no such file; make a codebook with boc build-codebook",
+            ) from None
         except DAMAGE as error:
             check_system(path, error)
-            raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
+            raise BocError(
+                f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook",
+            ) from error
         if about["format"] > FORMAT:
-            raise BocError(f"{path}: codebook format {about['format']}, this boc reads to {FORMAT}; upgrade boc")
+            raise BocError(
+                f"{path}: codebook format {about['format']}, this boc reads to {FORMAT}; upgrade "
+                "boc",
+            )
         return _from_entries(path, about, arrays)
 
     def check(self, identity: Identity) -> None:
-        """Raise BocError unless the centroids lie in the space of the concepts of the encoder ``identity``.
+        """Raise BocError unless the centroids lie in the space of the concepts of the encoder
+        ``identity``.
 
-        Variants of one encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share their space.
+        Variants of one encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share their
+        space.
         """
         if (weights(self.identity), self.identity.dim) != (weights(identity), identity.dim):
             raise BocError(
-                f"a codebook of {self.identity.spec} for concepts of {identity.spec}, which has other weights; "
-                "make one for this encoder with boc build-codebook"
+                f"a codebook of {self.identity.spec} for concepts of {identity.spec}, which has "
+                "other weights; "
+                "make one for this encoder with boc build-codebook",
             )
 
 
 def weights(identity: Identity) -> str:
-    """Return the digest of an encoder's weights, which its variants share; that of a variant is VARIANT:DIGEST."""
+    """Return the digest of an encoder's weights, which its variants share; that of a variant is
+    VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 
@@ -121,7 +147,11 @@ def variant(identity: Identity) -> str:
     return identity.digest.rpartition(":")[0]
 
 
-def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
+def _from_entries(
+    path: Path | str,
+    about: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+) -> Codebook:
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)
     words, labels = arrays.get("words"), arrays.get("labels")
@@ -139,22 +169,34 @@ def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDA
         )
         n_labels = 0 if labels is None else len(unpack_labels(labels))
     except (LookupError, TypeError, ValueError, ArithmeticError, ManifestError) as error:
-        raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
+        raise BocError(
+            f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook",
+        ) from error
     rows, dim = len(codebook), codebook.identity.dim
     shapes = {
-        "centroids": (rows, dim), "origin": (dim,), "thresholds": (2, 2, rows), "means": (2, dim), "axes": (dim, dim),
-    }  # fmt: skip
+        "centroids": (rows, dim),
+        "origin": (dim,),
+        "thresholds": (2, 2, rows),
+        "means": (2, dim),
+        "axes": (dim, dim),
+    }
     floats = {name: array for name, array in arrays.items() if name in shapes}
     sound = (
         set(about) == names
         and [*map(type, asdict(codebook.identity).values())] == [str, str, int]
         and rows > 0
         and all(map(are_moderate, arrays.values()))
-        and all(array.dtype == np.float32 and array.shape == shapes[name] for name, array in floats.items())
+        and all(
+            array.dtype == np.float32 and array.shape == shapes[name]
+            for name, array in floats.items()
+        )
         and ("axes" not in arrays or "means" in arrays)
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (labels is None or (labels.dtype == np.uint8 and n_labels == rows))
     )
     if not sound:
-        raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")
+        raise BocError(
+            f"{path}: a codebook whose entries do not fit together; make one with boc "
+            "build-codebook",
+        )
     return codebook

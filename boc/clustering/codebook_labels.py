@@ -16,19 +16,32 @@ from boc.vectors import unit_rows
 BATCH = 1024  # items read at a time
 
 
-def codebook_labels(book: Codebook, files: Iterable[FeatureFile], batch: int = BATCH) -> list[Label]:
-    """Label each centroid: words from concepts of sentences, and its nearest regions, at most one per picture.
+def codebook_labels(
+    book: Codebook,
+    files: Iterable[FeatureFile],
+    batch: int = BATCH,
+) -> list[Label]:
+    """Label each centroid: words from concepts of sentences, and its nearest regions, at most one
+    per picture.
 
-    Concepts belong to the nearest centroid, compared as the codebook says. A word-piece counts for its whole word, and
-    words are ranked by their frequency against that in all centroids, after the word that a centroid already has.
-    ``files`` hold embeddings; files without concepts and sentences without words add nothing. They are read ``batch``
-    items at a time; memory holds one number per pair of a centroid and a word.
+    Concepts belong to the nearest centroid, compared as the codebook says. A word-piece counts for
+    its whole word, and words are ranked by their frequency against that in all centroids, after the
+    word that a centroid already has. ``files`` hold embeddings; files without concepts and
+    sentences without words add nothing. They are read ``batch`` items at a time; memory holds one
+    number per pair of a centroid and a word.
     """
     words, regions = _WordCounts(len(book)), _NearestRegions(len(book))
 
-    def assign(concepts: NDArray[np.float32], modality: Modality) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def assign(
+        concepts: NDArray[np.float32],
+        modality: Modality,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         concepts = center(concepts, modality, book.means, book.axes)
-        columns, squared = nearest(unit_rows(concepts) if book.spherical else concepts, book.centroids, 1)
+        columns, squared = nearest(
+            unit_rows(concepts) if book.spherical else concepts,
+            book.centroids,
+            1,
+        )
         return columns[:, 0], squared[:, 0]
 
     for file in files:
@@ -57,15 +70,20 @@ class _WordCounts:
         self._counts: Counter[tuple[int, int]] = Counter()
 
     def add(self, sentences: Sequence[Sequence[str]], codewords: NDArray[np.int64]) -> None:
-        """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all pieces, in order."""
+        """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all
+        pieces, in order."""
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
             numbers = {
-                i: self._number.setdefault(w, len(self._number)) for i, w in enumerate(words) if content_words(w)
+                i: self._number.setdefault(w, len(self._number))
+                for i, w in enumerate(words)
+                if content_words(w)
             }
             pairs = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
-            self._counts.update((codeword, numbers[i]) for codeword, i in sorted(set(pairs)) if i in numbers)
+            self._counts.update(
+                (codeword, numbers[i]) for codeword, i in sorted(set(pairs)) if i in numbers
+            )
             place += len(pieces)
 
     def labels(self) -> Iterator[tuple[str, ...]]:
@@ -86,7 +104,13 @@ class _NearestRegions:
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
 
-    def add(self, batch: Batch, sets: Ragged, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
+    def add(
+        self,
+        batch: Batch,
+        sets: Ragged,
+        codewords: NDArray[np.int64],
+        distances: NDArray[np.float32],
+    ) -> None:
         boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         order = np.lexsort((distances, codewords))

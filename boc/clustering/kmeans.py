@@ -1,4 +1,5 @@
-"""k-means, nearest centroids, distances to centroids, and what moves concepts before they are compared."""
+"""k-means, nearest centroids, distances to centroids, and what moves concepts before they are
+compared."""
 
 from typing import TypeAlias
 
@@ -18,11 +19,19 @@ LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had
 
 
 def kmeans(
-    X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25, crowd: int | None = None
+    X: Floats,
+    clusters: int,
+    *,
+    seed: int = 0,
+    spherical: bool = False,
+    rounds: int = 25,
+    crowd: int | None = None,
 ) -> Floats:
-    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p <= n.
+    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm;
+    p <= n.
 
-    ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points per centroid.
+    ``spherical`` clusters by cosine and gives centroids of unit length. ``crowd`` limits the points
+    per centroid.
     """
     points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
@@ -47,7 +56,8 @@ def kmeans(
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each row, in any order."""
+    """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
+    row, in any order."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -60,7 +70,8 @@ def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Fl
 
 
 def squared_distances(X: Floats, centroids: Floats) -> Floats:
-    """Return |x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small distance cancels."""
+    """Return |x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small
+    distance cancels."""
     rows, columns = X.astype(np.float64), centroids.astype(np.float64)
     squared = rows @ (-2 * columns.T)
     squared += np.einsum("ij,ij->i", rows, rows)[:, None]
@@ -69,25 +80,34 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 
 def row_block(centroids: Floats, z: int | None) -> int:
-    """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
+    """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in
+    memory."""
     p = len(centroids)
     return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
 
 
-def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
-    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), if any."""
+def center(
+    concepts: Floats,
+    modality: Modality,
+    means: Floats | None,
+    axes: Floats | None = None,
+) -> Floats:
+    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times
+    ``axes`` (d, d), if any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     return concepts @ axes if axes is not None and axes.size else concepts
 
 
 def rescaling(points: Floats) -> Floats:
-    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by variances**.35.
+    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by
+    variances**.35.
 
-    The similarities to many centroids add up to a product of concepts in which axes count as centroids spread along
-    them, and these spread as points do. With variances v the product of concepts divided by v**.25 counts an axis
-    v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little more, since an item keeps
-    its largest terms only: of powers from .2 to .45, .35 found most of the training photographs that were held out.
+    The similarities to many centroids add up to a product of concepts in which axes count as
+    centroids spread along them, and these spread as points do. With variances v the product of
+    concepts divided by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain
+    product does. Narrow axes need a little more, since an item keeps its largest terms only: of
+    powers from .2 to .45, .35 found most of the training photographs that were held out.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))

@@ -1,4 +1,5 @@
-"""Codebooks made from feature files: by clustering their concepts, or of the words of their captions."""
+"""Codebooks made from feature files: by clustering their concepts, or of the words of their
+captions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,8 @@ from boc.vectors import unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
-RIDGE = 100.0  # regularisation of the words, in captions; 10 to 100 found the same on training photographs
+# regularisation of the words, in captions; 10 to 100 found the same on training photographs
+RIDGE = 100.0
 CHECKED = 20_000  # concepts of each modality that are assigned to count the centroids of both
 SMALLEST = 16  # centroids
 SHARED = 0.5  # of the centroids, which must hold regions and words
@@ -30,27 +32,36 @@ FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same the
 
 
 _Pool: TypeAlias = tuple[NDArray[Any], NDArray[np.float32] | None]
-"""The concepts of one modality in one file, memory-mapped, and what is subtracted from them, if anything."""
+"""The concepts of one modality in one file, memory-mapped, and what is subtracted from them, if
+anything."""
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
-    """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
+    """Add labels to a codebook: the words and regions of ``files`` that are nearest to each
+    centroid."""
     return replace(codebook, labels=pack_labels(codebook_labels(codebook, files)))
 
 
 def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
-    """Return the encoder of all ``files``. FeatureFileError for another encoder, or ``concepts`` that are missing."""
+    """Return the encoder of all ``files``. FeatureFileError for another encoder, or ``concepts``
+    that are missing."""
     if not files:
-        raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
+        raise FeatureFileError(
+            "no feature file to make a codebook from; write some with boc extract --encoder",
+        )
     first = files[0]
     for file in files:
         file.check_embeddings()
         if file.header.digest != first.header.digest:
             raise FeatureFileError(
-                f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"
+                f"{file.path}: made by {file.header.spec}, but {first.path} by "
+                f"{first.header.spec}; use one encoder",
             )
         if concepts and all(_concepts(file, modality) is None for modality in MODALITIES):
-            raise FeatureFileError(f"{file.path}: holds no vectors of regions or words; extract it again with concepts")
+            raise FeatureFileError(
+                f"{file.path}: holds no vectors of regions or words; extract it again with "
+                "concepts",
+            )
     return first.header.identity
 
 
@@ -63,11 +74,12 @@ def cluster(
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files``.
 
-    In the "plain" ``space`` this is the paper's (BoC, section III-B1): a uniform sample of all concepts, by Euclidean
-    distance. The other two sample both modalities equally and cluster by cosine. "centered" subtracts the mean concept
-    of each modality first, because the modalities lie apart and would use different centroids. "rescaled" scales the
-    axes of the centred concepts too (``boc.clustering.kmeans.rescaling``), for sums of ``similarity=deviation``.
-    ``tell`` is called with the name of each stage.
+    In the "plain" ``space`` this is the paper's (BoC, section III-B1): a uniform sample of all
+    concepts, by Euclidean distance. The other two sample both modalities equally and cluster by
+    cosine. "centered" subtracts the mean concept of each modality first, because the modalities lie
+    apart and would use different centroids. "rescaled" scales the axes of the centred concepts too
+    (``boc.clustering.kmeans.rescaling``), for sums of ``similarity=deviation``. ``tell`` is called
+    with the name of each stage.
     """
     import faiss
 
@@ -81,25 +93,47 @@ def cluster(
     points = points if axes is None else points @ axes
     tell(f"clustering {len(points)} concepts")
     centroids = kmeans(points, clusters, spherical=moved)
-    options = {"mode": "kmeans", "space": space, "clusters": clusters, "sample": SAMPLE, "seed": 0, "spherical": moved}
-    codebook = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
+    options = {
+        "mode": "kmeans",
+        "space": space,
+        "clusters": clusters,
+        "sample": SAMPLE,
+        "seed": 0,
+        "spherical": moved,
+    }
+    codebook = Codebook(
+        centroids,
+        identity,
+        sources_of(files),
+        options,
+        len(points),
+        means=means,
+        axes=axes,
+    )
     return replace(codebook, versions=codebook.versions | {"faiss": faiss.__version__})
 
 
 def default_clusters(files: Sequence[FeatureFile]) -> int:
-    """Return the number of centroids that fits ``files``: the root of the number of their concepts, at most 1000.
+    """Return the number of centroids that fits ``files``: the root of the number of their concepts,
+    at most 1000.
 
     Hard assignment needs few: each must hold words and regions of many items.
     """
-    sizes = [len(data) for file in files for m in MODALITIES if (data := _concepts(file, m)) is not None]
+    sizes = [
+        len(data) for file in files for m in MODALITIES if (data := _concepts(file, m)) is not None
+    ]
     return max(1, min(1000, int(sum(sizes) ** 0.5)))
 
 
 def shared_codebook(
-    files: Sequence[FeatureFile], clusters: int, *, tell: Callable[[str], None] = lambda stage: None
+    files: Sequence[FeatureFile],
+    clusters: int,
+    *,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make the plain codebook of the paper; where regions and words share less than half of its centroids, the centred
-    one; where they share less than half of that, too, one of half the size, and so on.
+    """Make the plain codebook of the paper; where regions and words share less than half of its
+    centroids, the centred one; where they share less than half of that, too, one of half the size,
+    and so on.
 
     BocError if they share none: then no sentence would find a picture.
     """
@@ -107,7 +141,10 @@ def shared_codebook(
     while True:
         codebook = cluster(files, clusters, space=space, tell=tell)
         shared, one_sided = shared_centroids(codebook, files)
-        tell(f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions and words")
+        tell(
+            f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions "
+            "and words",
+        )
         if one_sided or shared >= SHARED * len(codebook):
             return codebook
         if clusters <= SMALLEST and space == CODEBOOKS[1]:
@@ -116,18 +153,24 @@ def shared_codebook(
     if shared:
         return codebook
     raise BocError(
-        f"none of {len(codebook)} centroids holds both regions and words, so no sentence would find a picture; take an "
-        "encoder that brings regions and words into one space"
+        f"none of {len(codebook)} centroids holds both regions and words, so no sentence would "
+        "find a picture; take an "
+        "encoder that brings regions and words into one space",
     )
 
 
 def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
-    """Count the centroids nearest to a region and to a word, of a sample; say whether one side is missing."""
+    """Count the centroids nearest to a region and to a word, of a sample; say whether one side is
+    missing."""
     rng, used = np.random.default_rng(0), []
     for modality in MODALITIES:
         pools = list(_pools(files, modality))
-        rows = np.concatenate([np.empty((0, codebook.centroids.shape[1]), np.float32), *(
-            _draw(pools, min(CHECKED, _size(pools)), rng))])  # fmt: skip
+        rows = np.concatenate(
+            [
+                np.empty((0, codebook.centroids.shape[1]), np.float32),
+                *(_draw(pools, min(CHECKED, _size(pools)), rng)),
+            ],
+        )
         rows = center(rows, modality, codebook.means, codebook.axes)
         columns, _ = nearest(unit_rows(rows) if codebook.spherical else rows, codebook.centroids, 1)
         used.append(set(columns[:, 0].tolist()))
@@ -142,11 +185,13 @@ def sample_concepts(
     balanced: bool = False,
     means: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order of files.
+    """Return at most ``size`` concept vectors of all files, float32 (m, d), each once, in the order
+    of files.
 
-    Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
-    the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
-    memory-mapped; only the chosen rows are read. ``means`` (2, d) are subtracted from the concepts of their modality.
+    Every concept is equally likely: a uniform sample of the union of all visual and textual
+    concepts, as in the paper. ``balanced`` takes equally many of both modalities instead, as far as
+    possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
+    subtracted from the concepts of their modality.
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
@@ -159,30 +204,47 @@ def sample_concepts(
         quota = (size - sum(map(len, taken))) // (len(pools) - i)
         taken += _draw(pool, min(quota, _size(pool)), rng)
     if not sum(map(len, taken)):
-        raise FeatureFileError(f"{files[0].path}: holds no concepts to choose from; extract more items")
+        raise FeatureFileError(
+            f"{files[0].path}: holds no concepts to choose from; extract more items",
+        )
     return np.concatenate(taken)
 
 
 def vocabulary(
-    files: Sequence[FeatureFile], words: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
+    files: Sequence[FeatureFile],
+    words: int = 1000,
+    *,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, and their directions.
+    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, and
+    their directions.
 
-    The vectors of captions, less their mean, are predicted from the words that they have, by ridge regression: a word
-    has the direction that it adds to a caption. Its length is its frequency to the power .3, with 1 for the most
-    frequent, so that of words equally near to a picture the usual one is preferred. Ties of frequency are broken
-    alphabetically. Memory is 16 bytes per pair of words. FeatureFileError if there are no such words.
+    The vectors of captions, less their mean, are predicted from the words that they have, by ridge
+    regression: a word has the direction that it adds to a caption. Its length is its frequency to
+    the power .3, with 1 for the most frequent, so that of words equally near to a picture the usual
+    one is preferred. Ties of frequency are broken alphabetically. Memory is 16 bytes per pair of
+    words. FeatureFileError if there are no such words.
     """
     identity = check_files(files, concepts=False)
     tell("counting words")
     counts: Counter[str] = Counter()
     for file in files:
-        counts.update(word for item in file.items("text") for word in dict.fromkeys(content_words(item.content)))
+        counts.update(
+            word
+            for item in file.items("text")
+            for word in dict.fromkeys(content_words(item.content))
+        )
     chosen = sorted(counts, key=lambda word: (-counts[word], word))[:words]
     if not chosen:
-        raise FeatureFileError(f"{files[0].path}: no words in its captions; give a file of pictures with captions")
+        raise FeatureFileError(
+            f"{files[0].path}: no words in its captions; give a file of pictures with captions",
+        )
     tell(f"learning {len(chosen)} words")
-    origin, vectors = _directions(files, {word: term for term, word in enumerate(chosen)}, identity.dim)
+    origin, vectors = _directions(
+        files,
+        {word: term for term, word in enumerate(chosen)},
+        identity.dim,
+    )
     shares = np.array([counts[word] for word in chosen]) / counts[chosen[0]]
     lengths = (shares[:, None] ** FREQUENT).astype(np.float32)
     return Codebook(
@@ -198,15 +260,21 @@ def vocabulary(
 
 
 def _directions(
-    files: Sequence[FeatureFile], terms: dict[str, int], dim: int
+    files: Sequence[FeatureFile],
+    terms: dict[str, int],
+    dim: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge regression."""
+    """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge
+    regression."""
     p, captions = len(terms), 0
     pairs, sums = np.zeros((p, p)), np.zeros((p, dim))
     used, total = np.zeros(p), np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
-            sets = [{terms[word] for word in content_words(item.content) if word in terms} for item in batch.items]
+            sets = [
+                {terms[word] for word in content_words(item.content) if word in terms}
+                for item in batch.items
+            ]
             ends = np.cumsum([0, *map(len, sets)])
             columns = np.array([term for row in sets for term in sorted(row)], np.int32)
             present = sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(sets), p))
@@ -236,7 +304,9 @@ def mean_concepts(files: Sequence[FeatureFile]) -> NDArray[np.float32]:
 
 
 def _pools(
-    files: Sequence[FeatureFile], modality: Modality, means: NDArray[np.float32] | None = None
+    files: Sequence[FeatureFile],
+    modality: Modality,
+    means: NDArray[np.float32] | None = None,
 ) -> Iterator[_Pool]:
     mean = None if means is None else means[MODALITIES.index(modality)]
     every = (_concepts(file, modality) for file in files)
@@ -247,9 +317,15 @@ def _size(pools: Sequence[_Pool]) -> int:
     return sum(len(data) for data, _ in pools)
 
 
-def _draw(pools: Sequence[_Pool], size: int, rng: np.random.Generator) -> Iterator[NDArray[np.float32]]:
+def _draw(
+    pools: Sequence[_Pool],
+    size: int,
+    rng: np.random.Generator,
+) -> Iterator[NDArray[np.float32]]:
     """Draw ``size`` vectors from all pools without repetition, one array per pool."""
-    chosen = np.sort(rng.choice(_size(pools), size, replace=False)) if size else np.empty(0, np.int64)
+    chosen = (
+        np.sort(rng.choice(_size(pools), size, replace=False)) if size else np.empty(0, np.int64)
+    )
     start = 0
     for data, mean in pools:
         rows = chosen[(chosen >= start) & (chosen < start + len(data))] - start
@@ -265,7 +341,8 @@ def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
-    """Return all concept vectors of one modality (N, d), memory-mapped; None if the file has none."""
+    """Return all concept vectors of one modality (N, d), memory-mapped; None if the file has
+    none."""
     try:
         return file.memory_map(modality, "ragged/concepts")
     except KeyError:

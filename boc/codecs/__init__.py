@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
     from boc.codecs.codec import STEPS, SurrogateCodec
     from boc.codecs.dictionary import Dictionary, dictionary_steps
-    from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
+    from boc.codecs.frequencies import (
+        BitQuantizer,
+        DeepPermutation,
+        ScalarQuantizer,
+        TopZ,
+        UnitNorm,
+    )
     from boc.codecs.late_interaction import LateInteraction
     from boc.codecs.learned import LearnedTerms
     from boc.codecs.presets import concept_code, global_code

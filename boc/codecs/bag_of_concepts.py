@@ -1,12 +1,13 @@
-"""Bag of Concepts: sets of region or word vectors become histograms over a codebook (BoC, section III-B).
+"""Bag of Concepts: sets of region or word vectors become histograms over a codebook (BoC, section
+III-B).
 
 For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
 
     hard   h_i[k] = number of v_l whose nearest centroid is c_k                       (L2)
     soft   a_i[k] = aggr_l s(l, k),   s(l, k) = similarity(|v_l - c_k|),   aggr = sum or max
 
-If z is given, only the z highest similarities of each concept are kept before the aggregation. ``UnitNorm`` and
-``ScalarQuantizer`` follow, since the paper compares by cosine.
+If z is given, only the z highest similarities of each concept are kept before the aggregation.
+``UnitNorm`` and ``ScalarQuantizer`` follow, since the paper compares by cosine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from boc.vectors import unit_rows
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-POWER = 0.7  # of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
+# of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
+POWER = 0.7
 NO_LABELS = np.empty(0, np.uint8)
 NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook does not have
 
@@ -54,7 +56,8 @@ class _Assignment(ConceptStep):
         return self.transform(self._center(X, modality))
 
     def _center(self, X: Any, modality: Modality) -> Any:
-        """Return the concepts less the mean of their modality, along scaled axes, as far as the codebook has these."""
+        """Return the concepts less the mean of their modality, along scaled axes, as far as the
+        codebook has these."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
@@ -74,7 +77,8 @@ class _Assignment(ConceptStep):
 
 
 class HardAssignment(_Assignment):
-    """Histogram of nearest centroids: tf_k = number of concepts of the item whose nearest centroid is c_k.
+    """Histogram of nearest centroids: tf_k = number of concepts of the item whose nearest centroid
+    is c_k.
 
     Parameters
     ----------
@@ -89,7 +93,8 @@ class HardAssignment(_Assignment):
     term_labels_ : ndarray of uint8
         Labels of the centroids, packed by ``boc.labels``; empty unless they come from a codebook.
     means_ : ndarray of float32 (2, d) or (0, 0)
-        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
+        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook
+        has it.
     axes_ : ndarray of float32 (d, d) or (0, 0)
         What they are then multiplied by; empty unless a codebook has it.
 
@@ -116,7 +121,8 @@ class HardAssignment(_Assignment):
         return step
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Count n sets -> int32 csr (n, p): one histogram per set; an empty set has an empty row."""
+        """Count n sets -> int32 csr (n, p): one histogram per set; an empty set has an empty
+        row."""
         sets = self._sets(X)
         parts = []
         for block in self._blocks(sets, row_block(self.centroids_, 1)):
@@ -136,14 +142,16 @@ class SoftAssignment(_Assignment):
     clusters, spherical
         As in ``HardAssignment``.
     similarity : {"inverse", "deviation"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); or the same less its mean over all centroids, negative for those
-        farther than usual. Deviations are added up with their signs; what is still above 0, to the power .7, is the
-        item's frequency, of which the z largest are kept: the power keeps a few large terms from deciding (Perronnin et
-        al., ECCV 2010). The paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
+        A function of the distance D: 1 / (1 + D); or the same less its mean over all centroids,
+        negative for those farther than usual. Deviations are added up with their signs; what is
+        still above 0, to the power .7, is the item's frequency, of which the z largest are kept:
+        the power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The paper
+        prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's
         concepts are (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Nearest centroids kept per concept of a document; None: all. With "deviation", terms kept per document.
+        Nearest centroids kept per concept of a document; None: all. With "deviation", terms kept
+        per document.
     query_z : int or None, default=None
         The same for a query; None means ``z``.
 
@@ -187,24 +195,30 @@ class SoftAssignment(_Assignment):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> SoftAssignment:
-        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are parameters except
-        ``clusters`` and ``spherical``; ValueError for one out of its range."""
+        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are
+        parameters except ``clusters`` and ``spherical``; ValueError for one out of its range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         step._take(codebook)
         return step
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty row."""
+        """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty
+        row."""
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._assign(self._center(X, modality), self.z if self.query_z is None else self.query_z)
+        return self._assign(
+            self._center(X, modality),
+            self.z if self.query_z is None else self.query_z,
+        )
 
     def _check(self) -> None:
         for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}",
+                )
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and z < 1:
                 raise ValueError(f"{name} must be at least 1, got {z}")
@@ -228,10 +242,20 @@ class SoftAssignment(_Assignment):
         return terms
 
     def _aggregate_all(self, block: Ragged) -> Floats:
-        return reduce_sets(self._ufunc, self._similar(squared_distances(block.values, self.centroids_)), block)
+        return reduce_sets(
+            self._ufunc,
+            self._similar(squared_distances(block.values, self.centroids_)),
+            block,
+        )
 
-    def _aggregate_nearest(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
-        """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z) per set."""
+    def _aggregate_nearest(
+        self,
+        block: Ragged,
+        columns: NDArray[np.int64],
+        similar: Floats,
+    ) -> sparse.csr_array:
+        """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z)
+        per set."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
         rows.sort_indices()

@@ -20,7 +20,8 @@ from boc.vectors import FLOAT32, are_plain
 
 
 class Sample(Protocol):
-    """A sample to learn a code from: embeddings of one modality; ``blocks`` yields some at a time, repeatedly."""
+    """A sample to learn a code from: embeddings of one modality; ``blocks`` yields some at a time,
+    repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +30,8 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The input that a step learns from: ``length`` rows or sets, in blocks with modalities, to be read repeatedly."""
+    """The input that a step learns from: ``length`` rows or sets, in blocks with modalities, to be
+    read repeatedly."""
 
     length: int
     read: Callable[[], Iterator[tuple[Any, Modality]]]
@@ -42,13 +44,15 @@ class Blocks:
 
 
 class Step:
-    """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
+    """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays
+    from ``learned``.
 
-    It has the interface of scikit-learn transformers without deriving from their base class, because importing
-    scikit-learn takes longer than a search. It is imported to validate rows, which most queries do not need.
+    It has the interface of scikit-learn transformers without deriving from their base class,
+    because importing scikit-learn takes longer than a search. It is imported to validate rows,
+    which most queries do not need.
 
-    A step that encodes queries differently overrides ``encode_queries``; one that treats modalities differently
-    overrides ``encode_documents``. Everything else is an ordinary transformer.
+    A step that encodes queries differently overrides ``encode_queries``; one that treats modalities
+    differently overrides ``encode_documents``. Everything else is an ordinary transformer.
     """
 
     n_features_in_: int
@@ -66,21 +70,25 @@ class Step:
     rows_together: ClassVar[int] = 1024
     """Rows per block of a chain; few enough that the arrays between steps stay in the cache."""
     frozen = False
-    """True if the step is complete, with a given codebook, and is not fitted again with its chain."""
+    """True if the step is complete, with a given codebook, and is not fitted again with its
+    chain."""
 
     @classmethod
     def _parameters(cls) -> list[str]:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. ``deep`` has no effect, since none of them is an estimator."""
+        """Return the parameters by name. ``deep`` has no effect, since none of them is an
+        estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Step:
         """Set parameters by name; ValueError for an unknown name."""
         for name, value in params.items():
             if name not in self._parameters():
-                raise ValueError(f"no parameter {name!r} of {self}; it has {', '.join(self._parameters())}")
+                raise ValueError(
+                    f"no parameter {name!r} of {self}; it has {', '.join(self._parameters())}",
+                )
             setattr(self, name, value)
         return self
 
@@ -89,7 +97,8 @@ class Step:
         return f"{type(self).__name__}({parameters})"
 
     def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
-        """Return the input of a chain that begins with this step: the global vectors (n, d), unless overridden."""
+        """Return the input of a chain that begins with this step: the global vectors (n, d), unless
+        overridden."""
         return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
@@ -106,17 +115,20 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
+        """Return the number of rows that ``fit`` should see at least, of a collection of
+        ``n_items``."""
         return 0
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Return the bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""
+        """Return the bytes of memory that ``fit_blocks`` takes for a sample of so many rows:
+        float32, and its parts."""
         return 8 * rows * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
         """Fit to a sample of a collection of ``n_items``, here put together from its blocks.
 
-        A step that learns from one block after the other, or whose size follows from the collection's, overrides it.
+        A step that learns from one block after the other, or whose size follows from the
+        collection's, overrides it.
         """
         parts, labels = zip(*blocks, strict=True)
         rows = [len(part) if isinstance(part, Ragged) else part.shape[0] for part in parts]
@@ -143,7 +155,13 @@ class Step:
         if not reset:
             check_is_fitted(self)
         accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
-        return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=(np.float32, np.float64),
+            accept_sparse=accept,
+        )
 
     def _is_plain(self, X: Any) -> bool:
         return are_plain(X, self.n_features_in_) and not hasattr(self, "feature_names_in_")
@@ -184,14 +202,17 @@ class SparseStep(Step):
 
 
 class ConceptStep(Step):
-    """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept each."""
+    """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept
+    each."""
 
     reads_concepts: ClassVar[bool] = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """Return the concept sets. BocError if there are none."""
         if embeddings.concepts is None:
-            raise BocError("no concept vectors here; boc extract keeps them without --set concepts=false")
+            raise BocError(
+                "no concept vectors here; boc extract keeps them without --set concepts=false",
+            )
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
@@ -206,12 +227,20 @@ class ConceptStep(Step):
         return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
 
 
-def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
-    """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n, z)."""
+def terms_of(
+    frequencies: NDArray[np.int32],
+    columns: NDArray[np.int32],
+    n_terms: int,
+) -> sparse.csr_array:
+    """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n,
+    z)."""
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
-    matrix = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
+    matrix = sparse.csr_array(
+        (frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z),
+        shape=(n, n_terms),
+    )
     matrix.has_canonical_format = True
     return matrix
 
@@ -219,10 +248,15 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
-    The constructor looks at all that it gets, which takes longer than a step; a shallow copy does not.
+    The constructor looks at all that it gets, which takes longer than a step; a shallow copy does
+    not.
     """
     matrix = copy(_empty_row(width, values.dtype))
-    matrix.data, matrix.indices, matrix.indptr = values, columns, np.array([0, len(columns)], np.int32)
+    matrix.data, matrix.indices, matrix.indptr = (
+        values,
+        columns,
+        np.array([0, len(columns)], np.int32),
+    )
     return matrix
 
 
@@ -232,17 +266,21 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
 
 
 def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
-    """Make a term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries below 1 are dropped.
+    """Make a term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries
+    below 1 are dropped.
 
     Raises ValueError for a frequency beyond int32.
     """
     largest = values.max(initial=0)
     if largest > np.iinfo(np.int32).max:
-        raise ValueError(f"a term frequency of {largest:.3g} exceeds 2**31 - 1; use a smaller scale")
+        raise ValueError(
+            f"a term frequency of {largest:.3g} exceeds 2**31 - 1; use a smaller scale",
+        )
     if rows.shape[0] == 1 and values.min(initial=1) >= 1:
         return one_row(values.astype(np.int32), rows.indices, rows.shape[1])
     terms = sparse.csr_array(
-        (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr), shape=rows.shape
+        (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr),
+        shape=rows.shape,
     )
     terms.eliminate_zeros()
     terms.sort_indices()
@@ -250,7 +288,8 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
 
 
 def as_rows(X: Any) -> sparse.csr_array:
-    """Convert dense or sparse ``X`` to a read-only csr_array with sorted indices and without explicit zeros."""
+    """Convert dense or sparse ``X`` to a read-only csr_array with sorted indices and without
+    explicit zeros."""
     if type(X) is sparse.csr_array and X.shape[0] == 1 and X.has_sorted_indices and X.data.all():
         return X
     rows = sparse.csr_array(X, copy=True)
@@ -268,15 +307,25 @@ def concatenate(parts: Sequence[Any]) -> Any:
     return stack_rows(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
-def stack_rows(parts: Sequence[sparse.csr_array], width: int = 0, dtype: Any = np.float32) -> sparse.csr_array:
+def stack_rows(
+    parts: Sequence[sparse.csr_array],
+    width: int = 0,
+    dtype: Any = np.float32,
+) -> sparse.csr_array:
     """Stack blocks of rows; of no blocks return a matrix (0, width)."""
     if not parts:
         return sparse.csr_array((0, width), dtype=dtype)
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
 
 
-def reduce_sets(ufunc: np.ufunc, rows: NDArray[Any], sets: Ragged, empty: float = 0) -> NDArray[np.float32]:
-    """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set without rows."""
+def reduce_sets(
+    ufunc: np.ufunc,
+    rows: NDArray[Any],
+    sets: Ragged,
+    empty: float = 0,
+) -> NDArray[np.float32]:
+    """Reduce the ``rows`` (N, p) of each of n sets to one: float32 (n, p), ``empty`` for a set
+    without rows."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)
     filled = np.diff(sets.offsets) > 0
     if filled.any():  # reduceat cannot handle empty sets

@@ -48,12 +48,14 @@ STEPS: dict[str, type[Step]] = {
 
 
 class SurrogateCodec:
-    """A code that turns embeddings into term matrices: ``encode_documents`` for items, ``encode_queries`` for queries.
+    """A code that turns embeddings into term matrices: ``encode_documents`` for items,
+    ``encode_queries`` for queries.
 
     Parameters
     ----------
     steps : sequence of Step
-        Applied in order; the last gives term frequencies (int32 csr), the first decides on global vectors or sets.
+        Applied in order; the last gives term frequencies (int32 csr), the first decides on global
+        vectors or sets.
 
     Examples
     --------
@@ -75,28 +77,34 @@ class SurrogateCodec:
 
     @property
     def given(self) -> GivenTerms | None:
-        """The step of terms that another system made, beside which vectors and sentences have no meaning."""
+        """The step of terms that another system made, beside which vectors and sentences have no
+        meaning."""
         return self.steps[0] if isinstance(self.steps[0], GivenTerms) else None
 
     @property
     def words(self) -> dict[int, str]:
-        """The words that terms stand for, by term; none for terms that stand for no word of a vocabulary."""
+        """The words that terms stand for, by term; none for terms that stand for no word of a
+        vocabulary."""
         first = self.steps[0]
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
+        """Return the number of rows that ``fit`` should see at least, of a collection of
+        ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Return the bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""
+        """Return the bytes of memory that ``fit`` takes for a sample of so many vectors of
+        ``width`` components."""
         learning = (step for step in self.steps if step.learned and not step.frozen)
         return max((step.learning_bytes(rows, width, n_items) for step in learning), default=0)
 
     def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
-        """Learn all steps from embeddings of one or both modalities, samples of a collection of ``n_items``.
+        """Learn all steps from embeddings of one or both modalities, samples of a collection of
+        ``n_items``.
 
-        Without ``n_items`` the samples are the collection. ValueError for a parameter out of its range.
+        Without ``n_items`` the samples are the collection. ValueError for a parameter out of its
+        range.
         """
         filled = [sample for sample in samples if len(sample)]
         if not filled:
@@ -107,7 +115,8 @@ class SurrogateCodec:
         return self
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
-        """Set the budgets of documents and queries, and return this codec; nothing is learned again."""
+        """Set the budgets of documents and queries, and return this codec; nothing is learned
+        again."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):
                 step.set_params(z=z, query_z=query_z)
@@ -119,8 +128,13 @@ class SurrogateCodec:
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Encode queries as a term matrix (n, n_terms)."""
-        code = self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
-        if code is not None and are_plain(embeddings.vectors, len(code.mean)):  # each step would check it again
+        code = (
+            self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
+        )
+        if code is not None and are_plain(
+            embeddings.vectors,
+            len(code.mean),
+        ):  # each step would check it again
             return query_terms(code, embeddings.vectors)
         return self._encode(embeddings, "encode_queries")
 
@@ -131,7 +145,8 @@ class SurrogateCodec:
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality, growth: float = 1) -> QueryCode | None:
-        """Return what a dictionary does to float32 queries, of ``growth`` times as many terms; None for other codes."""
+        """Return what a dictionary does to float32 queries, of ``growth`` times as many terms; None
+        for other codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -143,7 +158,10 @@ class SurrogateCodec:
 
     def config(self) -> dict[str, Any]:
         """Return the names and parameters of the steps, and the number of terms, for JSON."""
-        steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
+        steps = [
+            {"name": type(step).__name__, "params": step.get_params(deep=False)}
+            for step in self.steps
+        ]
         return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -156,18 +174,31 @@ class SurrogateCodec:
         return {**learned, "widths": widths}
 
     @classmethod
-    def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a code that this
-        version does not have, a missing array, or a damaged config."""
+    def restore(
+        cls,
+        config: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> SurrogateCodec:
+        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a
+        code that this version does not have, a missing array, or a damaged config."""
         try:
             return cls._restore(config, arrays)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-            raise BocError(f"the code of the index is damaged ({error or type(error).__name__}); {REMADE}") from error
+            raise BocError(
+                f"the code of the index is damaged ({error or type(error).__name__}); {REMADE}",
+            ) from error
 
     @classmethod
-    def _restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
+    def _restore(
+        cls,
+        config: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> SurrogateCodec:
         if len(config.get("chains", [0])) > 1:
-            raise BocError("the index has two codes side by side (mixed), which this boc does not read; " + REMADE)
+            raise BocError(
+                "the index has two codes side by side (mixed), which this boc does not read; "
+                + REMADE,
+            )
         codec = cls([_restore_step(**entry) for entry in config["steps"]])
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
@@ -176,17 +207,27 @@ class SurrogateCodec:
                     setattr(step, name, step.added[name])
                     continue
                 if f"{i}.{name}" not in arrays:
-                    raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index again")
-                setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slicing a memory map is slower
+                    raise BocError(
+                        f"codec array {i}.{name} of {type(step).__name__} is missing; make the "
+                        "index again",
+                    )
+                setattr(
+                    step,
+                    name,
+                    np.asarray(arrays[f"{i}.{name}"]),
+                )  # slicing a memory map is slower
         odd = next((name for name, array in arrays.items() if not are_moderate(array)), None)
         if odd is not None:
-            raise ValueError(f"the numbers of its array {odd} are infinite, none at all, or too large")
+            raise ValueError(
+                f"the numbers of its array {odd} are infinite, none at all, or too large",
+            )
         codec.n_terms = int(config["n_terms"])
         codec._try()
         return codec
 
     def _try(self) -> None:
-        """Encode a vector. ValueError or the like for steps and arrays that do not fit each other."""
+        """Encode a vector. ValueError or the like for steps and arrays that do not fit each
+        other."""
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         sets = Ragged(row, np.array([0, 1])) if self.reads_concepts else None
         for modality in MODALITIES:
@@ -204,36 +245,48 @@ class SurrogateCodec:
         if not len(embeddings):
             return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         X: Any = self.steps[0].read(embeddings)
-        columns, width = (X.values if isinstance(X, Ragged) else X).shape[1], self.steps[0].n_features_in_
+        columns, width = (
+            (X.values if isinstance(X, Ragged) else X).shape[1],
+            self.steps[0].n_features_in_,
+        )
         if columns != width:
             raise BocError(
                 f"vectors of dimension {columns} for a code of dimension {width}; "
-                "use the encoder that the index was made with"
+                "use the encoder that the index was made with",
             )
         if isinstance(X, Ragged) or len(X) == 1:
             return _apply(self.steps, X, side, embeddings.modality)
         together = max(step.rows_together for step in self.steps)
         blocks = (X[i : i + together] for i in range(0, len(X), together))
-        return stack_rows([_apply(self.steps, block, side, embeddings.modality) for block in blocks])
+        return stack_rows(
+            [_apply(self.steps, block, side, embeddings.modality) for block in blocks],
+        )
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
-    """Make a step from its stored parameters. BocError for a step, a parameter or a choice that this version lacks."""
+    """Make a step from its stored parameters. BocError for a step, a parameter or a choice that
+    this version lacks."""
     if name not in STEPS:
         raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
     step = STEPS[name](**current(name, params))
     for parameter, choices in step.choices.items():
         if getattr(step, parameter) not in choices:
-            raise BocError(f"{parameter}={getattr(step, parameter)} of {name} is none that this boc reads; {REMADE}")
+            raise BocError(
+                f"{parameter}={getattr(step, parameter)} of {name} is none that this boc reads; "
+                f"{REMADE}",
+            )
     return step
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without retired ones. BocError for one without its neutral value."""
+    """Return a step's parameters without retired ones. BocError for one without its neutral
+    value."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:
-            raise BocError(f"{parameter}={params[parameter]} of {name} is none that this boc reads; {REMADE}")
+            raise BocError(
+                f"{parameter}={params[parameter]} of {name} is none that this boc reads; {REMADE}",
+            )
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 
 
@@ -245,7 +298,10 @@ def _apply(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | None) -> None:
     """Fit the steps of one chain, each on the samples as transformed by the steps before it."""
-    last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
+    last = max(
+        (number for number, step in enumerate(chain) if step.learned and not step.frozen),
+        default=-1,
+    )
     for number, step in enumerate(chain):
         blocks = Blocks(sum(map(len, samples)), partial(_transform_samples, chain, number, samples))
         if number > last:
@@ -256,7 +312,14 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
             step.fit_blocks(blocks, n_items)
 
 
-def _transform_samples(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
+def _transform_samples(
+    chain: Sequence[Step],
+    number: int,
+    samples: Sequence[Sample],
+) -> Iterator[tuple[Any, Modality]]:
     """Yield the samples in blocks, as the first ``number`` steps of the chain transform them."""
     for block in (block for sample in samples for block in sample.blocks()):
-        yield _apply(chain[:number], chain[0].read(block), "encode_documents", block.modality), block.modality
+        yield (
+            _apply(chain[:number], chain[0].read(block), "encode_documents", block.modality),
+            block.modality,
+        )

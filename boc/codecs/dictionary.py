@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, Directions, rounded, spherical_kmeans
+from boc.clustering.cell_index import (
+    ONE_CELL_CENTROIDS,
+    Centroids,
+    Directions,
+    rounded,
+    spherical_kmeans,
+)
 from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
@@ -20,7 +26,8 @@ MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
 MOST = 2**31  # terms of a query
 FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
-CELLS = 0.5  # cells searched per term of a query: more terms of fewer cells find as much, and read less memory
+# cells searched per term of a query: more terms of fewer cells find as much, and read less memory
+CELLS = 0.5
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
 CHOICE = 4  # candidate centroids per term of a document
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
@@ -30,22 +37,25 @@ RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
 
 class Dictionary(Step):
-    """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to unit length.
+    """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to
+    unit length.
 
-    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by orthogonal matching
-    pursuit (Pati et al., Asilomar 1993): the nearest centroid first, then the one most similar to the residual, with
-    least-squares weights. The second centroid covers what the first one misses, as in SOAR (Sun et al., NeurIPS 2023),
-    and the score sum_c w_c (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the
-    weights exp((s - s_max) / temperature), where s are the cosines.
+    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by
+    orthogonal matching pursuit (Pati et al., Asilomar 1993): the nearest centroid first, then the
+    one most similar to the residual, with least-squares weights. The second centroid covers what
+    the first one misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c (q.c)
+    estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
+    exp((s - s_max) / temperature), where s are the cosines.
 
-    The vocabulary must be learned from vectors like those to be indexed and searched, of both modalities if both are
-    used; a query then reads about a hundredth of the postings of signed components (``CReLU``) at the same recall.
+    The vocabulary must be learned from vectors like those to be indexed and searched, of both
+    modalities if both are used; a query then reads about a hundredth of the postings of signed
+    components (``CReLU``) at the same recall.
 
     Parameters
     ----------
     terms : int or None, default=None
-        Size V of the vocabulary, 1 to 262,144; None means that of ``vocabulary_size`` for n items (see ``fit``). Fewer
-        are learned if the rows have fewer distinct directions.
+        Size V of the vocabulary, 1 to 262,144; None means that of ``vocabulary_size`` for n items
+        (see ``fit``). Fewer are learned if the rows have fewer distinct directions.
     z : int, default=2
         Terms kept per document, 1 to 16; at most V are kept.
     query_z : int, default=64
@@ -74,7 +84,13 @@ class Dictionary(Step):
     """
 
     rows_together: ClassVar[int] = 2 * ROWS  # a large batch reads the vocabulary once
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "scales_", "heads_", "head_scales_", "starts_")
+    learned: ClassVar[tuple[str, ...]] = (
+        "centroids_",
+        "scales_",
+        "heads_",
+        "head_scales_",
+        "starts_",
+    )
     outputs: ClassVar[str] = "centroids_"
 
     def __init__(
@@ -94,7 +110,8 @@ class Dictionary(Step):
         self.seed = seed
 
     def sample_rows(self, n_items: int) -> int:
-        """12 rows per centroid: of a million items, 8 cost half a percent of recall, and 16 gain a fraction of that."""
+        """12 rows per centroid: of a million items, 8 cost half a percent of recall, and 16 gain a
+        fraction of that."""
         return ROWS_PER_TERM * self.terms_at(n_items)
 
     def terms_at(self, n_items: int) -> int:
@@ -118,7 +135,10 @@ class Dictionary(Step):
         for X, _ in blocks:
             rows, scales = rounded(self._validate(X, reset=True))
             if sample is None:
-                sample = Directions(np.empty((len(blocks), X.shape[1]), np.int8), np.empty(len(blocks), np.float32))
+                sample = Directions(
+                    np.empty((len(blocks), X.shape[1]), np.int8),
+                    np.empty(len(blocks), np.float32),
+                )
             sample.rows[done : done + len(X)], sample.scales[done : done + len(X)] = rows, scales
             done += len(X)
         assert sample is not None  # a code is learned from one row at least
@@ -139,20 +159,32 @@ class Dictionary(Step):
         self._check()
         learned = spherical_kmeans(sample, self.terms_at(n_items), self.seed)
         self.centroids_, self.scales_ = learned.vectors, learned.scales
-        self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
+        self.heads_, self.head_scales_, self.starts_ = (
+            learned.heads,
+            learned.head_scales,
+            learned.starts,
+        )
         return self
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
-        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero row."""
+        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero
+        row."""
         rows = self._directions(X)
-        return stack_rows([self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)])
+        return stack_rows(
+            [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)],
+        )
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
-        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""
-        return query_terms(self.query_code(np.zeros(self.n_features_in_, np.float32)), self._directions(X))
+        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a
+        zero row."""
+        return query_terms(
+            self.query_code(np.zeros(self.n_features_in_, np.float32)),
+            self._directions(X),
+        )
 
     def query_code(self, mean: NDArray[np.float32], growth: float = 1) -> QueryCode:
-        """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as many terms."""
+        """What ``encode_queries`` does to rows of float32 less ``mean``, with ``growth`` times as
+        many terms."""
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
@@ -161,13 +193,17 @@ class Dictionary(Step):
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validate(X, reset=False)
-        return X if X.dtype == FLOAT32 else unit_rows(X)  # scaled before the conversion to float32 could overflow
+        return (
+            X if X.dtype == FLOAT32 else unit_rows(X)
+        )  # scaled before the conversion to float32 could overflow
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         every, centroids, choice = np.arange(len(rows)), self._centroids, CHOICE * self.z
         candidates, cosines = centroids.nearest(rows, choice, max(DOCUMENT_CELLS, choice))
         chosen, weights = pursuit(
-            cosines, lambda one: centroids.cosines(candidates, candidates[every, one]), min(self.z, candidates.shape[1])
+            cosines,
+            lambda one: centroids.cosines(candidates, candidates[every, one]),
+            min(self.z, candidates.shape[1]),
         )
         order = chosen.argsort(axis=1)
         numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
@@ -176,11 +212,23 @@ class Dictionary(Step):
 
     @property
     def _centroids(self) -> Centroids:
-        return Centroids(self.centroids_, self.scales_, self.heads_, self.head_scales_, self.starts_)
+        return Centroids(
+            self.centroids_,
+            self.scales_,
+            self.heads_,
+            self.head_scales_,
+            self.starts_,
+        )
 
 
 def dictionary_steps(
-    terms: int | None = None, z: int = 2, query_z: int = 64, *, center: bool = True, bits: int = 6, seed: int = 0
+    terms: int | None = None,
+    z: int = 2,
+    query_z: int = 64,
+    *,
+    center: bool = True,
+    bits: int = 6,
+    seed: int = 0,
 ) -> list[Step]:
     """The chain of the code: centring, dictionary."""
     before: list[Step] = [Center()] if center else []
@@ -188,13 +236,15 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """Return the power of two near n / 12, at most 50 sqrt(n); up to 2,048 near n / 4; from 1 to 262,144."""
+    """Return the power of two near n / 12, at most 50 sqrt(n); up to 2,048 near n / 4; from 1 to
+    262,144."""
     near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
 def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
-    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to ``mean``."""
+    """The terms of queries ``X`` float32 (n, d): int32 csr (n, V), none for a row equal to
+    ``mean``."""
     heads, head_scales, starts, vectors, scales = code.centroids
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
@@ -203,15 +253,21 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
 
 
 def nearest_cosines(code: QueryCode, X: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest centroids."""
+    """The cosines (n,) of ``X`` float32 (n, d), less the mean of the code, with their nearest
+    centroids."""
     heads, head_scales, starts, vectors, scales = code.centroids
     centroids = Centroids(vectors, scales, heads, head_scales, starts)
-    cosines: NDArray[np.float32] = centroids.nearest(X - code.mean, 1, min(FEWEST_CELLS, len(heads)))[1][:, 0]
+    cosines: NDArray[np.float32] = centroids.nearest(
+        X - code.mean,
+        1,
+        min(FEWEST_CELLS, len(heads)),
+    )[1][:, 0]
     return cosines
 
 
 def _without_zeros(rows: NDArray[np.float32], terms: sparse.csr_array) -> sparse.csr_array:
-    """``terms`` (n, V) without those of the zero rows of ``rows`` (n, d). Each row has equally many terms."""
+    """``terms`` (n, V) without those of the zero rows of ``rows`` (n, d). Each row has equally many
+    terms."""
     terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // max(1, len(rows)))
     terms.eliminate_zeros()
     return terms
@@ -229,20 +285,28 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 
 
 def pursuit(
-    dots: NDArray[np.float32], products: Callable[[NDArray[np.int64]], NDArray[np.float32]], z: int
+    dots: NDArray[np.float32],
+    products: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+    z: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates, unit vectors.
+    """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates,
+    unit vectors.
 
-    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of one candidate per row
-    (n,) and returns its dot products (n, m) with all candidates of the row; the vectors themselves are not needed
-    (Rubinstein et al., Technion CS-2008-08). Returns the chosen candidates (n, z), in order, and their weights.
+    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of
+    one candidate per row (n,) and returns its dot products (n, m) with all candidates of the row;
+    the vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns the
+    chosen candidates (n, z), in order, and their weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]
     while True:
         inner = np.take_along_axis(among, chosen[:, None, :], axis=2)
         inner += RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
-        weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
+        weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[
+            :,
+            :,
+            0,
+        ]
         if chosen.shape[1] == z:
             return chosen, weights
         residual = dots - np.einsum("nc,ncm->nm", weights, among)

@@ -16,23 +16,28 @@ BLOCK = 4096  # rows at a time, which keeps temporaries small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
-    """Return the ascending columns (n, z) of the largest entries of each row of ``X`` (n, d), ties to the lower."""
+    """Return the ascending columns (n, z) of the largest entries of each row of ``X`` (n, d), ties
+    to the lower."""
     n, width = X.shape
     if z == width:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
     kth = np.partition(X, width - z, axis=1)[:, width - z, None]
     mask = kth <= X
-    for row in np.flatnonzero(mask.sum(axis=1) > z):  # ties at the k-th best: the last ones are dropped
+    for row in np.flatnonzero(
+        mask.sum(axis=1) > z,
+    ):  # ties at the k-th best: the last ones are dropped
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
     return np.nonzero(mask)[1].reshape(n, z).astype(np.int32)
 
 
 class TopZ(SparseStep):
-    """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section III-A).
+    """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section
+    III-A).
 
-    The two budgets differ because their costs differ: a term of a document costs bytes, a term of a query costs time.
-    Recall depends roughly on their product, so few terms per document and many per query reach a recall at lower cost.
+    The two budgets differ because their costs differ: a term of a document costs bytes, a term of a
+    query costs time. Recall depends roughly on their product, so few terms per document and many
+    per query reach a recall at lower cost.
 
     Parameters
     ----------
@@ -51,11 +56,14 @@ class TopZ(SparseStep):
         width = self._validate(X, reset=True).shape[1]
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and not 1 <= z <= width:
-                raise ValueError(f"{name} must be between 1 and the number of terms, {width}; got {z}")
+                raise ValueError(
+                    f"{name} must be between 1 and the number of terms, {width}; got {z}",
+                )
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Keep the largest of X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per row."""
+        """Keep the largest of X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per
+        row."""
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -68,7 +76,8 @@ class TopZ(SparseStep):
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
-    """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n, d)."""
+    """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n,
+    d)."""
     block = X.toarray() if sparse.issparse(X) else X
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
@@ -89,10 +98,12 @@ def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
 
 
 class UnitNorm(SparseStep):
-    """Scale each row to unit Euclidean length, so that the dot product of two codes is their cosine.
+    """Scale each row to unit Euclidean length, so that the dot product of two codes is their
+    cosine.
 
-    The papers compare codes by cosine, an inverted index by dot product; after this step they agree. After ``TopZ`` it
-    corrects for how much of a vector the kept terms hold. Zero rows stay zero.
+    The papers compare codes by cosine, an inverted index by dot product; after this step they
+    agree. After ``TopZ`` it corrects for how much of a vector the kept terms hold. Zero rows stay
+    zero.
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -108,10 +119,11 @@ class UnitNorm(SparseStep):
 
 
 class ScalarQuantizer(SparseStep):
-    """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al., Large-scale
-    Instance-level Image Retrieval, IP&M 2019).
+    """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al.,
+    Large-scale Instance-level Image Retrieval, IP&M 2019).
 
-    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for each sign.
+    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for
+    each sign.
 
     Parameters
     ----------
@@ -142,9 +154,11 @@ class ScalarQuantizer(SparseStep):
 
 
 class BitQuantizer(SparseStep):
-    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small index.
+    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small
+    index.
 
-    A positive component keeps its term (frequency at least 1), so ``TopZ`` is fully used; ``bits=1`` is binary.
+    A positive component keeps its term (frequency at least 1), so ``TopZ`` is fully used;
+    ``bits=1`` is binary.
 
     Parameters
     ----------
@@ -174,7 +188,10 @@ class BitQuantizer(SparseStep):
         rows = as_rows(self._validate(X, reset=False))
         top = self._top()
         peak = float(self.peak_[0]) or 1.0
-        return frequencies(np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top), rows)
+        return frequencies(
+            np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top),
+            rows,
+        )
 
     def _top(self) -> int:
         """Return the largest frequency. ValueError for bits out of their range."""
@@ -184,14 +201,17 @@ class BitQuantizer(SparseStep):
 
 
 class DeepPermutation(SparseStep):
-    """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
+    """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the
+    lower index.
 
-    A dense row ranks all components, a sparse row the stored ones. Rows with one m have one length, so the dot product
-    orders as the cosine and Spearman's rho (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
+    A dense row ranks all components, a sparse row the stored ones. Rows with one m have one length,
+    so the dot product orders as the cosine and Spearman's rho (BoC, eq. 1; Amato et al., Deep
+    Permutations, SISAP 2016).
 
-    The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept components are ranked
-    among themselves: z ... 1, the truncated permutation. The paper prints the other order (section III-A): all 2d
-    components after c-ReLU are ranked, and ``TopZ(z)`` keeps the highest: 2d ... 2d - z + 1, nearly equal for small z.
+    The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept
+    components are ranked among themselves: z ... 1, the truncated permutation. The paper prints the
+    other order (section III-A): all 2d components after c-ReLU are ranked, and ``TopZ(z)`` keeps
+    the highest: 2d ... 2d - z + 1, nearly equal for small z.
 
     Examples
     --------

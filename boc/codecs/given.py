@@ -1,4 +1,5 @@
-"""Terms that another system made, such as SPLADE: an index holds them as they are, and queries name theirs."""
+"""Terms that another system made, such as SPLADE: an index holds them as they are, and queries name
+theirs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ FORM = 'search by terms and weights: {"dog": 1.2, "snow": 0.7}'
 
 
 class GivenTerms(Step):
-    """The names of terms that are given with the embeddings, and the ``scale`` that makes their weights frequencies.
+    """The names of terms that are given with the embeddings, and the ``scale`` that makes their
+    weights frequencies.
 
     Examples
     --------
@@ -46,7 +48,9 @@ class GivenTerms(Step):
     @cached_property
     def columns(self) -> dict[str, int]:
         """The column of each name."""
-        return {label.words[0]: column for column, label in enumerate(unpack_labels(self.term_labels_))}
+        return {
+            label.words[0]: column for column, label in enumerate(unpack_labels(self.term_labels_))
+        }
 
     @property
     def _n_features_out(self) -> int:
@@ -58,15 +62,24 @@ class GivenTerms(Step):
 
     def rows(self, vectors: Sequence[Mapping[str, float]]) -> TermMatrix:
         """Return {name: weight} as rows of a term matrix, without names that no item has."""
-        known = [[(self.columns[name], w) for name, w in row.items() if name in self.columns] for row in vectors]
-        columns, weights = zip(*(pair for row in known for pair in row), strict=True) if any(known) else ((), ())
+        known = [
+            [(self.columns[name], w) for name, w in row.items() if name in self.columns]
+            for row in vectors
+        ]
+        columns, weights = (
+            zip(*(pair for row in known for pair in row), strict=True) if any(known) else ((), ())
+        )
         return self.terms(weights, columns, np.cumsum([0, *map(len, known)]))
 
     def terms(self, weights: Any, columns: Any, ends: Any) -> TermMatrix:
-        """Return the parts of a csr matrix as a term matrix. BocError for weights that cannot be frequencies."""
+        """Return the parts of a csr matrix as a term matrix. BocError for weights that cannot be
+        frequencies."""
         scaled = np.rint(np.asarray(weights, np.float64) * self.scale)
         if not ((scaled >= 0) & (scaled < 2**31)).all():
-            raise BocError(f"a weight is {np.min(weights):g} or {np.max(weights):g}; give weights from 0 to 2**31")
+            raise BocError(
+                f"a weight is {np.min(weights):g} or {np.max(weights):g}; give weights from 0 to "
+                "2**31",
+            )
         parts = scaled.astype(np.int32), np.asarray(columns, np.int32), ends
         matrix = sparse.csr_array(parts, (len(ends) - 1, len(self.columns)))
         matrix.eliminate_zeros()
@@ -89,12 +102,15 @@ class TermReader:
         return with_terms("image", self.step.rows([]))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Return embeddings with the terms of JSON objects, {term: weight} or one with that as its ``vector``."""
+        """Return embeddings with the terms of JSON objects, {term: weight} or one with that as its
+        ``vector``."""
         rows = []
         for text in texts:
             try:
                 value = parse_json(text)
-                rows.append({name: float(weight) for name, weight in value.get("vector", value).items()})
+                rows.append(
+                    {name: float(weight) for name, weight in value.get("vector", value).items()},
+                )
             except (ValueError, TypeError, AttributeError) as error:
                 raise BocError(f"{text[:60]!r} are no terms of another system; {FORM}") from error
         return with_terms("text", self.step.rows(rows))

@@ -1,16 +1,19 @@
-"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with words rounded to centroids.
+"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with words
+rounded to centroids.
 
-MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums over the words of a sentence the
-cosine of the region that is nearest to the word. With c_k the centroids of words, and every word w in the place of its
-nearest centroid c_k(w), it is a dot product of two vectors over the centroids::
+MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums over the
+words of a sentence the cosine of the region that is nearest to the word. With c_k the centroids of
+words, and every word w in the place of its nearest centroid c_k(w), it is a dot product of two
+vectors over the centroids::
 
     picture    s[k] = max over its regions v of cos(v, c_k)
     sentence   h[k] = number of its words whose nearest centroid is c_k
     h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
 
-A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density`` percent of the
-pictures exceed; what lies below counts as t_k, and is not stored. The thresholds add the same to the scores of all
-pictures for a sentence, so that the order is that of max(s[k], t_k) in the place of s[k].
+A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density``
+percent of the pictures exceed; what lies below counts as t_k, and is not stored. The thresholds add
+the same to the scores of all pictures for a sentence, so that the order is that of max(s[k], t_k)
+in the place of s[k].
 """
 
 from __future__ import annotations
@@ -73,25 +76,35 @@ class LateInteraction(ConceptStep):
         self.seed = seed
 
     def fit(self, X: Any, y: Any = None) -> LateInteraction:
-        """Learn centroids from the sets labelled "text" in ``y``, thresholds from "image"; without these, from all."""
+        """Learn centroids from the sets labelled "text" in ``y``, thresholds from "image"; without
+        these, from all."""
         if self.terms < 1:
             raise ValueError(f"terms must be at least 1, got {self.terms}")
         if not 1 <= self.density <= 100:
-            raise ValueError(f"density must be from 1 to 100 percent of the pictures, got {self.density}")
+            raise ValueError(
+                f"density must be from 1 to 100 percent of the pictures, got {self.density}",
+            )
         sets = self._sets(X, reset=True)
         filled = np.diff(sets.offsets) > 0
         if not filled.any():
             raise ValueError("0 concepts found, at least 1 is needed to learn a code")
         labels = np.full(len(sets), "") if y is None else np.asarray(y).astype(str)
         words, pictures = (
-            sets.take(np.flatnonzero(filled & chosen if (filled & chosen).any() else filled).tolist())
+            sets.take(
+                np.flatnonzero(filled & chosen if (filled & chosen).any() else filled).tolist(),
+            )
             for chosen in (labels == "text", labels == "image")
         )
         self.labels_ = np.unique(labels)
         options = {"seed": self.seed, "rounds": ROUNDS, "crowd": CROWD}
         self.centroids_ = kmeans(words.values, self.terms, spherical=True, **options)
         largest = np.concatenate(list(self._largest(pictures)))
-        self.thresholds_ = np.quantile(largest, 1 - self.density / 100, axis=0, method="lower").astype(np.float32)
+        self.thresholds_ = np.quantile(
+            largest,
+            1 - self.density / 100,
+            axis=0,
+            method="lower",
+        ).astype(np.float32)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -111,16 +124,23 @@ class LateInteraction(ConceptStep):
         numbers = np.zeros(len(X.values), np.int64)
         rows = max(1, CELLS // len(self.centroids_))
         for first in range(0, len(numbers), rows):
-            numbers[first : first + rows] = (unit_rows(X.values[first : first + rows]) @ self.centroids_.T).argmax(
-                axis=1
-            )
+            numbers[first : first + rows] = (
+                unit_rows(X.values[first : first + rows]) @ self.centroids_.T
+            ).argmax(axis=1)
         terms = sparse.csr_array(
-            (np.ones(len(numbers), np.int32), numbers, X.offsets.copy()), (len(X), len(self.centroids_))
+            (np.ones(len(numbers), np.int32), numbers, X.offsets.copy()),
+            (len(X), len(self.centroids_)),
         )
         terms.sum_duplicates()
         return terms
 
     def _largest(self, X: Ragged) -> Iterator[Floats]:
-        """Yield the largest cosine of each set with each centroid, -1 for an empty set: blocks of float32 (n, p)."""
+        """Yield the largest cosine of each set with each centroid, -1 for an empty set: blocks of
+        float32 (n, p)."""
         for block in X.blocks(max(1, CELLS // len(self.centroids_))):
-            yield reduce_sets(np.maximum, unit_rows(block.values) @ self.centroids_.T, block, empty=-1)
+            yield reduce_sets(
+                np.maximum,
+                unit_rows(block.values) @ self.centroids_.T,
+                block,
+                empty=-1,
+            )

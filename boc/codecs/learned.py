@@ -1,13 +1,14 @@
 """Learned terms: a sparse head over the rows of an item, whose output is the term vector.
 
-The rows of an item are its global vector and, where it has them, its concepts, all of unit length. With w_k the
-direction of term k, and t its threshold for rows of this modality and kind::
+The rows of an item are its global vector and, where it has them, its concepts, all of unit length.
+With w_k the direction of term k, and t its threshold for rows of this modality and kind::
 
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
-The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that keeps single terms
-small. Both modalities have the same terms. One threshold per modality and kind does what centring does, since w . (r -
-m) is w . r less a constant. ``encoders.training.learned_terms`` learns them from captions.
+The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm
+that keeps single terms small. Both modalities have the same terms. One threshold per modality and
+kind does what centring does, since w . (r - m) is w . r less a constant.
+``encoders.training.learned_terms`` learns them from captions.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class LearnedTerms(ConceptStep):
     >>> thresholds, directions = np.full((2, 2, 2), 0.5, np.float32), np.eye(2, dtype=np.float32)
     >>> book = Codebook(directions, Identity("", "", 2), (), {}, 2, thresholds=thresholds)
     >>> step = LearnedTerms.from_codebook(book)
-    >>> (100 * step.transform(Ragged.from_sets([[[1.0, 0.0], [0.6, 0.8]]], 2)).toarray()).astype(int).tolist()
+    >>> sets = Ragged.from_sets([[[1.0, 0.0], [0.6, 0.8]]], 2)
+    >>> (100 * step.transform(sets).toarray()).astype(int).tolist()
     [[40, 26]]
     """
 
@@ -78,10 +80,13 @@ class LearnedTerms(ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
-        """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted again."""
+        """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted
+        again."""
         step = cls(len(codebook), z, query_z)
         step.directions_ = codebook.centroids
-        step.thresholds_ = np.empty(0, np.float32) if codebook.thresholds is None else codebook.thresholds
+        step.thresholds_ = (
+            np.empty(0, np.float32) if codebook.thresholds is None else codebook.thresholds
+        )
         step.term_labels_ = np.empty(0, np.uint8) if codebook.labels is None else codebook.labels
         step.n_features_in_ = codebook.centroids.shape[1]
         step.frozen = True
@@ -92,7 +97,8 @@ class LearnedTerms(ConceptStep):
         return item_rows(embeddings)
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty row."""
+        """Encode n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty
+        row."""
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -102,12 +108,16 @@ class LearnedTerms(ConceptStep):
         return self._encode(X, modality, self.query_z)
 
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above
+        0."""
         X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
         blocks = X.blocks(max(1, CELLS // p))
         largest = (largest_products(block, self.directions_, thresholds) for block in blocks)
-        return stack_rows([keep_block(np.log1p(np.where(x > LEAST, x, 0)), min(z, p)) for x in largest], p)
+        return stack_rows(
+            [keep_block(np.log1p(np.where(x > LEAST, x, 0)), min(z, p)) for x in largest],
+            p,
+        )
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
@@ -124,7 +134,8 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p), -inf for none."""
+    """Return the most of each direction (p, d) above thresholds (2, p) in the sets: float32 (n, p),
+    -inf for none."""
     products: Floats = rows.values @ directions.T
     kinds = np.ones(len(products), np.int64)
     kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0

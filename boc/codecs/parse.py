@@ -1,7 +1,8 @@
 """Codes as values: a name with arguments, which is formatted as text and parsed from text.
 
-The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are ``z`` and ``query_z``. A value
-with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes, doubled inside.
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are ``z`` and
+``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is quoted, with single
+or double quotes, doubled inside.
 
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 HELP = "boc index --help lists all codes with their arguments"
-FORM = "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, aggregate=max)"
+FORM = (
+    "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, "
+    "aggregate=max)"
+)
 BUDGETS = ("z", "query_z")
 BARE = re.compile(r"""[^\s()=,'"]+""")
 VALUE = rf"""(?:{BARE.pattern}|'(?:[^']|'')*'|"(?:[^"]|"")*")"""
@@ -33,7 +37,7 @@ ARGUMENT = re.compile(rf"({BARE.pattern})\s*=\s*({VALUE})")
 SETTING = rf"{BARE.pattern}\s*=\s*{VALUE}"
 PART = r"""[^\s()=,'":/]+"""
 WHOLE = re.compile(
-    rf"\s*({PART})(?::({PART}))?(?:/({PART}))?\s*(?:\(\s*((?:{SETTING}(?:\s*,\s*{SETTING})*)?)\s*\))?\s*"
+    rf"\s*({PART})(?::({PART}))?(?:/({PART}))?\s*(?:\(\s*((?:{SETTING}(?:\s*,\s*{SETTING})*)?)\s*\))?\s*",
 )
 
 
@@ -45,14 +49,20 @@ class Whole:
     most: int | None = None
 
     def __str__(self) -> str:
-        span = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
+        span = (
+            f"of at least {self.least}"
+            if self.most is None
+            else f"from {self.least} to {self.most}"
+        )
         return f"a whole number {span}"
 
     def read(self, text: str) -> int | None:
         return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
 
     def takes(self, value: object) -> bool:
-        return type(value) is int and self.least <= value and (self.most is None or value <= self.most)
+        return (
+            type(value) is int and self.least <= value and (self.most is None or value <= self.most)
+        )
 
 
 @dataclass(frozen=True)
@@ -102,21 +112,29 @@ PLAIN: dict[str, Rule] = {"plain": OneOf({"true": True, "false": False})}
 SIMILARITY = OneOf({"inverse": "inverse", "deviation": "deviation"})
 AGGREGATE = OneOf({"sum": "sum", "max": "max"})
 CODES = {
-    "scalar": Kind("components of the rotated vector, frequencies in proportion", {**NUMBERS, **PLAIN}),
+    "scalar": Kind(
+        "components of the rotated vector, frequencies in proportion",
+        {**NUMBERS, **PLAIN},
+    ),
     "bits": Kind("the same, frequencies of few bits", {**NUMBERS, "bits": Whole(1, 15)}),
     "permutation": Kind("the same, frequencies by rank", {**NUMBERS, **PLAIN}),
     "dictionary": Kind(
-        "nearest centroids of whole vectors, learned from the items", {"z": Whole(1, 16), "query_z": Whole(), **TERMS}
+        "nearest centroids of whole vectors, learned from the items",
+        {"z": Whole(1, 16), "query_z": Whole(), **TERMS},
     ),
     "hard": Kind("nearest centroid of each concept, counted", BOOK),
     "soft": Kind(
         "similarities of concepts to their nearest centroids",
         {**NUMBERS, **BOOK, "similarity": SIMILARITY, "aggregate": AGGREGATE},
     ),
-    "words": Kind("words nearest to a picture, to be read and searched as text", {**NUMBERS, **BOOK}),
+    "words": Kind(
+        "words nearest to a picture, to be read and searched as text",
+        {**NUMBERS, **BOOK},
+    ),
     "learned": Kind("terms learned from pictures and their captions", {**NUMBERS, **BOOK}),
     "late": Kind(
-        "late interaction, how near the best region is to centroids of words", {**TERMS, "density": Whole(1, 100)}
+        "late interaction, how near the best region is to centroids of words",
+        {**TERMS, "density": Whole(1, 100)},
     ),
 }
 ARGUMENTS = {
@@ -127,7 +145,8 @@ ARGUMENTS = {
     "bits": "bits per frequency [4]",
     "plain": "true: neither centre nor rotate, as in the papers [false]",
     "codebook": "file made by boc build-codebook; required",
-    "similarity": "of concept and centroid: inverse, or deviation, over a rescaled codebook [inverse]",
+    "similarity": "of concept and centroid: inverse, or "
+    "deviation, over a rescaled codebook [inverse]",
     "aggregate": "sum or max over the concepts of an item [sum]",
 }
 """Meaning of each argument, with its default in brackets."""
@@ -137,8 +156,9 @@ ARGUMENTS = {
 class Code:
     """A code by name, with its arguments; missing arguments have the defaults of the code.
 
-    ``CODES`` lists the arguments of each code, ``ARGUMENTS`` their meanings. ``str`` and ``repr`` give the text that
-    ``parse_code`` reads. BocError for an unknown name, an unknown argument, or a value out of range.
+    ``CODES`` lists the arguments of each code, ``ARGUMENTS`` their meanings. ``str`` and ``repr``
+    give the text that ``parse_code`` reads. BocError for an unknown name, an unknown argument, or a
+    value out of range.
 
     Examples
     --------
@@ -193,39 +213,55 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook; None for a code that needs none. BocError if no file is named, or it holds no codebook."""
+        """Read the codebook; None for a code that needs none. BocError if no file is named, or it
+        holds no codebook."""
         if not self.reads_codebook:
             return None
-        kind = {**dict.fromkeys(WORD_CODES, "words"), **dict.fromkeys(LEARNED_CODES, "learned")}.get(self.name)
+        kind = {
+            **dict.fromkeys(WORD_CODES, "words"),
+            **dict.fromkeys(LEARNED_CODES, "learned"),
+        }.get(self.name)
         option = "" if kind is None else f" --kind {kind}"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE"
-                f"{option} and write {self.name}(codebook=FILE)"
+                f"{option} and write {self.name}(codebook=FILE)",
             )
         from boc.clustering.codebook import Codebook
 
         book = Codebook.load(Path(self.codebook).expanduser())
         if book.kind != (kind or "concepts"):
-            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(book.kind, "concepts")
-            raise BocError(f"code {self}: the codebook holds {contents}; make one with boc build-codebook{option}")
+            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(
+                book.kind,
+                "concepts",
+            )
+            raise BocError(
+                f"code {self}: the codebook holds {contents}; make one with boc "
+                f"build-codebook{option}",
+            )
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Return the terms of an item and of a query under a code of components, for vectors of ``dim`` components:
-        those of the code, or the defaults limited to twice the components. BocError for more than that."""
+        """Return the terms of an item and of a query under a code of components, for vectors of
+        ``dim`` components: those of the code, or the defaults limited to twice the components.
+        BocError for more than that."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
                 raise BocError(
-                    f"code {self}: {argument} must be between 1 and {terms} (2 x {terms // 2} components), got {value}"
+                    f"code {self}: {argument} must be between 1 and {terms} (2 x {terms // 2} "
+                    f"components), got {value}",
                 )
-        return self.z or min(DEFAULT_Z, terms), self.query_z or max(self.z or 0, min(DEFAULT_QUERY_Z, terms))
+        return self.z or min(DEFAULT_Z, terms), self.query_z or max(
+            self.z or 0,
+            min(DEFAULT_QUERY_Z, terms),
+        )
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
         """Make the unfitted codec for vectors of ``dim`` components.
 
-        ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
+        ``codebook`` replaces the file that the code names. BocError for more terms than ``dim``
+        allows.
         """
         from boc.codecs.presets import concept_code, global_code, late_code, learned_code, word_code
 
@@ -239,11 +275,23 @@ class Code:
             return learned_code(book, z=z, query_z=query_z)
         if book is not None:
             return concept_code(
-                book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate
+                book,
+                self.name,
+                z=z,
+                query_z=query_z,
+                similarity=self.similarity,
+                aggregate=self.aggregate,
             )
         if self.name != "dictionary":
             z, query_z = self.budgets(dim)
-        return global_code(self.name, z=z, query_z=query_z, plain=self.plain, bits=self.bits, terms=self.terms)
+        return global_code(
+            self.name,
+            z=z,
+            query_z=query_z,
+            plain=self.plain,
+            bits=self.bits,
+            terms=self.terms,
+        )
 
 
 def parse_code(text: str) -> Code:
@@ -268,7 +316,9 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
     if match is None:
         raise BocError(f"code {text!r} is not of the right form; {FORM}")
     name, *numbers, inside = match.groups()
-    arguments = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
+    arguments = {
+        key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None
+    }
     for key, value in ARGUMENT.findall(inside or ""):
         if key in arguments:
             raise BocError(f"code {text!r}: {key} is given twice; {FORM}")
@@ -284,7 +334,9 @@ def _quote(value: object) -> str:
 
 def _check_name(name: str) -> None:
     if name not in CODES:
-        raise BocError(f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}; {HELP}")
+        raise BocError(
+            f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}; {HELP}",
+        )
 
 
 def _rule(name: str, argument: str) -> Rule:
@@ -292,7 +344,9 @@ def _rule(name: str, argument: str) -> Rule:
     if argument not in rules:
         owners = [other for other, kind in CODES.items() if argument in kind.rules]
         why = f" (it is for {', '.join(owners)})" if owners else _suggest(argument, rules)
-        raise BocError(f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}; {HELP}")
+        raise BocError(
+            f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}; {HELP}",
+        )
     return rules[argument]
 
 
@@ -305,7 +359,8 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# The step that distinguishes a code from those below it, and the parameters of steps that are arguments of the code.
+# The step that distinguishes a code from those below it, and the parameters of steps that are
+# arguments of the code.
 CODE_OF_STEP = {
     "WordTerms": "words",
     "LearnedTerms": "learned",
@@ -320,9 +375,11 @@ CODE_OF_STEP = {
 
 
 def code_of(config: Mapping[str, Any]) -> Code | None:
-    """Return the code whose codec has this configuration, with its budgets and without its codebook file.
+    """Return the code whose codec has this configuration, with its budgets and without its codebook
+    file.
 
-    ``config`` is what ``SurrogateCodec.config`` gives and a manifest keeps. None if no code has exactly these steps.
+    ``config`` is what ``SurrogateCodec.config`` gives and a manifest keeps. None if no code has
+    exactly these steps.
     """
     import numpy as np
 
@@ -337,7 +394,10 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
     every = {key: value for step in params.values() for key, value in step.items()}
     every["plain"] = "RandomRotation" not in params
     try:
-        code = Code(name, **{key: value for key, value in every.items() if key in CODES[name].rules})
+        code = Code(
+            name,
+            **{key: value for key, value in every.items() if key in CODES[name].rules},
+        )
         book = None
         if code.reads_codebook:
             options = {"spherical": every.get("spherical", False)}
@@ -345,7 +405,13 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
             book = Codebook(centroids, Identity("", "", 1), (), options, 0)
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
-    except (BocError, LookupError, TypeError, ValueError, MemoryError):  # parameters that others wrote
+    except (
+        BocError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+    ):  # parameters that others wrote
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
     same = [name for name, _ in steps] == [name for name, _ in stored] and all(

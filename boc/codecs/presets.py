@@ -35,14 +35,17 @@ def global_code(
     bits: int = 4,
     terms: int | None = None,
 ) -> SurrogateCodec:
-    """Return one of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation`` or ``dictionary``.
+    """Return one of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation``
+    or ``dictionary``.
 
-    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is constant), quantiser. A
-    ``plain`` one has neither centring nor rotation: it is the chain of the papers, but for the order of its last steps,
-    which the BoC paper (section III-A) turns round, and which matters little (``bench/paper/variants.py`` has both).
+    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is
+    constant), quantiser. A ``plain`` one has neither centring nor rotation: it is the chain of the
+    papers, but for the order of its last steps, which the BoC paper (section III-A) turns round,
+    and which matters little (``bench/paper/variants.py`` has both).
 
-    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; default budgets are 2 terms per
-    item and 64 per query. It ignores ``plain`` and ``bits``. BocError for an unknown code.
+    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; default
+    budgets are 2 terms per item and 64 per query. It ignores ``plain`` and ``bits``. BocError for
+    an unknown code.
     """
     if code not in GLOBAL_CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
@@ -52,7 +55,9 @@ def global_code(
     chain += [CReLU(), TopZ(z, query_z)]
     if code == "permutation":
         return SurrogateCodec([*chain, DeepPermutation()])
-    return SurrogateCodec([*chain, UnitNorm(), ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
+    return SurrogateCodec(
+        [*chain, UnitNorm(), ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)],
+    )
 
 
 def concept_code(
@@ -64,46 +69,69 @@ def concept_code(
     similarity: str = "inverse",
     aggregate: str = "sum",
 ) -> SurrogateCodec:
-    """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
+    """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar
+    quantiser.
 
-    The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for
-    1,000 centroids, and their differences need more than the 6 levels that a scale of 1,000 gives. BocError for another
-    code, ValueError for an option out of its range.
+    The scale is 100 times that of the global codes: the components of a dense row are nearly equal,
+    0.03 +- 0.003 for 1,000 centroids, and their differences need more than the 6 levels that a
+    scale of 1,000 gives. BocError for another code, ValueError for an option out of its range.
     """
     step: HardAssignment | SoftAssignment
     if code == "soft":
-        step = SoftAssignment.from_codebook(codebook, z=z, query_z=query_z, similarity=similarity, aggregate=aggregate)
+        step = SoftAssignment.from_codebook(
+            codebook,
+            z=z,
+            query_z=query_z,
+            similarity=similarity,
+            aggregate=aggregate,
+        )
     elif code != "hard":
         raise BocError(f"no assignment {code!r}; known: hard, soft")
     elif z is not None or query_z is not None:
-        raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")
+        raise BocError(
+            "hard counts the one nearest centroid of each concept; leave out z and query_z",
+        )
     else:
         step = HardAssignment.from_codebook(codebook)
     return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(CONCEPT_SCALE)]))
 
 
 def late_code(terms: int | None = None, density: int = 20) -> SurrogateCodec:
-    """Return late interaction over ``terms`` centroids of words (default 1,024), unfitted; see ``LateInteraction``."""
+    """Return late interaction over ``terms`` centroids of words (default 1,024), unfitted; see
+    ``LateInteraction``."""
     return SurrogateCodec([LateInteraction(terms or 1024, density)])
 
 
-def word_code(codebook: Codebook, *, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return the code of items written in the words of a vocabulary: at most ``z`` words per item (default 32) and
-    ``query_z`` per query (default 32), frequencies from 1 to 7. The mean of the pictures is still to be fitted."""
+def word_code(
+    codebook: Codebook,
+    *,
+    z: int | None = None,
+    query_z: int | None = None,
+) -> SurrogateCodec:
+    """Return the code of items written in the words of a vocabulary: at most ``z`` words per item
+    (default 32) and ``query_z`` per query (default 32), frequencies from 1 to 7. The mean of the
+    pictures is still to be fitted."""
     step = WordTerms.from_codebook(codebook, z=z or 32, query_z=query_z or 32)
     return SurrogateCodec([step, BitQuantizer(WORD_BITS)])
 
 
-def learned_code(codebook: Codebook, *, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return the code of learned terms: the ``z`` largest activations of an item and the ``query_z`` largest of a query
-    (by default as many as they were learned with), scaled to unit length. Nothing is still to be fitted."""
+def learned_code(
+    codebook: Codebook,
+    *,
+    z: int | None = None,
+    query_z: int | None = None,
+) -> SurrogateCodec:
+    """Return the code of learned terms: the ``z`` largest activations of an item and the
+    ``query_z`` largest of a query (by default as many as they were learned with), scaled to unit
+    length. Nothing is still to be fitted."""
     budgets = (z or codebook.options.get("z", 32), query_z or codebook.options.get("query_z", 32))
     step = LearnedTerms.from_codebook(codebook, z=budgets[0], query_z=budgets[1])
     return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(LEARNED_SCALE)]))
 
 
 def _complete(chain: list[Step]) -> list[Step]:
-    """Complete the chain over a given codebook; the steps after the codebook learn only their width."""
+    """Complete the chain over a given codebook; the steps after the codebook learn only their
+    width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True

@@ -1,6 +1,7 @@
 """Steps that make non-negative components of signed vectors: centring, rotation, and a rectifier.
 
-A code of components is Center, RandomRotation, CReLU, and then the steps of ``boc.codecs.frequencies``.
+A code of components is Center, RandomRotation, CReLU, and then the steps of
+``boc.codecs.frequencies``.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from boc.codecs.base import Blocks, Step
 from boc.types import Modality
 from boc.vectors import FLOAT32
 
-ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
+# squared distance from the mean, as a share of its squared length, that rounding alone gives
+ALIKE = 1e-6
 BLOCK = 1024  # rows compared at a time
 
 
 class Center(Step):
     """Subtract the mean vector of the item's modality.
 
-    Pictures and sentences lie in two distant cones of the common space. Without their means the components of a
-    code are balanced, and fewer postings are read at the same recall. Distances between items of one modality do not
-    change; dot products do, so the final order needs the original vectors (re-ranking).
+    Pictures and sentences lie in two distant cones of the common space. Without their means the
+    components of a code are balanced, and fewer postings are read at the same recall. Distances
+    between items of one modality do not change; dot products do, so the final order needs the
+    original vectors (re-ranking).
 
     Attributes
     ----------
     labels_ : ndarray of str (m,)
-        The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without ``y``.
+        The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without
+        ``y``.
     means_ : ndarray of float32 (m, d)
         Their means; zero for a modality whose rows are all equal.
 
@@ -50,7 +54,9 @@ class Center(Step):
         X = self._validate(X, reset=True)
         labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
         if labels.shape != (len(X),):
-            raise ValueError(f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}")
+            raise ValueError(
+                f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}",
+            )
         parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
@@ -59,10 +65,13 @@ class Center(Step):
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
-        return self._learn(Blocks(len(blocks), lambda: ((self._validate(X, reset=True), k) for X, k in blocks)))
+        return self._learn(
+            Blocks(len(blocks), lambda: ((self._validate(X, reset=True), k) for X, k in blocks)),
+        )
 
     def _learn(self, blocks: Blocks) -> Center:
-        """Compute the means in one pass over the blocks; a second one ends when all are known to be of unequal rows."""
+        """Compute the means in one pass over the blocks; a second one ends when all are known to be
+        of unequal rows."""
         sums: dict[str, NDArray[np.float64]] = {}
         counts: dict[str, int] = {}
         for X, label in blocks:
@@ -76,12 +85,15 @@ class Center(Step):
             if not alike:
                 break
         self.labels_ = np.array(list(means))
-        self.means_ = np.stack([0 * mean if label in alike else mean for label, mean in means.items()])
+        self.means_ = np.stack(
+            [0 * mean if label in alike else mean for label, mean in means.items()],
+        )
         self.means_ = self.means_.astype(np.float32)
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
-        """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the means."""
+        """Centre X (n, d) -> float32 (n, d). One not seen in ``fit`` is centred by the mean of the
+        means."""
         return self._center(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
@@ -89,7 +101,9 @@ class Center(Step):
 
     def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
         X = self._validate(X, reset=False)
-        centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - self.mean(modality)
+        centred: NDArray[np.float32] = (
+            X if X.dtype == FLOAT32 else X.astype(np.float32)
+        ) - self.mean(modality)
         return centred
 
     def mean(self, modality: str | None) -> NDArray[np.float32]:
@@ -102,17 +116,20 @@ class Center(Step):
 
 
 def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    """Return whether some row differs from the mean; centring would leave nothing of rows that are all equal."""
+    """Return whether some row differs from the mean; centring would leave nothing of rows that are
+    all equal."""
     least = ALIKE * np.square(mean).sum()
-    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # mostly the first one decides
+    blocks = (
+        rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)
+    )  # mostly the first one decides
     return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
 
 
 class RandomRotation(Step):
     """Multiply by a random orthogonal matrix.
 
-    Dot products do not change. The energy of a vector is spread evenly over the components, so no posting list grows
-    much longer than the others, and ranks of components have equal weight.
+    Dot products do not change. The energy of a vector is spread evenly over the components, so no
+    posting list grows much longer than the others, and ranks of components have equal weight.
 
     Parameters
     ----------
@@ -122,8 +139,8 @@ class RandomRotation(Step):
     Attributes
     ----------
     rotation_ : ndarray of float32 (d, d)
-        Uniformly distributed (Haar): the Q of a Gaussian matrix, signs fixed by the diagonal of R (Mezzadri, How to
-        Generate Random Matrices from the Classical Compact Groups, 2007).
+        Uniformly distributed (Haar): the Q of a Gaussian matrix, signs fixed by the diagonal of R
+        (Mezzadri, How to Generate Random Matrices from the Classical Compact Groups, 2007).
     """
 
     learned: ClassVar[tuple[str, ...]] = ("rotation_",)
@@ -149,8 +166,9 @@ class RandomRotation(Step):
 class CReLU(Step):
     """Append the negated vector and clip at zero: v -> max([v, -v], 0).
 
-    Term frequencies cannot be negative; a component and its opposite become two terms. The dot product of two rows
-    after this map is the original one without the products of opposite signs (BoC, section IV).
+    Term frequencies cannot be negative; a component and its opposite become two terms. The dot
+    product of two rows after this map is the original one without the products of opposite signs
+    (BoC, section IV).
 
     Examples
     --------

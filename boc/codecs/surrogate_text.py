@@ -1,6 +1,7 @@
 """Lossless conversion between term matrices, {term: frequency} and surrogate text.
 
-Surrogate text has term j with frequency f as the word ``tj`` repeated f times, which any text engine can count.
+Surrogate text has term j with frequency f as the word ``tj`` repeated f times, which any text
+engine can count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ import numpy as np
 from boc.types import FieldType, Item, TermMatrix
 
 FIELD = "words"
-"""The metadata field with the words of a picture, for codes whose terms are words. It is searched as text."""
+"""The metadata field with the words of a picture, for codes whose terms are words. It is searched
+as text."""
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
@@ -27,12 +29,17 @@ def to_text(terms: TermMatrix) -> list[str]:
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Write each row as the words of its terms, "rocket rocket desert", the most frequent first, ties by term."""
+    """Write each row as the words of its terms, "rocket rocket desert", the most frequent first,
+    ties by term."""
     rows = []
     for first, end in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
         pairs = zip(terms.indices[order].tolist(), terms.data[order].tolist(), strict=True)
-        rows.append(" ".join(" ".join([words[term]] * frequency) for term, frequency in pairs if term in words))
+        rows.append(
+            " ".join(
+                " ".join([words[term]] * frequency) for term, frequency in pairs if term in words
+            ),
+        )
     return rows
 
 
@@ -42,11 +49,14 @@ def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
 
 
 def with_words(items: Sequence[Item], terms: TermMatrix, words: Mapping[int, str]) -> list[Item]:
-    """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words`` nothing changes."""
+    """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words``
+    nothing changes."""
     if not words:
         return list(items)
     texts = to_words(terms, words)
     return [
-        replace(item, fields={**item.fields, FIELD: text}) if item.modality == "image" and text else item
+        replace(item, fields={**item.fields, FIELD: text})
+        if item.modality == "image" and text
+        else item
         for item, text in zip(items, texts, strict=True)
     ]

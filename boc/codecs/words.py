@@ -1,10 +1,12 @@
 """Words: an item as the words nearest to it, so that its terms can be read.
 
-A vocabulary (boc/clustering/vocabulary.py) has the direction that each word adds to a sentence, longer for usual words.
-A dual encoder puts pictures where it puts their sentences, so a picture, centred, has large dot products with the words
-that would describe it. Its terms are the ``z`` words of the largest products, synonyms included, which suits a search
-that matches words as written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024)
-takes one of several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and real.
+A vocabulary (boc/clustering/vocabulary.py) has the direction that each word adds to a sentence,
+longer for usual words. A dual encoder puts pictures where it puts their sentences, so a picture,
+centred, has large dot products with the words that would describe it. Its terms are the ``z`` words
+of the largest products, synonyms included, which suits a search that matches words as written. A
+sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes one of
+several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and
+real.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ LEAST = 1e-3  # least dot product that counts
 
 
 class WordTerms(Center):
-    """Rows as their dot products with the words nearest to them; rows are centred and of unit length.
+    """Rows as their dot products with the words nearest to them; rows are centred and of unit
+    length.
 
     A document has ``z`` words, a query ``query_z``.
 
@@ -46,7 +49,8 @@ class WordTerms(Center):
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; the mean of sentences is that of the captions that the vocabulary was made from.
+        As in ``Center``; the mean of sentences is that of the captions that the vocabulary was made
+        from.
     vocabulary_ : ndarray of float32 (p, d)
         Vectors of the words; of unit length or shorter.
     origin_ : ndarray of float32 (d,)
@@ -59,13 +63,21 @@ class WordTerms(Center):
     >>> import numpy as np
     >>> from boc.clustering.codebook import Codebook
     >>> from boc.types import Identity
-    >>> step = WordTerms.from_codebook(Codebook(np.eye(2, dtype=np.float32), Identity("", "", 2), (), {}, 2))
-    >>> step.fit(np.array([[1.0, 0.0], [-1.0, 0.0]]), ["image", "image"]).transform(np.array([[0.8, 0.6]]), "image")
+    >>> book = Codebook(np.eye(2, dtype=np.float32), Identity("", "", 2), (), {}, 2)
+    >>> step = WordTerms.from_codebook(book)
+    >>> step = step.fit(np.array([[1.0, 0.0], [-1.0, 0.0]]), ["image", "image"])
+    >>> step.transform(np.array([[0.8, 0.6]]), "image")
     ... # doctest: +ELLIPSIS
     <...2 stored elements and shape (1, 2)>
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("labels_", "means_", "vocabulary_", "origin_", "term_labels_")
+    learned: ClassVar[tuple[str, ...]] = (
+        "labels_",
+        "means_",
+        "vocabulary_",
+        "origin_",
+        "term_labels_",
+    )
     retired: ClassVar[Mapping[str, Any]] = {"seed": 0}
     outputs: ClassVar[str] = "vocabulary_"
 
@@ -77,13 +89,15 @@ class WordTerms(Center):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
-        """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures only."""
+        """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures
+        only."""
         step = cls(len(codebook), z, query_z)
         step._codebook = codebook
         return step
 
     def _learn(self, blocks: Blocks) -> WordTerms:
-        """Learn the mean of the pictures. ValueError for a parameter out of its range, or without a vocabulary."""
+        """Learn the mean of the pictures. ValueError for a parameter out of its range, or without a
+        vocabulary."""
         for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -105,11 +119,13 @@ class WordTerms(Center):
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
-        """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above
+        0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
+        """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all
+        above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:

@@ -1,6 +1,8 @@
-"""Metrics of rankings in both directions: Recall@K, median rank, NDCG; and exact top k as ground truth.
+"""Metrics of rankings in both directions: Recall@K, median rank, NDCG; and exact top k as ground
+truth.
 
-Rankings are given as scores (n_texts, n_images), an array or a memory-mapped file, which is read in blocks of rows.
+Rankings are given as scores (n_texts, n_images), an array or a memory-mapped file, which is read in
+blocks of rows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ ITEMS = 4096  # items scored against a block of queries at a time
 
 @dataclass(frozen=True)
 class Recall:
-    """Percentages of queries whose right answer is among the first 1, 5, 10, and the median rank (from 1)."""
+    """Percentages of queries whose right answer is among the first 1, 5, 10, and the median rank
+    (from 1)."""
 
     r1: float
     r5: float
@@ -73,11 +76,15 @@ class Ndcg:
         return cls(*np.mean([[n.text_to_image, n.image_to_text] for n in folds], axis=0).tolist())
 
 
-def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranks(
+    scores: NDArray[np.floating[Any]],
+    queries: NDArray[np.int64],
+    items: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """Rank (from 0) of the best right item of each query; every query needs a right item.
 
-    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query in ``queries`` (n,).
-    Equal scores are ordered by position, as a stable sort does.
+    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query
+    in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does.
     """
     ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), BLOCK):
@@ -90,10 +97,15 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
     return ranks
 
 
-def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
+def evaluate_recall(
+    scores: NDArray[np.float32],
+    owners: NDArray[np.int64],
+    fold: int | None = None,
+) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
-    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a wrong ``fold``.
+    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the sentences' pictures. BocError for a
+    wrong ``fold``.
     """
     to_image, to_text = [], []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
@@ -112,9 +124,11 @@ def evaluate_ndcg(
     *,
     p: int = DEPTH,
 ) -> Ndcg:
-    """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
+    """Compute NDCG@p of both directions, over the whole gallery or averaged over folds as
+    ``evaluate_recall`` does.
 
-    ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong shape or ``fold``.
+    ``relevance`` is as ``scores``; the ideal ranking is that of the fold. BocError for a wrong
+    shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -125,7 +139,8 @@ def evaluate_ndcg(
 
 
 def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64]) -> Ndcg:
-    """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors' code."""
+    """Average NDCG over queries; for pictures over those whose NDCG is not 0, as in the authors'
+    code."""
     counted = to_text[to_text > 0]
     return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
 
@@ -134,18 +149,26 @@ def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int)
     """Raise BocError unless ``relevance`` is (n_texts, n_images)."""
     if relevance.shape != (n_texts, n_images):
         raise BocError(
-            f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} pictures, "
-            f"there are {n_texts} and {n_images}; give the matrix of these items"
+            f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
+            "pictures, "
+            f"there are {n_texts} and {n_images}; give the matrix of these items",
         )
 
 
-def ndcg(scores: NDArray[np.float32], relevance: NDArray[np.float32], *, p: int = DEPTH) -> NDArray[np.float64]:
-    """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where nothing is relevant.
+def ndcg(
+    scores: NDArray[np.float32],
+    relevance: NDArray[np.float32],
+    *,
+    p: int = DEPTH,
+) -> NDArray[np.float64]:
+    """Compute NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where
+    nothing is relevant.
 
-    DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and TERAN; NDCG divides
-    it by that of the p most relevant items (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). ir_measures has the
-    gain rel of their papers, for runs. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0.
-    Equal scores are ordered by position. BocError unless p is at least 1.
+    DCG = sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), the gain of the code of TERN and
+    TERAN; NDCG divides it by that of the p most relevant items (Jarvelin and Kekalainen, TOIS 2002;
+    TERN, eq. 5-6). ir_measures has the gain rel of their papers, for runs. Both arrays are
+    (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal scores are ordered by
+    position. BocError unless p is at least 1.
     """
     if p < 1:
         raise BocError(f"p must be at least 1, got {p}; papers take {DEPTH}")
@@ -160,10 +183,16 @@ def ndcg(scores: NDArray[np.float32], relevance: NDArray[np.float32], *, p: int 
     return values
 
 
-def ndcg_of_hits(hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: int = DEPTH) -> NDArray[np.float64]:
+def ndcg_of_hits(
+    hits: NDArray[np.int64],
+    relevance: NDArray[np.float32],
+    *,
+    p: int = DEPTH,
+) -> NDArray[np.float64]:
     """Compute ``ndcg`` of rankings that are given as ``hits``, best first.
 
-    ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit and gains nothing.
+    ``hits`` (n_queries, at most p) are columns of ``relevance`` (n_queries, n_items); -1 is no hit
+    and gains nothing.
     """
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(p, grades.shape[1])
@@ -171,7 +200,9 @@ def ndcg_of_hits(hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: 
     discounts = 1 / np.log2(np.arange(2, p + 2))
     gained = np.where(hits >= 0, np.take_along_axis(grades, np.maximum(hits, 0), axis=1), 0)
     best = np.sort(np.partition(grades, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-    dcg, ideal = ((np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best))
+    dcg, ideal = (
+        (np.exp2(r.astype(np.float64)) - 1) @ discounts[: r.shape[1]] for r in (gained, best)
+    )
     values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 
@@ -179,25 +210,40 @@ def ndcg_of_hits(hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of each sentence's picture, from picture ids and the sentences' groups.
 
-    BocError if a sentence has no picture or a picture has no sentence, since it would have no right answer.
+    BocError if a sentence has no picture or a picture has no sentence, since it would have no right
+    answer.
     """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
     if lost is not None:
-        raise BocError(f"a caption belongs to {lost!r}, which is not among the pictures; extract both together")
+        raise BocError(
+            f"a caption belongs to {lost!r}, which is not among the pictures; extract both "
+            "together",
+        )
     owners = np.array([number[group] for group in groups], dtype=np.int64)
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
-        raise BocError(f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of image,caption")
+        raise BocError(
+            f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of "
+            "image,caption",
+        )
     return owners
 
 
-def folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
-    """Yield the pictures and sentences of each full fold (a shorter one is easier); without ``fold``, of all."""
+def folds(
+    owners: NDArray[np.int64],
+    n: int,
+    fold: int | None,
+) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
+    """Yield the pictures and sentences of each full fold (a shorter one is easier); without
+    ``fold``, of all."""
     if fold is None:
         yield slice(0, n), slice(None)
         return
     if not 1 <= fold <= n:
         raise BocError(f"fold must be between 1 and the number of pictures, {n}; got {fold}")
     for start in range(0, n + 1 - fold, fold):
-        yield slice(start, start + fold), np.flatnonzero((owners >= start) & (owners < start + fold))
+        yield (
+            slice(start, start + fold),
+            np.flatnonzero((owners >= start) & (owners < start + fold)),
+        )

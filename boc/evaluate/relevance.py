@@ -1,8 +1,9 @@
-"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or from a file.
+"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or
+from a file.
 
-A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture. As published with
-TERN and TERAN it is a file without a header, row by row in the order of the sentences, with -1 in cells that are not
-computed.
+A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture.
+As published with TERN and TERAN it is a file without a header, row by row in the order of the
+sentences, with -1 in cells that are not computed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FULL = np.uint64(2**64 - 1)
 
 
 def tokens(sentence: str) -> list[str]:
-    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L; between two spaces is a token too."""
+    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L; between two spaces is a
+    token too."""
     return sentence.lower().split(" ")
 
 
@@ -34,14 +36,16 @@ def rouge_l_matrix(
     block: int = PICTURES,
     tick: Callable[[int], object] = lambda done: None,
 ) -> NDArray[np.float32]:
-    """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
+    """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts,
+    n_pictures).
 
-    With l_r the length of the longest common subsequence of candidate c and reference r, P = max_r l_r / |c|, R = max_r
-    l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common. Source: Lin, ROUGE, ACL 2004
-    workshop, eq. 2-4; separate maxima: Chen et al., Microsoft COCO Captions, 2015.
+    With l_r the length of the longest common subsequence of candidate c and reference r, P = max_r
+    l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is
+    common. Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; separate maxima: Chen et al., Microsoft
+    COCO Captions, 2015.
 
-    ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the largest is missing.
-    ``tick`` is called with the number of cells of each finished block.
+    ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the
+    largest is missing. ``tick`` is called with the number of cells of each finished block.
     """
     order, starts = _by_picture(texts, owners)
     number: dict[str, int] = {}
@@ -50,7 +54,12 @@ def rouge_l_matrix(
     for first in range(0, relevance.shape[1], block):
         edges = starts[first : first + block + 1]
         references = [ids[i] for i in order[edges[0] : edges[-1]]]
-        relevance[:, first : first + block] = _rouge_l_columns(ids, references, edges[:-1] - edges[0], len(number))
+        relevance[:, first : first + block] = _rouge_l_columns(
+            ids,
+            references,
+            edges[:-1] - edges[0],
+            len(number),
+        )
         tick(relevance[:, first : first + block].size)
     return relevance
 
@@ -58,39 +67,60 @@ def rouge_l_matrix(
 def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
     """Map a relevance file of ``n_texts`` rows, read-only.
 
-    BocError for a file that is missing, has a numpy header or another size, has negative values, or is incomplete.
+    BocError for a file that is missing, has a numpy header or another size, has negative values, or
+    is incomplete.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as handle:
             magic = handle.read(6)
     except OSError as error:
-        raise BocError(f"{path}: cannot be read ({error.strerror or error}); name a relevance matrix") from error
+        raise BocError(
+            f"{path}: cannot be read ({error.strerror or error}); name a relevance matrix",
+        ) from error
     if magic == b"\x93NUMPY":
-        raise BocError(f"{path} has a numpy header, a relevance matrix is float32 without one; write it by tofile")
+        raise BocError(
+            f"{path} has a numpy header, a relevance matrix is float32 without one; write it by "
+            "tofile",
+        )
     if not size or size % (4 * n_texts):
         raise BocError(
-            f"{path}: {size} bytes are no float32 rows of {n_texts} captions; give the matrix of these captions"
+            f"{path}: {size} bytes are no float32 rows of {n_texts} captions; give the matrix of "
+            "these captions",
         )
     shape = (n_texts, size // (4 * n_texts))
     relevance: NDArray[np.float32] = np.memmap(path, "<f4", "r", shape=shape)
     for start in range(0, n_texts, ROWS):
         rows = relevance[start : start + ROWS]
         if ((rows < 0) & (rows != UNFILLED)).any():
-            raise BocError(f"{path}: holds {np.nanmin(rows):g}, relevance is 0 or more; is it a float32 matrix?")
+            raise BocError(
+                f"{path}: holds {np.nanmin(rows):g}, relevance is 0 or more; is it a float32 "
+                "matrix?",
+            )
         if (rows == UNFILLED).any():
             row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
-            raise BocError(f"{path}: has unfilled cells (-1), the first in row {row}; finish making it")
+            raise BocError(
+                f"{path}: has unfilled cells (-1), the first in row {row}; finish making it",
+            )
     return relevance
 
 
-def _by_picture(texts: Sequence[str], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return sentence indices in the order of their pictures, and the offsets of the pictures (n_pictures + 1,)."""
+def _by_picture(
+    texts: Sequence[str],
+    owners: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return sentence indices in the order of their pictures, and the offsets of the pictures
+    (n_pictures + 1,)."""
     if len(texts) != len(owners) or not len(texts):
-        raise BocError(f"relevance needs one owner for each caption, got {len(texts)} captions, {len(owners)} owners")
+        raise BocError(
+            f"relevance needs one owner for each caption, got {len(texts)} captions, "
+            f"{len(owners)} owners",
+        )
     counts = np.bincount(owners)
     if not counts.all():
-        raise BocError(f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out")
+        raise BocError(
+            f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out",
+        )
     return np.argsort(owners, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
 
 
@@ -100,7 +130,8 @@ def _rouge_l_columns(
     starts: NDArray[np.int64],
     n_tokens: int,
 ) -> NDArray[np.float64]:
-    """Compute ROUGE-L of all candidates against the pictures whose references start at ``starts``."""
+    """Compute ROUGE-L of all candidates against the pictures whose references start at
+    ``starts``."""
     lengths = np.array([len(r) for r in references])
     met, masks = _masks(references, n_tokens)
     columns = np.empty((len(candidates), len(starts)))
@@ -113,15 +144,23 @@ def _rouge_l_columns(
     return columns
 
 
-def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
+def _masks(
+    references: Sequence[NDArray[np.int64]],
+    n_tokens: int,
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the row of each token (-1: in none), and its positions: bit i of [w, row, r] if at 64
+    w + i of r."""
     flat = np.concatenate(references)
     lengths = np.array([len(r) for r in references])
     owner = np.repeat(np.arange(len(references)), lengths)
     position = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     seen, row = np.unique(flat, return_inverse=True)
     masks = np.zeros((-(-int(lengths.max()) // 64), len(seen), len(references)), dtype=np.uint64)
-    np.bitwise_or.at(masks, (position // 64, row, owner), np.uint64(1) << (position % 64).astype(np.uint64))
+    np.bitwise_or.at(
+        masks,
+        (position // 64, row, owner),
+        np.uint64(1) << (position % 64).astype(np.uint64),
+    )
     met = np.full(n_tokens, -1)
     met[seen] = np.arange(len(seen))
     return met, masks
@@ -130,9 +169,9 @@ def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDAr
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
     """Compute the lengths of the longest common subsequences of one candidate with all references.
 
-    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
-    V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source: Hyyro, Bit-parallel
-    LCS-length computation revisited, AWOCA 2004.
+    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in
+    b makes V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source:
+    Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
     """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), FULL)

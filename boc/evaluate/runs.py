@@ -1,4 +1,5 @@
-"""How well the items of feature files find each other: by vectors, by concept sets, or through an index."""
+"""How well the items of feature files find each other: by vectors, by concept sets, or through an
+index."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from boc.evaluate.metrics import (
     mean_ndcg,
     ndcg_of_hits,
     owners_of,
-)  # fmt: skip
+)
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 from boc.evaluate.trec import write_qrels, write_run
 from boc.inputs.features import FeatureFile
@@ -56,7 +57,8 @@ class Gallery:
 
     @classmethod
     def of(cls, *paths: Path) -> Gallery:
-        """Open feature files. FeatureFileError if a file has no embeddings, or other items than the first."""
+        """Open feature files. FeatureFileError if a file has no embeddings, or other items than the
+        first."""
         first: dict[Modality, list[Item]] = {}
         for path in paths:
             with FeatureFile(path) as file:
@@ -72,25 +74,32 @@ class Gallery:
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Return the labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
+        """Return the labels and fold sizes: all pictures and, if there are more than ``fold``,
+        folds of that size."""
         whole: dict[str, int | None] = {f"all {self.images} pictures": None}
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(
-        self, metric: str = "dot", *, block: int = BLOCK, tick: Callable[[int], object] = lambda done: None
+        self,
+        metric: str = "dot",
+        *,
+        block: int = BLOCK,
+        tick: Callable[[int], object] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
+        """Compute scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several
+        files are averaged.
 
-        The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
-        read-only, with 4 bytes per score on disk. ``block`` captions are scored at a time. ``tick`` is called with the
-        number of captions of each finished block.
+        The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a
+        temporary file, mapped read-only, with 4 bytes per score on disk. ``block`` captions are
+        scored at a time. ``tick`` is called with the number of captions of each finished block.
         FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
             models = [
-                _scorer(stack.enter_context(FeatureFile(path)), metric, min(block, PICTURES)) for path in self.paths
+                _scorer(stack.enter_context(FeatureFile(path)), metric, min(block, PICTURES))
+                for path in self.paths
             ]
             handle = stack.enter_context(tempfile.TemporaryFile())
             for start in range(0, n, block):
@@ -101,11 +110,21 @@ class Gallery:
             handle.flush()
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
-    def write_runs(self, folder: Path, name: str | None, at: str, *, rm: float | None, score: Metric | None) -> None:
-        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other direction.
+    def write_runs(
+        self,
+        folder: Path,
+        name: str | None,
+        at: str,
+        *,
+        rm: float | None,
+        score: Metric | None,
+    ) -> None:
+        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and those of the other
+        direction.
 
-        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or of one search of the
-        index ``name`` at ``at``, whose candidates are ``rm`` per hit, re-ranked by ``score``.
+        A run has the first ``DEEPEST`` hits of each query: by the ``score`` of ``scores``; or of
+        one search of the index ``name`` at ``at``, whose candidates are ``rm`` per hit, re-ranked
+        by ``score``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with FeatureFile(self.paths[0]) as file:
@@ -118,21 +137,32 @@ class Gallery:
                     right[query].append(ids[target][item])
                 if name is not None:
                     hits = _search_queries(
-                        Searcher.open(name, at), file, SearchOptions(DEEPEST, rm, target, rerank=score), asking
+                        Searcher.open(name, at),
+                        file,
+                        SearchOptions(DEEPEST, rm, target, rerank=score),
+                        asking,
                     )
                 else:
                     assert scores is not None
                     hits = _rank_rows(scores if asking == "text" else scores.T, ids[target])
                 place = folder / f"{asking}-to-{target}.run"
                 write_qrels(place.with_suffix(".qrels"), zip(ids[asking], right, strict=True))
-                write_run(place, ((query, *each) for query, each in zip(ids[asking], hits, strict=True)))
+                write_run(
+                    place,
+                    ((query, *each) for query, each in zip(ids[asking], hits, strict=True)),
+                )
 
     def relevance(
-        self, path: Path | None = None, *, tick: Callable[[int], object] = lambda done: None
+        self,
+        path: Path | None = None,
+        *,
+        tick: Callable[[int], object] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
+        """Return the relevance (n_texts, n_images): by ROUGE-L, or the contents of the file
+        ``path``.
 
-        ``tick`` is called with the number of finished cells. BocError if the file has another number of items.
+        ``tick`` is called with the number of finished cells. BocError if the file has another
+        number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -142,14 +172,20 @@ class Gallery:
         return known
 
 
-def _rank_rows(scores: NDArray[np.float32], ids: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
+def _rank_rows(
+    scores: NDArray[np.float32],
+    ids: Sequence[str],
+) -> Iterator[tuple[list[str], list[float]]]:
     for row in scores:
         best = topk(row, DEEPEST)
         yield [ids[place] for place in best], row[best].tolist()
 
 
 def _search_queries(
-    searcher: Searcher, file: FeatureFile, options: SearchOptions, asking: Modality
+    searcher: Searcher,
+    file: FeatureFile,
+    options: SearchOptions,
+    asking: Modality,
 ) -> Iterator[tuple[list[str], list[float]]]:
     """Yield the same of the hits of a search by each item of one modality."""
     for batch in file.batches(asking, QUERIES):
@@ -170,15 +206,21 @@ def evaluate_index(
 ) -> tuple[Recalls, Ndcg | None]:
     """Compute the recalls through an index that holds the items of ``path``.
 
-    K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25
-    of 25 hits. ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits,
-    not re-ranked; 101 stands for all that lies deeper. ``tick`` is called with the size of each finished batch.
+    K hits for each K, of ``rm`` * K candidates; with ``relevance``, a matrix as of
+    ``Gallery.relevance``, also NDCG@25 of 25 hits. ``rerank`` is the metric that re-ranks them
+    (default: the index's). The median rank looks at 100 hits, not re-ranked; 101 stands for all
+    that lies deeper. ``tick`` is called with the size of each finished batch.
     """
-    searcher, gallery, options = Searcher.open(name, at), Gallery.of(path), SearchOptions(rm=rm, rerank=rerank)
+    searcher, gallery, options = (
+        Searcher.open(name, at),
+        Gallery.of(path),
+        SearchOptions(rm=rm, rerank=rerank),
+    )
     _check_holds(searcher, name, gallery)
     with FeatureFile(path) as file:
         (text, text_ndcg), (image, image_ndcg) = (
-            _evaluate_direction(file, relevance, searcher, options, *direction, tick) for direction in DIRECTIONS
+            _evaluate_direction(file, relevance, searcher, options, *direction, tick)
+            for direction in DIRECTIONS
         )
     return Recalls(text, image), None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
 
@@ -200,7 +242,13 @@ def _evaluate_direction(
         queries, own = batch.embeddings, batch.items
         hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
         hits.append(
-            searcher.search_vectors(queries, k=DEEPEST, rm=None if options.rm is None else 1, find=target, rerank="dot")
+            searcher.search_vectors(
+                queries,
+                k=DEEPEST,
+                rm=None if options.rm is None else 1,
+                find=target,
+                rerank="dot",
+            ),
         )
         ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
         if grades is not None:
@@ -220,7 +268,10 @@ def _evaluate_direction(
 def _rank(hits: Sequence[Hit], query: Item) -> int:
     """Rank (from 0) of the first hit of the query's picture, or DEEPEST."""
     target = query.group or query.id
-    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target), DEEPEST)
+    return next(
+        (rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target),
+        DEEPEST,
+    )
 
 
 def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
@@ -228,40 +279,58 @@ def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
     there = searcher.index.manifest.items
     if there["image"] < gallery.images or there["text"] < len(gallery.captions):
         raise FeatureFileError(
-            f"{gallery.paths[0]}: holds {gallery.images} pictures and {len(gallery.captions)} captions, the index "
-            f"{name!r} {there['image']} and {there['text']}; evaluate the file that the index was made of"
+            f"{gallery.paths[0]}: holds {gallery.images} pictures and {len(gallery.captions)} "
+            "captions, the index "
+            f"{name!r} {there['image']} and {there['text']}; evaluate the file that the index "
+            "was made of",
         )
 
 
-def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequence[Item], kind: str) -> None:
-    """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
+def _check_same(
+    path: Path,
+    items: Sequence[Item],
+    model: Path,
+    expected: Sequence[Item],
+    kind: str,
+) -> None:
+    """Raise FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures
+    may differ."""
     if len(items) != len(expected):
         raise FeatureFileError(
-            f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of the same items"
+            f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of "
+            "the same items",
         )
     for one, other in zip(items, expected, strict=True):
         if one.id != other.id:
             raise FeatureFileError(
-                f"{path}: holds {one.id!r} where {model} holds {other.id!r}; give files of the same items in one order"
+                f"{path}: holds {one.id!r} where {model} holds {other.id!r}; give files of the "
+                "same items in one order",
             )
         if one.group != other.group:
             raise FeatureFileError(
-                f"{path}: {one.id!r} belongs to {one.group!r}, in {model} to {other.group!r}; give files of one source"
+                f"{path}: {one.id!r} belongs to {one.group!r}, in {model} to {other.group!r}; "
+                "give files of one source",
             )
         if one.modality == "text" and one.content != other.content:
-            raise FeatureFileError(f"{path}: {one.id!r} is another sentence than in {model}; give the same captions")
+            raise FeatureFileError(
+                f"{path}: {one.id!r} is another sentence than in {model}; give the same captions",
+            )
 
 
 def _scorer(file: FeatureFile, metric: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
-    """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size`` at a time."""
+    """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size``
+    at a time."""
     if metric == "dot":
         images = file.vectors("image")
-        return lambda start, stop: file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
+        return lambda start, stop: (
+            file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
+        )
     for modality in MODALITIES:
         if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
-                "or make it with boc extract --encoder (an encoder that has them, such as tern)"
+                f"{file.path}: holds no concept sets of its {modality} items, which {metric} "
+                "compares; score by dot, "
+                "or make it with boc extract --encoder (an encoder that has them, such as tern)",
             )
 
     def concepts(batch: Batch) -> Ragged:

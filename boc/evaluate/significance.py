@@ -1,4 +1,5 @@
-"""Differences between two systems on the same queries: interval, p, and the correction for several questions."""
+"""Differences between two systems on the same queries: interval, p, and the correction for several
+questions."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ TOGETHER = 250  # rounds drawn at a time
 
 
 class Difference(NamedTuple):
-    """A mean difference, its interval of 95 %, and p; ``holm`` is p for all measures that were compared at once."""
+    """A mean difference, its interval of 95 %, and p; ``holm`` is p for all measures that were
+    compared at once."""
 
     difference: float
     low: float
@@ -32,10 +34,11 @@ def compare(
 ) -> list[Difference]:
     """Compare values (queries, measures) of two systems; return the difference of each measure.
 
-    Queries with the same number in ``clusters`` (queries,) are not independent, as the captions of a picture, and are
-    drawn together. p is that of the paired randomisation test, two-sided: the systems change places at random in each
-    cluster, ``rounds`` times (Smucker, Allan and Carterette, CIKM 2007). The interval is that of the bootstrap over
-    clusters. Under the same ``seed`` both are the same again.
+    Queries with the same number in ``clusters`` (queries,) are not independent, as the captions of
+    a picture, and are drawn together. p is that of the paired randomisation test, two-sided: the
+    systems change places at random in each cluster, ``rounds`` times (Smucker, Allan and
+    Carterette, CIKM 2007). The interval is that of the bootstrap over clusters. Under the same
+    ``seed`` both are the same again.
 
     Examples
     --------
@@ -59,12 +62,15 @@ def compare(
         drawn.append(weights @ sums / (weights @ counts)[:, None])
     p = (1 + as_large) / (1 + rounds)
     low, high = np.quantile(np.concatenate(drawn), (0.025, 0.975), axis=0)
-    return [Difference(*map(float, row)) for row in zip(mean, low, high, p, holm(p.tolist()), strict=True)]
+    return [
+        Difference(*map(float, row))
+        for row in zip(mean, low, high, p, holm(p.tolist()), strict=True)
+    ]
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p values corrected for their number, in the same order: the chance that any of those that are below a
-    level is so by accident stays below it (Holm, 1979).
+    """Return p values corrected for their number, in the same order: the chance that any of those
+    that are below a level is so by accident stays below it (Holm, 1979).
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""Runs and relevance judgements (qrels) in the forms of TREC, and what ir_measures computes of them.
+"""Runs and relevance judgements (qrels) in the forms of TREC, and what ir_measures computes of
+them.
 
-A run has a line ``query Q0 item rank score tag`` per hit, qrels ``query 0 item relevance``. Blanks and percent signs in
-ids are written as in URLs, because blanks separate the columns.
+A run has a line ``query Q0 item rank score tag`` per hit, qrels ``query 0 item relevance``. Blanks
+and percent signs in ids are written as in URLs, because blanks separate the columns.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MEASURES = ("Success@1", "Success@5", "Success@10", "R@10", "RR", "AP", "nDCG@10")
-"""What is measured of a run, by its name in ir_measures. Success@K is the R@K of papers on image-text retrieval: the
-share of queries with a right item among K hits."""
+"""What is measured of a run, by its name in ir_measures. Success@K is the R@K of papers on
+image-text retrieval: the share of queries with a right item among K hits."""
 FORMS = {"run": "query Q0 item rank score tag", "qrels": "query 0 item relevance"}
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]]) -> None:
     """Write a run: of each query its id, the ids of its hits, best first, and their scores.
 
-    Tools order hits by score, as float32, and equal scores in ways of their own; so a score that is not below the one
-    before it is written as the next smaller number. BocError if ``path`` is another kind of file.
+    Tools order hits by score, as float32, and equal scores in ways of their own; so a score that is
+    not below the one before it is written as the next smaller number. BocError if ``path`` is
+    another kind of file.
     """
     check_run(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -45,12 +47,14 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[str], Sequence[
 
 
 def check_run(path: Path) -> None:
-    """Raise BocError unless a run can be written to ``path`` without a loss of another kind of file."""
+    """Raise BocError unless a run can be written to ``path`` without a loss of another kind of
+    file."""
     check_output(path, lambda path: _is_like(path, "run"))
 
 
 def write_qrels(path: Path, right: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Write the ids of the right items of each query. BocError if ``path`` is another kind of file."""
+    """Write the ids of the right items of each query. BocError if ``path`` is another kind of
+    file."""
     check_output(path, lambda path: _is_like(path, "qrels"))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids in right:
@@ -58,7 +62,8 @@ def write_qrels(path: Path, right: Iterable[tuple[str, Sequence[str]]]) -> None:
 
 
 class Judgements:
-    """Relevance judgements, read from a file of qrels. BocError if it is none, or judges nothing as relevant."""
+    """Relevance judgements, read from a file of qrels. BocError if it is none, or judges nothing as
+    relevant."""
 
     def __init__(self, path: Path) -> None:
         self._tool = _tool()
@@ -73,10 +78,12 @@ class Judgements:
         groups = {query: tuple(sorted(right[query])) for query in self.queries}
         numbers = {group: number for number, group in enumerate(dict.fromkeys(groups.values()))}
         self.clusters = np.array([numbers[groups[query]] for query in self.queries])
-        """int64 (queries,): equal numbers for queries with the same right items, such as the captions of a picture."""
+        """int64 (queries,): equal numbers for queries with the same right items, such as the
+        captions of a picture."""
 
     def measure(self, run: Path) -> NDArray[np.float64]:
-        """Return ``MEASURES`` of each of ``queries`` (queries, measures); 0 for those that the run lacks.
+        """Return ``MEASURES`` of each of ``queries`` (queries, measures); 0 for those that the run
+        lacks.
 
         BocError if ``run`` is no run, or of other queries.
         """
@@ -92,8 +99,15 @@ class Judgements:
         return values
 
     def compare(self, one: Path, other: Path) -> Mapping[str, Difference]:
-        """Return what the run ``one`` has more than ``other`` of each measure, with clusters drawn as a whole."""
-        return dict(zip(MEASURES, compare(self.measure(one), self.measure(other), self.clusters), strict=True))
+        """Return what the run ``one`` has more than ``other`` of each measure, with clusters drawn
+        as a whole."""
+        return dict(
+            zip(
+                MEASURES,
+                compare(self.measure(one), self.measure(other), self.clusters),
+                strict=True,
+            ),
+        )
 
 
 def _plain(key: str) -> str:
@@ -112,7 +126,9 @@ def _read(path: Path, kind: str, read: Any) -> list[Any]:
             return list(read(str(path)))
         raise ValueError("its first line has other columns")
     except (OSError, ValueError) as error:
-        raise BocError(f"{path}: cannot be read as {kind} ({error}); write lines of {FORMS[kind]}") from error
+        raise BocError(
+            f"{path}: cannot be read as {kind} ({error}); write lines of {FORMS[kind]}",
+        ) from error
 
 
 def _is_like(path: Path, kind: str) -> bool:

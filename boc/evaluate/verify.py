@@ -1,4 +1,5 @@
-"""Verification: checks the contents of an index against its manifest, and its scores against its code."""
+"""Verification: checks the contents of an index against its manifest, and its scores against its
+code."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ Read = Callable[[Sequence[Item], Modality], Embeddings]
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A pair whose score is ``found`` (0 if the item is no hit) instead of ``expected``. ``query`` is the id of the
-    item whose code is the query, ``item`` that of the scored item."""
+    """A pair whose score is ``found`` (0 if the item is no hit) instead of ``expected``. ``query``
+    is the id of the item whose code is the query, ``item`` that of the scored item."""
 
     query: str
     item: str
@@ -53,11 +54,12 @@ class Mismatch:
 class Verification:
     """The result of a verification.
 
-    ``against`` is the origin of the frequencies of the integer dot products: the codec over the stored "vectors" or
-    over a file of "features", the stored "terms", or "nothing". ``rounded`` are ids of items whose stored frequencies
-    differ from those of the codec by rounding; their scores were compared with the stored frequencies. ``counts`` are
-    (counted, in the manifest) for items by modality and for postings. ``repeated`` are ids that occur more than once,
-    ``damaged`` the files whose bytes have changed, ``faults`` what is wrong with the terms of its items.
+    ``against`` is the origin of the frequencies of the integer dot products: the codec over the
+    stored "vectors" or over a file of "features", the stored "terms", or "nothing". ``rounded`` are
+    ids of items whose stored frequencies differ from those of the codec by rounding; their scores
+    were compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items
+    by modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the
+    files whose bytes have changed, ``faults`` what is wrong with the terms of its items.
     """
 
     pairs: int
@@ -73,17 +75,30 @@ class Verification:
     @property
     def right(self) -> bool:
         """True if no error was found: items may lack terms, but not all."""
-        wrong = self.damaged or self.mismatches or self.repeated or (self.faults and not self.counts["postings"][0])
+        wrong = (
+            self.damaged
+            or self.mismatches
+            or self.repeated
+            or (self.faults and not self.counts["postings"][0])
+        )
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
 
-def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[Path | str] = ()) -> Verification:
-    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count the items.
+def verify(
+    index: Index,
+    *,
+    pairs: int = PAIRS,
+    seed: int = 0,
+    files: Sequence[Path | str] = (),
+) -> Verification:
+    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count the
+    items.
 
-    The codes of random items are the queries, over all modalities. Each query is paired with hits of all ranks and with
-    other items, hits or not. Frequencies are computed by the codec of the index from its vectors, or from ``files``,
-    the feature files that it was made from. Without files, if the codec reads concept sets or the vectors are stored
-    rounded, the stored frequencies are used, so only the scores are checked. If files are damaged, nothing is compared.
+    The codes of random items are the queries, over all modalities. Each query is paired with hits
+    of all ranks and with other items, hits or not. Frequencies are computed by the codec of the
+    index from its vectors, or from ``files``, the feature files that it was made from. Without
+    files, if the codec reads concept sets or the vectors are stored rounded, the stored frequencies
+    are used, so only the scores are checked. If files are damaged, nothing is compared.
 
     BocError if ``files`` lack an item.
     """
@@ -91,7 +106,14 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
     damaged = index.damaged_files()
     if damaged:
         return Verification(
-            0, 0, "nothing", [], [], {name: (count, count) for name, count in expected.items()}, [], damaged
+            0,
+            0,
+            "nothing",
+            [],
+            [],
+            {name: (count, count) for name, count in expected.items()},
+            [],
+            damaged,
         )
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     chance = random.Random(seed)
@@ -117,7 +139,8 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
 
 @dataclass(frozen=True)
 class _Trial:
-    """A query: the id of the item with its ``code`` (1, V), its at most ``k`` hits, and the ``items`` to compare."""
+    """A query: the id of the item with its ``code`` (1, V), its at most ``k`` hits, and the
+    ``items`` to compare."""
 
     id: str
     code: TermMatrix
@@ -130,17 +153,27 @@ class _Trial:
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Return whether an item has this score; an item that is no hit has score 0, or ranks after the last hit."""
+        """Return whether an item has this score; an item that is no hit has score 0, or ranks after
+        the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
-        behind = len(self.hits) == self.k and (-expected, item) > (-self.hits[-1].score, self.hits[-1].item.id)
+        behind = len(self.hits) == self.k and (-expected, item) > (
+            -self.hits[-1].score,
+            self.hits[-1].item.id,
+        )
         return expected == 0 or behind
 
 
 def _ask(
-    index: Index, source: _Source, sample: Sequence[Item], pairs: int, k: int, chance: random.Random
+    index: Index,
+    source: _Source,
+    sample: Sequence[Item],
+    pairs: int,
+    k: int,
+    chance: random.Random,
 ) -> list[_Trial]:
-    """Yield queries from the sample, each with items to compare, half of them hits if there are enough."""
+    """Yield queries from the sample, each with items to compare, half of them hits if there are
+    enough."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
@@ -152,11 +185,17 @@ def _ask(
         chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
         taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)
-        trials.append(_Trial(query.id, codes[[i]], k, hits, [*chosen, *islice(others, each - len(chosen))]))
+        trials.append(
+            _Trial(query.id, codes[[i]], k, hits, [*chosen, *islice(others, each - len(chosen))]),
+        )
     return trials
 
 
-def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[list[Mismatch], list[str]]:
+def _compare(
+    index: Index,
+    source: _Source,
+    trials: Sequence[_Trial],
+) -> tuple[list[Mismatch], list[str]]:
     """Return the pairs that disagree with ``source``, and the ids of items that differ by rounding.
 
     These are compared with the stored frequencies.
@@ -171,9 +210,12 @@ def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[l
 
 
 def _mismatches(
-    trials: Sequence[_Trial], items: Sequence[Item], documents: Callable[[Sequence[Item]], TermMatrix]
+    trials: Sequence[_Trial],
+    items: Sequence[Item],
+    documents: Callable[[Sequence[Item]], TermMatrix],
 ) -> list[Mismatch]:
-    """Return the pairs of queries and ``items`` whose scores are not the dot products with ``documents``."""
+    """Return the pairs of queries and ``items`` whose scores are not the dot products with
+    ``documents``."""
     if not items:
         return []
     place = {item.id: row for row, item in enumerate(items)}
@@ -193,9 +235,16 @@ def _mismatches(
 
 
 class _Source:
-    """The origin of the frequencies that scores are compared with: the codec over ``embeddings``, or stored terms."""
+    """The origin of the frequencies that scores are compared with: the codec over ``embeddings``,
+    or stored terms."""
 
-    def __init__(self, name: str, codec: SurrogateCodec, index: Index, embeddings: Read | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        codec: SurrogateCodec,
+        index: Index,
+        embeddings: Read | None = None,
+    ) -> None:
         self.name, self._codec, self._index, self._embeddings = name, codec, index, embeddings
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
@@ -215,16 +264,29 @@ class _Source:
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
-                # A batch of two for one item, since a product with a single row is rounded differently.
-                batch = [items[row] for row in some] + [items[row] for row in some if len(some) == 1]
+                # A batch of two for one item, since a product with a single row is rounded
+                # differently.
+                batch = [items[row] for row in some] + [
+                    items[row] for row in some if len(some) == 1
+                ]
                 parts.append(encode(read(batch, modality))[: len(some)])
                 rows += some
         return sparse.vstack(parts, format="csr")[np.argsort(rows)]
 
 
-def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], stack: ExitStack) -> _Source:
+def _source(
+    codec: SurrogateCodec,
+    index: Index,
+    files: Sequence[Path | str],
+    stack: ExitStack,
+) -> _Source:
     if files:
-        return _Source("features", codec, index, _reader(codec, stack.enter_context(FeatureFiles(files)), index))
+        return _Source(
+            "features",
+            codec,
+            index,
+            _reader(codec, stack.enter_context(FeatureFiles(files)), index),
+        )
     if codec.reads_concepts or not index.exact_vectors:
         return _Source("terms", codec, index)
 
@@ -232,7 +294,9 @@ def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], st
         try:
             vectors = index.vectors([item.id for item in items])
         except KeyError as error:
-            raise BocError(f"item {error.args[0]!r} went away; verify when nobody changes the index") from None
+            raise BocError(
+                f"item {error.args[0]!r} went away; verify when nobody changes the index",
+            ) from None
         return Embeddings(modality, vectors.astype(np.float32))
 
     return _Source("vectors", codec, index, read)
@@ -253,13 +317,17 @@ def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
         for item in items:
             if (modality, item.id) not in places:
                 raise BocError(
-                    f"{files.path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
+                    f"{files.path}: no item {item.id!r}, which the index holds; give all the "
+                    "files that it was made of",
                 )
             file, row = places[modality, item.id]
             parts.append(file.batch(modality, row, row + 1, sets=codec.reads_concepts).embeddings)
         sets = [one.concepts for one in parts if one.concepts is not None]
         words = [one.words[0] for one in parts if one.words is not None]
-        vectors = round_trip(np.concatenate([one.vectors for one in parts]), index.manifest.vector_dtype)
+        vectors = round_trip(
+            np.concatenate([one.vectors for one in parts]),
+            index.manifest.vector_dtype,
+        )
         return Embeddings(
             modality,
             vectors.astype(np.float32, copy=False),
@@ -270,7 +338,11 @@ def _reader(codec: SurrogateCodec, files: FeatureFiles, index: Index) -> Read:
     return read
 
 
-def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, int], list[Item], list[str]]:
+def _census(
+    index: Index,
+    chance: random.Random,
+    size: int,
+) -> tuple[dict[str, int], list[Item], list[str]]:
     """Count the items by modality, and return a random sample of them and the repeated ids."""
     counts, sample, repeated = Counter[str](), list[Item](), list[str]()
     before = None
@@ -288,7 +360,8 @@ def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, i
 
 
 def _differ_by_rounding(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
-    """Return the items whose stored frequencies differ from those of ``source`` by rounding only."""
+    """Return the items whose stored frequencies differ from those of ``source`` by rounding
+    only."""
     if source.name == "terms" or not items:
         return []
     apart = abs(source.documents(items) - index.terms([item.id for item in items]))

@@ -1,4 +1,5 @@
-"""Why an item has its score: the terms that it shares with the query, and the regions and words behind them."""
+"""Why an item has its score: the terms that it shares with the query, and the regions and words
+behind them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LABELLED = 10
 
 @dataclass(frozen=True)
 class Match:
-    """A term that query and item share, with its frequency in each. ``label`` is None if it was not requested."""
+    """A term that query and item share, with its frequency in each. ``label`` is None if it was not
+    requested."""
 
     term: int
     query_frequency: int
@@ -47,9 +49,10 @@ class Match:
 class Parts:
     """The parts of a query or an item: the words of a sentence, or the regions of a picture.
 
-    ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are the concepts, ``of``
-    (n,) the index of the name of each concept, since several word-pieces make a word. ``boxes`` (n, 4), x1 y1 x2 y2 in
-    [0, 1], are given for pictures if the encoder provides them.
+    ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are
+    the concepts, ``of`` (n,) the index of the name of each concept, since several word-pieces make
+    a word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are given for pictures if the encoder provides
+    them.
     """
 
     names: list[str]
@@ -62,10 +65,10 @@ class Parts:
 class Explanation:
     """The explanation of the score of ``item`` for a query.
 
-    ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
-    ``query_parts`` and ``item_parts`` are None without concepts;
-    ``missing`` then says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words) of
-    the item in each term; its rows sum to 1, or to 0 for terms without single parts.
+    ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path
+    of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then
+    says why. ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words)
+    of the item in each term; its rows sum to 1, or to 0 for terms without single parts.
     """
 
     query: Item
@@ -86,7 +89,8 @@ class Explanation:
         return Fraction(match.product, self.score)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values for JSON: terms with words and examples; parts with names, boxes and weights."""
+        """Return it as values for JSON: terms with words and examples; parts with names, boxes and
+        weights."""
         shares = self.part_shares if self.part_shares.any() else np.zeros((len(self.matches), 0))
         return {
             "id": self.item.id,
@@ -96,7 +100,9 @@ class Explanation:
                 {
                     "term": match.term,
                     "words": [*(label := match.label or Label()).words],
-                    "examples": [{"id": each.id, "box": each.box and [*each.box]} for each in label.examples],
+                    "examples": [
+                        {"id": each.id, "box": each.box and [*each.box]} for each in label.examples
+                    ],
                     "query": match.query_frequency,
                     "item": match.item_frequency,
                     "product": match.product,
@@ -114,7 +120,8 @@ class Explanation:
 
     @cached_property
     def alignment(self) -> NDArray[np.float32] | None:
-        """Cosines (query parts, item parts) of concept vectors; for a word the maximum over its word-pieces."""
+        """Cosines (query parts, item parts) of concept vectors; for a word the maximum over its
+        word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
         cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
@@ -122,13 +129,15 @@ class Explanation:
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
-        """The origin of ``weights``: the matched terms, if single parts of the item carry them, else the alignment."""
+        """The origin of ``weights``: the matched terms, if single parts of the item carry them,
+        else the alignment."""
         return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
     def weights(self) -> NDArray[np.float64] | None:
-        """Weights (n,) of the parts of the item: their shares of the score, if single parts carry terms (sums to 1);
-        else the mean cosines with the content words of the query (or with all words or regions, if there are none)."""
+        """Weights (n,) of the parts of the item: their shares of the score, if single parts carry
+        terms (sums to 1); else the mean cosines with the content words of the query (or with all
+        words or regions, if there are none)."""
         if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             sums = products @ self.part_shares
@@ -137,23 +146,39 @@ class Explanation:
         if self.alignment is None or self.query_parts is None:
             return None
         chosen = [i for i, name in enumerate(self.query_parts.names) if content_words(name)]
-        by_content = self.alignment[chosen] if chosen and self.query.modality == "text" else self.alignment
+        by_content = (
+            self.alignment[chosen] if chosen and self.query.modality == "text" else self.alignment
+        )
         mean: NDArray[np.float64] = by_content.mean(axis=0, dtype=np.float64)
         return mean
 
 
 def explain(
-    searcher: Searcher, id: str, text: str | None = None, image: Path | str | None = None, *, labelled: int = LABELLED
+    searcher: Searcher,
+    id: str,
+    text: str | None = None,
+    image: Path | str | None = None,
+    *,
+    labelled: int = LABELLED,
 ) -> Explanation:
     """Explain the score of item ``id`` for a sentence or a picture.
 
-    The ``labelled`` matches of largest product get labels, from the codebook or else from the index. An item that
-    shares no term with the query has no matches. BocError for an unknown id. If the picture of the item cannot be read,
-    ``missing`` says so, and the terms are explained nevertheless.
+    The ``labelled`` matches of largest product get labels, from the codebook or else from the
+    index. An item that shares no term with the query has no matches. BocError for an unknown id. If
+    the picture of the item cannot be read, ``missing`` says so, and the terms are explained
+    nevertheless.
     """
     query, item = _query(text, image), _item(searcher, id)
     encode = partial(_encode, searcher)
-    return explain_item(searcher, query, encode(query), item, encode, TermLabels(searcher), labelled=labelled)
+    return explain_item(
+        searcher,
+        query,
+        encode(query),
+        item,
+        encode,
+        TermLabels(searcher),
+        labelled=labelled,
+    )
 
 
 def explain_item(
@@ -167,7 +192,8 @@ def explain_item(
     labelled: int = LABELLED,
     query_z: int | None = None,
 ) -> Explanation:
-    """Explain the score of an item for an encoded query ``embeddings``, with its ``query_z`` largest terms.
+    """Explain the score of an item for an encoded query ``embeddings``, with its ``query_z``
+    largest terms.
 
     ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
     """
@@ -177,16 +203,29 @@ def explain_item(
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     explanation = Explanation(query, item, matches, _parts(embeddings))
     if searcher.codec.given is not None:
-        return replace(explanation, missing="another system made the terms, from parts that it knows")
+        return replace(
+            explanation,
+            missing="another system made the terms, from parts that it knows",
+        )
     try:
         encoded = encode(item)
     except ImageError as error:
         return replace(explanation, missing=str(error))
     item_parts = _parts(encoded)
     missing = "no regions or words: the encoder found none, or gives vectors only"
-    part_shares = _part_shares(searcher.codec, encoded, item_parts, [match.term for match in matches])
+    part_shares = _part_shares(
+        searcher.codec,
+        encoded,
+        item_parts,
+        [match.term for match in matches],
+    )
     both = explanation.query_parts is not None and item_parts is not None
-    return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing="" if both else missing)
+    return replace(
+        explanation,
+        item_parts=item_parts,
+        part_shares=part_shares,
+        missing="" if both else missing,
+    )
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:
@@ -194,7 +233,9 @@ def _query(text: str | None, image: Path | str | None) -> Item:
         raise BocError("give either a sentence or a picture that the item is to be explained for")
     if text is not None:
         check_sentence(text)
-    return Item("query", "text", nfc(text)) if text is not None else Item("query", "image", str(image))
+    return (
+        Item("query", "text", nfc(text)) if text is not None else Item("query", "image", str(image))
+    )
 
 
 def _encode(searcher: Searcher, item: Item) -> Embeddings:
@@ -214,13 +255,22 @@ def _item(searcher: Searcher, id: str) -> Item:
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
     """Return the shared terms of two rows, largest product first, ties to the lower term."""
-    shared, a, b = np.intersect1d(query.indices, item.indices, assume_unique=True, return_indices=True)
-    matches = [Match(int(term), int(f), int(g)) for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)]
+    shared, a, b = np.intersect1d(
+        query.indices,
+        item.indices,
+        assume_unique=True,
+        return_indices=True,
+    )
+    matches = [
+        Match(int(term), int(f), int(g))
+        for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)
+    ]
     return sorted(matches, key=lambda match: (-match.product, match.term))
 
 
 def _parts(embeddings: Embeddings) -> Parts | None:
-    """Return the concepts of the only item of ``embeddings`` with their names; None if there are none."""
+    """Return the concepts of the only item of ``embeddings`` with their names; None if there are
+    none."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -233,9 +283,13 @@ def _parts(embeddings: Embeddings) -> Parts | None:
 
 
 def _part_shares(
-    codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
+    codec: SurrogateCodec,
+    encoded: Embeddings,
+    parts: Parts | None,
+    terms: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded alone."""
+    """Return shares (terms, parts) of the parts in each term, by their frequencies when encoded
+    alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     if not codec.reads_concepts:  # terms of the whole vector, not of single parts
@@ -272,7 +326,10 @@ class TermLabels(Mapping[int, Label]):
         if term not in self._cache:
             stored = self._stored.get(term, Label())
             label = stored if stored.words and stored.examples else self._index_labels[term]
-            self._cache[term] = Label(stored.words or label.words, stored.examples or label.examples)
+            self._cache[term] = Label(
+                stored.words or label.words,
+                stored.examples or label.examples,
+            )
         return self._cache[term]
 
     def __iter__(self) -> Iterator[int]:
@@ -292,7 +349,11 @@ def _part_values(parts: Parts | None, weights: NDArray[np.float64] | None) -> di
     if parts is None:
         return None
     boxes = None if parts.boxes is None else _round(parts.boxes)
-    return {"names": parts.names, "boxes": boxes, "weights": None if weights is None else _round(weights)}
+    return {
+        "names": parts.names,
+        "boxes": boxes,
+        "weights": None if weights is None else _round(weights),
+    }
 
 
 def _round(values: NDArray[Any]) -> list[Any]:

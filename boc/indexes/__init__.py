@@ -1,1 +1,2 @@
-"""Operations on whole indexes: make, add, sync, delete, copy, attach to documents of others, find duplicates."""
+"""Operations on whole indexes: make, add, sync, delete, copy, attach to documents of others, find
+duplicates."""

@@ -1,4 +1,5 @@
-"""Codes added to the documents of an index that another program made on a server, and taken away again."""
+"""Codes added to the documents of an index that another program made on a server, and taken away
+again."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ RM = 30.0  # so many candidates make up for the few postings of a dictionary
 class AttachReport:
     """The result of an attachment.
 
-    ``documents`` have a code now, those of earlier calls included. This call wrote ``written`` of them and left
-    ``unchanged``, which had the same. ``without`` is the number of items that have no document, and ``missing`` the
-    first ten. ``removed`` and ``replaced`` are up to ten ids of documents that another program removed, or wrote
-    without a code, in the meantime; the same call again adds the code to those that are there.
+    ``documents`` have a code now, those of earlier calls included. This call wrote ``written`` of
+    them and left ``unchanged``, which had the same. ``without`` is the number of items that have no
+    document, and ``missing`` the first ten. ``removed`` and ``replaced`` are up to ten ids of
+    documents that another program removed, or wrote without a code, in the meantime; the same call
+    again adds the code to those that are there.
     """
 
     documents: int
@@ -56,9 +58,11 @@ def attach(
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: Progress = silent,
 ) -> AttachReport | None:
-    """Add the code of the items of feature files to the documents of the index ``name`` of another program.
+    """Add the code of the items of feature files to the documents of the index ``name`` of another
+    program.
 
-    After a kill the same call continues. Further files add items under its code, and changed items replace theirs.
+    After a kill the same call continues. Further files add items under its code, and changed items
+    replace theirs.
 
     Parameters
     ----------
@@ -69,29 +73,38 @@ def attach(
     at : str
         Address of the server: elastic+URL or opensearch+URL.
     key : str, optional
-        Field of documents with the id of an item, default _id. All documents of an item get its code.
+        Field of documents with the id of an item, default _id. All documents of an item get its
+        code.
     code : str, Code or SurrogateCodec, default="dictionary"
-        How vectors become term frequencies, for the first attachment. The default reads few postings per query, where
-        each term of "scalar" is in a large part of all documents.
+        How vectors become term frequencies, for the first attachment. The default reads few
+        postings per query, where each term of "scalar" is in a large part of all documents.
     confirm : callable, optional
-        Called with the addition to the mapping, before anything is changed; if it returns False, nothing is changed.
+        Called with the addition to the mapping, before anything is changed; if it returns False,
+        nothing is changed.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
-    Returns None if ``confirm`` returned False. EncoderError for another encoder than that of an earlier attachment;
-    BackendError if the index is not there, is boc's, or cannot hold codes.
+    Returns None if ``confirm`` returned False. EncoderError for another encoder than that of an
+    earlier attachment; BackendError if the index is not there, is boc's, or cannot hold codes.
     """
-    with FeatureFiles([Path(path) for path in sources]) as file, plugins.backend(at).attach(check_name(name)) as place:
+    with (
+        FeatureFiles([Path(path) for path in sources]) as file,
+        plugins.backend(at).attach(check_name(name)) as place,
+    ):
         index = place.index
         if index is not None:
-            manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
+            manifest, codec = (
+                index.manifest,
+                SurrogateCodec.restore(index.manifest.codec, index.arrays()),
+            )
             check_same_encoder(file, manifest)
         else:
             codec = fit_code(file, codec_maker(code)(file.header.identity), progress)
             if codec.words:
                 raise BocError(
-                    "the code words writes a text for each picture, and other programs' documents have no field for "
-                    "it; take another code, or make an index with boc index"
+                    "the code words writes a text for each picture, and other programs' "
+                    "documents have no field for "
+                    "it; take another code, or make an index with boc index",
                 )
             manifest = new_manifest(file, codec, RM)
         change = place.change(manifest)
@@ -110,20 +123,35 @@ def attach(
             progress("attaching", done, total)
         documents, removed, replaced = place.finish(source_digest(file))
         written -= len(removed)
-        return AttachReport(documents, written, unchanged, without, missing, removed[:LISTED], replaced)
+        return AttachReport(
+            documents,
+            written,
+            unchanged,
+            without,
+            missing,
+            removed[:LISTED],
+            replaced,
+        )
 
 
 def detach(name: str, *, at: str) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
-    The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is attached.
+    The fields stay in its mapping. After a kill the same call continues. BackendError if nothing is
+    attached.
     """
     with plugins.backend(at).attach(check_name(name)) as place:
         return max(place.detach(), default=0)
 
 
-def _add_batch(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:
-    """Add a batch of items: the numbers of documents written and unchanged, and the items without a document."""
+def _add_batch(
+    place: Attachment,
+    batch: Batch,
+    codec: SurrogateCodec,
+    key: str | None,
+) -> tuple[int, int, list[str]]:
+    """Add a batch of items: the numbers of documents written and unchanged, and the items without a
+    document."""
     documents = place.find(batch.items, key)
     changed, same = [], []
     for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
@@ -133,7 +161,10 @@ def _add_batch(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str 
     place.has(same)
     if changed:
         rows = sorted({i for i, *_ in changed})
-        terms, position = codec.encode_documents(batch.embeddings.take(rows)), {i: n for n, i in enumerate(rows)}
+        terms, position = (
+            codec.encode_documents(batch.embeddings.take(rows)),
+            {i: n for n, i in enumerate(rows)},
+        )
         numbers = [i for i, *_ in changed]
         place.put(
             [(id, routing) for _, id, routing, _ in changed],

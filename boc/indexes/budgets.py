@@ -1,11 +1,14 @@
-"""The budgets of an index under a dictionary: the cheapest that find a promised share of the exact nearest items.
+"""The budgets of an index under a dictionary: the cheapest that find a promised share of the exact
+nearest items.
 
-They are chosen when everything is loaded, on queries like real ones: captions of the index where it holds pictures too,
-else sentences that an encoder at hand encodes, else pictures moved away from where pictures lie. Items themselves find
-each other far more easily than sentences find them; they are taken where only sentences are held.
+They are chosen when everything is loaded, on queries like real ones: captions of the index where it
+holds pictures too, else sentences that an encoder at hand encodes, else pictures moved away from
+where pictures lie. Items themselves find each other far more easily than sentences find them; they
+are taken where only sentences are held.
 
-Items of another kind that are added later lie farther from the centroids than those that the dictionary was learned
-from. Then it drifts: the budgets are chosen again, and learning it again is advised.
+Items of another kind that are added later lie farther from the centroids than those that the
+dictionary was learned from. Then it drifts: the budgets are chosen again, and learning it again is
+advised.
 """
 
 from __future__ import annotations
@@ -36,21 +39,34 @@ HITS = 10  # hits that recall counts
 COMPARED = 1 << 20  # components of all vectors, up to which both engines compare all of them
 QUERIES, FAR_QUERIES = 250, 80  # in a folder, and on a server, which answers more slowly
 FEWEST = 20  # captions to choose by
-EASIER = 1.5  # captions of an index miss fewer pictures than other sentences, which their encoder never saw
-MOVED = 0.8  # times the difference of two pictures by which a third is moved, to be as far from all as a sentence is
+# captions of an index miss fewer pictures than other sentences, which their encoder never saw
+EASIER = 1.5
+# times the difference of two pictures by which a third is moved, to be as far from all as a
+# sentence is
+MOVED = 0.8
 DEEPEST = 3000  # candidates of a query at most
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 ROUNDS = 6  # the shortlist loses some; each round allows a smaller share to be missed
-SHORT = 0.02  # recall given away where not even the most reach the promise: the last of it takes most of the time
+# recall given away where not even the most reach the promise: the last of it takes most of the time
+SHORT = 0.02
 GROWN = 1.5
 LEARNED = ("learned", "near", "far")
-"""Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all and held out."""
-DRIFTED, SOME = 1.2, 0.1  # growth of the distance to centroids, and share of later items, from which a drift counts
+"""Entries of the manifest: items when a dictionary was learned, mean distances to centroids of all
+and held out."""
+DRIFTED, SOME = (
+    1.2,
+    0.1,
+)  # growth of the distance to centroids, and share of later items, from which a drift counts
 SAMPLED = 1000  # items whose distances to centroids are measured
-FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
-TERM = 3  # cost of a term in compact codes, which are read before vectors, beside that of its postings
+FETCH = (
+    10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
+)
+TERM = (
+    3  # cost of a term in compact codes, which are read before vectors, beside that of its postings
+)
 DRIFT = (
-    "holds items unlike those that its dictionary was learned from, so searches take longer or find less; learn it "
+    "holds items unlike those that its dictionary was learned from, so searches take longer or "
+    "find less; learn it "
     "again, which needs no encoder"
 )
 SPAN = 1.96  # standard errors of a 95 % confidence interval
@@ -60,25 +76,44 @@ def _interval(values: NDArray[np.float64]) -> dict[str, float]:
     """Return a mean over queries with its 95 % confidence interval (normal approximation)."""
     mean, n = float(values.mean()), len(values)
     half = SPAN * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
-    return {"measured": round(mean, 4), "low": round(max(0.0, mean - half), 4), "high": round(min(1.0, mean + half), 4)}
+    return {
+        "measured": round(mean, 4),
+        "low": round(max(0.0, mean - half), 4),
+        "high": round(min(1.0, mean + half), 4),
+    }
 
 
-def promise(recall: float | None, code: object, rm: float | None, codec: SurrogateCodec) -> dict[str, Any]:
-    """Return the entry of a manifest whose budgets are to be chosen; an empty one if some were given by hand."""
+def promise(
+    recall: float | None,
+    code: object,
+    rm: float | None,
+    codec: SurrogateCodec,
+) -> dict[str, Any]:
+    """Return the entry of a manifest whose budgets are to be chosen; an empty one if some were
+    given by hand."""
     if recall is not None and not 0 < recall < 1:
         raise BocError(f"recall must lie between 0 and 1, got {recall:g}; 0.98 is the default")
     by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
     if by_hand or codec.query_budget is None:
         if recall is not None:
-            raise BocError("recall chooses the budgets of a dictionary; leave out rm and query_z, or leave out recall")
+            raise BocError(
+                "recall chooses the budgets of a dictionary; leave out rm and query_z, or leave "
+                "out recall",
+            )
         return {}
     return {"target": recall or RECALL}
 
 
-def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], Encoder] | None = None) -> None:
+def choose_budgets(
+    name: str,
+    at: str,
+    source: Vectors,
+    encoder: Callable[[], Encoder] | None = None,
+) -> None:
     """Choose the budgets of a loaded index that promises a recall, and put them into its manifest.
 
-    ``source`` gives the vectors of its items; ``encoder`` makes queries of sentences if no captions are there.
+    ``source`` gives the vectors of its items; ``encoder`` makes queries of sentences if no captions
+    are there.
     """
     backend = plugins.backend(at)
     index = backend.open(name)
@@ -104,7 +139,8 @@ def choose_budgets(name: str, at: str, source: Vectors, encoder: Callable[[], En
 
 
 def renew_budgets(name: str, at: str) -> None:
-    """Choose the budgets of an edited index again if it has grown by half or drifted since they were chosen.
+    """Choose the budgets of an edited index again if it has grown by half or drifted since they
+    were chosen.
 
     BocWarning for a drift.
     """
@@ -120,12 +156,14 @@ def renew_budgets(name: str, at: str) -> None:
 
 
 def has_grown(recall: dict[str, Any], items: int) -> bool:
-    """Return whether budgets were promised, and chosen for an index that has grown by half since, or not at all."""
+    """Return whether budgets were promised, and chosen for an index that has grown by half since,
+    or not at all."""
     return bool(recall) and items >= GROWN * recall.get("items", 0)
 
 
 def has_drifted(index: Index) -> bool:
-    """Return whether the items of an index lie farther from the centroids than when its dictionary was learned.
+    """Return whether the items of an index lie farther from the centroids than when its dictionary
+    was learned.
 
     A small index has no need of them."""
     recall, find = index.manifest.recall, _target(index)
@@ -143,7 +181,8 @@ def _is_small(index: Index) -> bool:
 
 
 def distance(codec: SurrogateCodec, modality: Modality, rows: NDArray[np.float32]) -> float:
-    """Return the mean distance, 1 - cosine, of rows (n, d) to their nearest centroids; 0 without rows."""
+    """Return the mean distance, 1 - cosine, of rows (n, d) to their nearest centroids; 0 without
+    rows."""
     code = codec.query_code(modality)
     assert code is not None
     return round(1 - float(nearest_cosines(code, rows).mean()), 4) if len(rows) else 0.0
@@ -158,11 +197,19 @@ def _target(index: Index) -> Modality:
 
 
 def _queries(
-    index: Index, source: Vectors, find: Modality, encoder: Callable[[], Encoder] | None, most: int
+    index: Index,
+    source: Vectors,
+    find: Modality,
+    encoder: Callable[[], Encoder] | None,
+    most: int,
 ) -> tuple[Embeddings, list[str], str]:
     """Return queries, the ids of the items that they are, and what they are."""
     counts = index.manifest.items
-    captions = held_out(counts["text"])[:: -(-QUERIES // most)] if find == "image" else np.empty(0, np.int64)
+    captions = (
+        held_out(counts["text"])[:: -(-QUERIES // most)]
+        if find == "image"
+        else np.empty(0, np.int64)
+    )
     if len(captions) < FEWEST and find == "image" and encoder is not None:
         lines = files("boc").joinpath("sentences.txt").read_text("utf-8").splitlines()
         return encoder().encode_texts(lines[:most]), [""] * len(lines[:most]), "sentences"
@@ -171,8 +218,16 @@ def _queries(
     if find == "text":
         return *_take(source, find, _spread(most, counts[find])), "items"
     pictures, _ = _take(source, find, _spread(3 * most, counts[find]))
-    first, second, third = pictures.vectors[: len(pictures) // 3 * 3].reshape(3, -1, pictures.vectors.shape[1])
-    return Embeddings("text", unit_rows(first + MOVED * (second - third))), [""] * len(first), "moved pictures"
+    first, second, third = pictures.vectors[: len(pictures) // 3 * 3].reshape(
+        3,
+        -1,
+        pictures.vectors.shape[1],
+    )
+    return (
+        Embeddings("text", unit_rows(first + MOVED * (second - third))),
+        [""] * len(first),
+        "moved pictures",
+    )
 
 
 def _spread(size: int, count: int) -> NDArray[np.int64]:
@@ -181,14 +236,22 @@ def _spread(size: int, count: int) -> NDArray[np.int64]:
     return np.arange(size) * count // max(1, size)
 
 
-def _take(source: Vectors, modality: Modality, chosen: NDArray[np.int64]) -> tuple[Embeddings, list[str]]:
+def _take(
+    source: Vectors,
+    modality: Modality,
+    chosen: NDArray[np.int64],
+) -> tuple[Embeddings, list[str]]:
     """Return the vectors and ids of the items of these numbers."""
     read = list(_rows(source, modality, chosen))
-    return Embeddings(modality, np.concatenate([rows for _, rows in read])), [key for keys, _ in read for key in keys]
+    return Embeddings(modality, np.concatenate([rows for _, rows in read])), [
+        key for keys, _ in read for key in keys
+    ]
 
 
 def _rows(
-    source: Vectors, modality: Modality, chosen: NDArray[np.int64]
+    source: Vectors,
+    modality: Modality,
+    chosen: NDArray[np.int64],
 ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """Yield the ids and vectors of the items of these numbers, batch by batch."""
     seen = 0
@@ -201,7 +264,12 @@ def _rows(
             yield [batch.items[i].id for i in wanted], batch.embeddings.vectors[wanted]
 
 
-def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own: Sequence[str]) -> list[list[str]]:
+def _nearest(
+    source: Vectors,
+    find: Modality,
+    queries: NDArray[np.float32],
+    own: Sequence[str],
+) -> list[list[str]]:
     """Return the ids of the exact nearest items of each query, but for itself."""
     best = np.full((len(queries), HITS + 1), -np.inf, np.float32)
     ids = np.full(best.shape, "", object)
@@ -215,15 +283,27 @@ def _nearest(source: Vectors, find: Modality, queries: NDArray[np.float32], own:
         best = np.take_along_axis(scores, rows, axis=1)
     order = np.argsort(-best, axis=1, kind="stable")
     ranked = np.take_along_axis(ids, order, axis=1).tolist()
-    return [[key for key in row if key != mine][:HITS] for row, mine in zip(ranked, own, strict=True)]
+    return [
+        [key for key in row if key != mine][:HITS] for row, mine in zip(ranked, own, strict=True)
+    ]
 
 
 def _cheapest(
-    searcher: Searcher, queries: Embeddings, truth: list[list[str]], own: Sequence[str], find: Modality, target: float
+    searcher: Searcher,
+    queries: Embeddings,
+    truth: list[list[str]],
+    own: Sequence[str],
+    find: Modality,
+    target: float,
 ) -> tuple[int, float, dict[str, float]]:
-    """Return terms, candidates per hit, and recall: the cheapest whose interval is above ``target``, or near to it."""
+    """Return terms, candidates per hit, and recall: the cheapest whose interval is above
+    ``target``, or near to it."""
     index, codec = searcher.index, searcher.codec
-    z, list_length, fetch = codec.steps[-1].get_params()["z"], index.manifest.postings / codec.n_terms, FETCH
+    z, list_length, fetch = (
+        codec.steps[-1].get_params()["z"],
+        index.manifest.postings / codec.n_terms,
+        FETCH,
+    )
     if getattr(index, "shortlist", None) is not None:
         list_length, fetch = list_length + TERM, 1
     budgets = [each for each in BUDGETS if each < codec.n_terms] or [1]
@@ -259,13 +339,25 @@ def _cheapest(
         if figures["low"] >= target:
             break
         if (query_z, candidates) == most:
-            return next(each for each in tried if each[2]["measured"] >= figures["measured"] - SHORT)
+            return next(
+                each for each in tried if each[2]["measured"] >= figures["measured"] - SHORT
+            )
         aim = 1 - (1 - aim) * (1 - target) / (1 - figures["low"])
     return tried[-1]
 
 
-def _ranks(order: NDArray[np.object_], truth: list[list[str]], own: Sequence[str]) -> NDArray[np.int64]:
-    """Return ranks of the true items in ``order``, (queries, hits); what is missing is beyond all."""
+def _ranks(
+    order: NDArray[np.object_],
+    truth: list[list[str]],
+    own: Sequence[str],
+) -> NDArray[np.int64]:
+    """Return ranks of the true items in ``order``, (queries, hits); what is missing is beyond
+    all."""
     others = ([key for key in row if key != mine] for row, mine in zip(order, own, strict=True))
     places, missing = [{key: i for i, key in enumerate(row)} for row in others], 1 << 40
-    return np.array([[place.get(key, missing) for key in row] for place, row in zip(places, truth, strict=True)])
+    return np.array(
+        [
+            [place.get(key, missing) for key in row]
+            for place, row in zip(places, truth, strict=True)
+        ],
+    )

@@ -1,4 +1,5 @@
-"""How the items of a source differ from those of an index, by ids, file facts and contents; nothing is encoded."""
+"""How the items of a source differ from those of an index, by ids, file facts and contents; nothing
+is encoded."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,9 @@ Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 class Reuse:
     """An ``item`` of the source whose vector the index holds, as that of ``donor``.
 
-    ``state`` is that of its file, read before its content; empty for a sentence, and for a file that cannot be looked
-    at now. ``digest`` is the ``content_hash`` of the file if the state did not tell that already.
+    ``state`` is that of its file, read before its content; empty for a sentence, and for a file
+    that cannot be looked at now. ``digest`` is the ``content_hash`` of the file if the state did
+    not tell that already.
     """
 
     item: Item
@@ -33,11 +35,12 @@ class Reuse:
 
 @dataclass
 class Differences:
-    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
-    ``unreadable`` (their files are as they were when they could not be read).
+    """The items of a source, as ``reuses``, as ``new`` (to be encoded), as ``lost`` (pictures
+    without a file) or as ``unreadable`` (their files are as they were when they could not be read).
 
-    ``kept`` are the ids of pictures whose files cannot be looked at or read now. ``missing`` are the ids without an
-    item in the source, but for ``vacated``, whose items moved. ``states`` are those of the files of new pictures.
+    ``kept`` are the ids of pictures whose files cannot be looked at or read now. ``missing`` are
+    the ids without an item in the source, but for ``vacated``, whose items moved. ``states`` are
+    those of the files of new pictures.
     """
 
     reuses: list[Reuse] = field(default_factory=list)
@@ -56,16 +59,22 @@ class Differences:
 
 
 def compare_pictures(
-    items: Sequence[Item], stored: Mapping[str, Item], unreadable: Mapping[str, Sequence[int]]
+    items: Sequence[Item],
+    stored: Mapping[str, Item],
+    unreadable: Mapping[str, Sequence[int]],
 ) -> Differences:
-    """Compare the pictures of a source with the ``stored`` ones, and with the states of ``unreadable`` files.
+    """Compare the pictures of a source with the ``stored`` ones, and with the states of
+    ``unreadable`` files.
 
-    The content of a file is read only if size or times have changed, or if it is new and as large as a stored one.
+    The content of a file is read only if size or times have changed, or if it is new and as large
+    as a stored one.
     """
     differences = Differences()
     states = {item.id: look(system_path(item.content)) for item in items}
     donors = _Donors(
-        stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if states.get(key, ()) == ()]
+        stored,
+        lambda item: text_fact(item, "content_hash"),
+        [key for key in stored if states.get(key, ()) == ()],
     )
     sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
@@ -82,7 +91,9 @@ def compare_pictures(
         else:
             try:
                 state = settled_state(item.path)
-                digest = content_hash(item.path) if old is not None or {*state[:1]} & sizes else None
+                digest = (
+                    content_hash(item.path) if old is not None or {*state[:1]} & sizes else None
+                )
             except OSError:
                 if old is not None:
                     differences.keep(old)
@@ -95,7 +106,8 @@ def compare_pictures(
 
 
 def text_fact(item: Item, name: str) -> str | None:
-    """Return a fact of a stored item; None if it has none, or metadata of that name that are something else."""
+    """Return a fact of a stored item; None if it has none, or metadata of that name that are
+    something else."""
     fact = item.fields.get(name)
     return fact if isinstance(fact, str) else None
 
@@ -114,12 +126,15 @@ def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Diff
 class _Donors:
     """Stored items by their content, each with a vector that other items of this content can have.
 
-    The first item that takes that of a ``missing`` one has moved from there, and its id is no longer in
-    ``missing_ids``.
+    The first item that takes that of a ``missing`` one has moved from there, and its id is no
+    longer in ``missing_ids``.
     """
 
     def __init__(
-        self, stored: Mapping[str, Item], content: Callable[[Item], str | None], missing: Iterable[str]
+        self,
+        stored: Mapping[str, Item],
+        content: Callable[[Item], str | None],
+        missing: Iterable[str],
     ) -> None:
         self._stored = stored
         self._by_content: defaultdict[str, dict[str, Item]] = defaultdict(dict)
@@ -128,12 +143,22 @@ class _Donors:
         for item in stored.values():
             key = content(item)
             if key is not None:
-                (self._missing if item.id in self.missing_ids else self._by_content)[key][item.id] = item
+                (self._missing if item.id in self.missing_ids else self._by_content)[key][
+                    item.id
+                ] = item
 
-    def take(self, content: str | None, item: Item, differences: Differences, state: State = ()) -> bool:
-        """Add ``item`` to ``differences``; return False if no stored item has its content, so that it is new.
+    def take(
+        self,
+        content: str | None,
+        item: Item,
+        differences: Differences,
+        state: State = (),
+    ) -> bool:
+        """Add ``item`` to ``differences``; return False if no stored item has its content, so that
+        it is new.
 
-        The donor is the stored item of its own id if that has its content, else one that moved, else any.
+        The donor is the stored item of its own id if that has its content, else one that moved,
+        else any.
         """
         there = self._by_content.get(content, {}) if content is not None else {}
         missing = self._missing.get(content) if content is not None else None
@@ -147,7 +172,9 @@ class _Donors:
             differences.reuses.append(Reuse(item, donor, "moved", content, state))
         elif there:
             change: Change = "changed" if item.id in self._stored else "added"
-            differences.reuses.append(Reuse(item, next(iter(there.values())), change, content, state))
+            differences.reuses.append(
+                Reuse(item, next(iter(there.values())), change, content, state),
+            )
         else:
             differences.new.append(item)
             return False

@@ -1,6 +1,7 @@
 """Copy an index: to another name, to another backend, to a file and back, or to another code.
 
-Everything is read from the stored index, in batches; neither the encoder nor the pictures are needed.
+Everything is read from the stored index, in batches; neither the encoder nor the pictures are
+needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from boc.types import Batch, Embeddings, Rows, StoredRows
 
 @dataclass(frozen=True)
 class CopyReport:
-    """Numbers of copied pictures and captions. ``up_to_date``: the same copy was there, and nothing was written."""
+    """Numbers of copied pictures and captions. ``up_to_date``: the same copy was there, and nothing
+    was written."""
 
     images: int
     texts: int
@@ -55,19 +57,22 @@ def copy_index(
     replace: bool = False,
     progress: bool | Progress = False,
 ) -> CopyReport:
-    """Copy the index ``name`` at ``at`` as ``new`` to ``to``. After a kill the same call continues where it stopped.
+    """Copy the index ``name`` at ``at`` as ``new`` to ``to``. After a kill the same call continues
+    where it stopped.
 
-    Without ``code`` the code with its arrays and all term frequencies are copied as they are, so hits and scores are
-    the same. With ``code`` a new code is learned from the stored vectors. The copy appears as a whole at the end;
-    ``boc.evaluate.verify`` checks it. An index can be copied onto itself, which replaces it at the end. Of a copy in a
-    file ``build_index`` makes the same index again, anywhere.
+    Without ``code`` the code with its arrays and all term frequencies are copied as they are, so
+    hits and scores are the same. With ``code`` a new code is learned from the stored vectors. The
+    copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
+    onto itself, which replaces it at the end. Of a copy in a file ``build_index`` makes the same
+    index again, anywhere.
 
     Parameters
     ----------
     name, new : str
         Names of the source and of the copy; the same by default.
     at, to : str
-        Addresses of the source and of the copy, the same by default; ``to`` can be the path of a file, FILE.h5.
+        Addresses of the source and of the copy, the same by default; ``to`` can be the path of a
+        file, FILE.h5.
     code : str or Code, optional
         Another code over vectors, such as "dictionary:2/64".
     rm : float, optional
@@ -77,9 +82,11 @@ def copy_index(
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as the source.
     replace : bool, default=False
-        Replace an existing index with other contents, or a feature file, which is an error otherwise.
+        Replace an existing index with other contents, or a feature file, which is an error
+        otherwise.
     progress : bool or callable, default=False
-        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)`` after each batch.
+        True draws bars, in notebooks too; a callable is called as ``progress(stage, done, total)``
+        after each batch.
 
     BocError if the code needs concept sets, or if the source changes meanwhile.
     """
@@ -90,13 +97,18 @@ def copy_index(
             raise BocError(f"{path} is there already; add --replace, or choose another name")
         check_output(path, is_feature_file)
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
-        raise BocError(f"{name} would be copied onto itself; give another name, another place (--to) or a --code")
+        raise BocError(
+            f"{name} would be copied onto itself; give another name, another place (--to) or a "
+            "--code",
+        )
     source = StoredIndex(plugins.backend(at), name)
     show = progress_of(progress)
     codec = _codec(source, parse_code(code) if isinstance(code, str) else code, show)
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     if recall is not None and code is None:
-        raise BocError("a recall is reached by the budgets of a new dictionary; add --code dictionary")
+        raise BocError(
+            "a recall is reached by the budgets of a new dictionary; add --code dictionary",
+        )
     if code is not None and codec is not None and manifest.rerank == "dot":
         promised = promise(recall, parse_code(code) if isinstance(code, str) else code, rm, codec)
         manifest = replace_in(manifest, recall=promised)
@@ -104,25 +116,42 @@ def copy_index(
     copied = CopyReport(source.count("image"), source.count("text"))
 
     def write(writer: IndexWriter) -> None:
-        for done in write_items(writer.add, source, codec, manifest, select=lambda _, ids: not writer.has(ids())):
+        for done in write_items(
+            writer.add,
+            source,
+            codec,
+            manifest,
+            select=lambda _, ids: not writer.has(ids()),
+        ):
             show("copying", done, total)
         source.check_unchanged()
         writer.commit()
 
     if path is not None:
-        with _FileWriter(path, replace_in(manifest, created=source.manifest.created), arrays) as file:
+        with _FileWriter(
+            path,
+            replace_in(manifest, created=source.manifest.created),
+            arrays,
+        ) as file:
             write(file)
         return copied
     target = plugins.backend(place)
     if not replace and target.exists(new):
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
-            raise BocError(f"{place} has an index {new!r} of something else; add --replace, or choose another name")
+            raise BocError(
+                f"{place} has an index {new!r} of something else; add --replace, or choose "
+                "another name",
+            )
         return replace_in(copied, up_to_date=True)
     with target.create(new, manifest, arrays) as writer:
         write(writer)
     if manifest.recall and "items" not in manifest.recall:
-        choose_budgets(new, place, source if (name, at) != (new, place) else StoredIndex(target, new))
+        choose_budgets(
+            new,
+            place,
+            source if (name, at) != (new, place) else StoredIndex(target, new),
+        )
     return copied
 
 
@@ -134,8 +163,8 @@ def _path(to: str | Path | None) -> Path | None:
 
 
 def _codec(source: StoredIndex, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """Return the code that terms are made with: the new one, fitted; that of the index if its vectors were rounded
-    after they were encoded; None if the stored terms are copied."""
+    """Return the code that terms are made with: the new one, fitted; that of the index if its
+    vectors were rounded after they were encoded; None if the stored terms are copied."""
     if code is None:
         if source.index.exact_vectors:
             return None
@@ -143,9 +172,10 @@ def _codec(source: StoredIndex, code: Code | None, progress: Progress) -> Surrog
         return None if own.reads_concepts else own
     if code.reads_concepts:
         raise BocError(
-            f"code {code} reads the concept sets of the encoder, and {source.path} stores at most rounded ones of "
+            f"code {code} reads the concept sets of the encoder, and {source.path} stores at "
+            "most rounded ones of "
             "length 1; make the index again from a feature file, or take a code of vectors: "
-            "scalar, bits, permutation, dictionary, words"
+            "scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.dim), progress)
 
@@ -154,20 +184,34 @@ class _FileWriter:
     """Writes a copy of an index to a feature file; ``commit`` puts it in its place."""
 
     def __init__(self, path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-        wide = "float32" in (manifest.vector_floats, {"int8": "float32"}.get(str(manifest.concept_dtype)))
-        self._file = FeatureWriter(path, header_of(manifest, "float32" if wide else "float16"), arrays=arrays)
+        wide = "float32" in (
+            manifest.vector_floats,
+            {"int8": "float32"}.get(str(manifest.concept_dtype)),
+        )
+        self._file = FeatureWriter(
+            path,
+            header_of(manifest, "float32" if wide else "float16"),
+            arrays=arrays,
+        )
         self._seen = 0
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier call has written this batch; batches come in the same order each time."""
+        """Return whether an earlier call has written this batch; batches come in the same order
+        each time."""
         before, self._seen = self._seen, self._seen + len(ids)
         if before < self._file.done < self._seen:
-            raise FeatureFileError(f"{self._file.folder} was begun in another way; delete it to start again")
+            raise FeatureFileError(
+                f"{self._file.folder} was begun in another way; delete it to start again",
+            )
         return self._seen <= self._file.done
 
     def add(self, rows: Rows) -> None:
         items, terms, vectors, concepts = rows
-        embeddings = Embeddings(items[0].modality, vectors, None if concepts is None else concepts.to_ragged())
+        embeddings = Embeddings(
+            items[0].modality,
+            vectors,
+            None if concepts is None else concepts.to_ragged(),
+        )
         self._file.append(len(items), [Batch(list(items), embeddings, StoredRows(terms, concepts))])
 
     def commit(self) -> None:

@@ -1,7 +1,8 @@
 """Exact and near duplicates of an index, as groups.
 
-Posting lists bring the candidates of each item, by a search with its stored vector; the vectors decide. Groups are not
-connected components, which join a sunset to a portrait by small steps: members are near the item kept.
+Posting lists bring the candidates of each item, by a search with its stored vector; the vectors
+decide. Groups are not connected components, which join a sunset to a portrait by small steps:
+members are near the item kept.
 """
 
 from collections import defaultdict
@@ -25,7 +26,8 @@ HASH = "content_hash"  # the field with the digest of the file, where the index 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A member of a group: ``score`` is the cosine with the kept item, ``exact`` says that file or vector are equal."""
+    """A member of a group: ``score`` is the cosine with the kept item, ``exact`` says that file or
+    vector are equal."""
 
     item: Item
     score: float
@@ -41,19 +43,28 @@ class Group:
 
 
 def find_duplicates(
-    searcher: Searcher, threshold: float | None = None, *, find: Modality | None = None, progress: Progress = silent
+    searcher: Searcher,
+    threshold: float | None = None,
+    *,
+    find: Modality | None = None,
+    progress: Progress = silent,
 ) -> list[Group]:
-    """Find the groups of duplicates among the items of one modality, ordered by the id of the kept item.
+    """Find the groups of duplicates among the items of one modality, ordered by the id of the kept
+    item.
 
-    Two items are near if the cosine of their vectors is at least ``threshold``; the default follows from the cosines
-    of random pairs, see ``Background.near``. Items whose vectors are equal, or their field ``content_hash``, are
-    exact duplicates. The item with most near items is kept, ties to the smaller id. Items of equal
-    vector and file are compared as one, and vectors are not kept in memory. BocError for a threshold outside 0 to 1.
+    Two items are near if the cosine of their vectors is at least ``threshold``; the default follows
+    from the cosines of random pairs, see ``Background.near``. Items whose vectors are equal, or
+    their field ``content_hash``, are exact duplicates. The item with most near items is kept, ties
+    to the smaller id. Items of equal vector and file are compared as one, and vectors are not kept
+    in memory. BocError for a threshold outside 0 to 1.
     """
     modality = searcher.target(find)
     least = searcher.background(modality).near if threshold is None else threshold
     if not 0 < least <= 1:
-        raise BocError(f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a common one")
+        raise BocError(
+            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a "
+            "common one",
+        )
     equal = _Equal(searcher, modality)
     exact = {frozenset(pair) for pair in equal.pairs()}
     near: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -75,7 +86,8 @@ def find_duplicates(
 
 
 class _Equal:
-    """Items of equal vector and equal file, which are compared as one: by their ``leader``, the smallest id.
+    """Items of equal vector and equal file, which are compared as one: by their ``leader``, the
+    smallest id.
 
     ``members`` are the ids by leader, ordered.
     """
@@ -83,7 +95,9 @@ class _Equal:
     def __init__(self, searcher: Searcher, modality: Modality) -> None:
         self.members: defaultdict[str, list[str]] = defaultdict(list)
         self.leader: dict[str, str] = {}
-        self._twins: defaultdict[object, list[str]] = defaultdict(list)  # leaders by vector, and by file
+        self._twins: defaultdict[object, list[str]] = defaultdict(
+            list,
+        )  # leaders by vector, and by file
         known: dict[tuple[bytes, object], str] = {}
         items = (item for item in searcher.index.items() if item.modality == modality)
         while batch := list(islice(items, BATCH)):
@@ -115,12 +129,14 @@ class _Equal:
 
 
 def group_near(
-    near: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int] = MappingProxyType({})
+    near: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, dict[str, float]]:
     """Group near items: the kept item, and the others with their scores.
 
-    Items are taken in the order of how many near items they have, ties to the smaller id; each keeps the near items
-    that no earlier group has. So all members are near the kept one. ``sizes``: how many equal items one stands for.
+    Items are taken in the order of how many near items they have, ties to the smaller id; each
+    keeps the near items that no earlier group has. So all members are near the kept one. ``sizes``:
+    how many equal items one stands for.
     """
 
     def rank(key: str) -> tuple[int, str]:
@@ -137,8 +153,14 @@ def group_near(
     return dict(sorted(groups.items()))
 
 
-def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
-    """Search for the near items of each item by its stored vector; more are requested while all are near."""
+def _near(
+    searcher: Searcher,
+    ids: Sequence[str],
+    least: float,
+    modality: Modality,
+) -> list[dict[str, float]]:
+    """Search for the near items of each item by its stored vector; more are requested while all are
+    near."""
     index = searcher.index
     concepts = index.concepts(ids).to_ragged() if searcher.codec.reads_concepts else None
     queries = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
@@ -156,7 +178,10 @@ def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modali
 
 
 def _groups(
-    searcher: Searcher, equal: _Equal, groups: Mapping[str, Mapping[str, float]], exact: set[frozenset[str]]
+    searcher: Searcher,
+    equal: _Equal,
+    groups: Mapping[str, Mapping[str, float]],
+    exact: set[frozenset[str]],
 ) -> list[Group]:
     result = []
     for key, others in groups.items():

@@ -18,21 +18,38 @@ if TYPE_CHECKING:
     from boc.plugins import Encoder
     from boc.progress import Progress
 
-LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"  # feature files beside an index, and the folders of their parts
+LEFT = (
+    ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
+)  # feature files beside an index, and the folders of their parts
 
 
 @contextmanager
 def encoded(
-    name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
+    name: str,
+    at: str,
+    source: Source,
+    network: Encoder,
+    progress: Progress,
+    *,
+    concepts: bool,
+    ocr: bool,
 ) -> Iterator[Path]:
-    """Encode a source on its way to the index ``name``; yield the feature file, which goes when the block succeeds.
+    """Encode a source on its way to the index ``name``; yield the feature file, which goes when the
+    block succeeds.
 
-    After a kill, or an error, the same call continues it; a call for other contents removes it. BocError if another
-    process encodes for this index.
+    After a kill, or an error, the same call continues it; a call for other contents removes it.
+    BocError if another process encodes for this index.
     """
     contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
     with _beside(name, at, contents) as path:
-        extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
+        extraction = Extraction(
+            source,
+            path,
+            encoder=network,
+            concepts=concepts,
+            workers=None,
+            ocr=ocr,
+        )
         if not path.exists():
             for step in extraction.steps("encoding"):
                 progress(*step)
@@ -41,7 +58,8 @@ def encoded(
 
 @contextmanager
 def converted(name: str, at: str, sources: Sequence[Path]) -> Iterator[Path]:
-    """Yield the vectors in files of others as a feature file beside the index ``name``, as ``encoded`` does."""
+    """Yield the vectors in files of others as a feature file beside the index ``name``, as
+    ``encoded`` does."""
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     with _beside(name, at, facts) as path:
         if not path.exists():
@@ -66,7 +84,8 @@ def _beside(name: str, at: str, contents: object) -> Iterator[Path]:
 
 
 def clear(name: str, at: str) -> None:
-    """Remove what killed commands encoded for the index ``name``, unless another process encodes for it now."""
+    """Remove what killed commands encoded for the index ``name``, unless another process encodes
+    for it now."""
     if any(_place(at).glob(LEFT.format(name))):
         with suppress(BocError), _beside(name, at, None) as path:
             path.touch()

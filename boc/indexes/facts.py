@@ -19,11 +19,12 @@ SAMPLE = 100  # items of each modality whose terms are looked at
 def index_facts(index: Index) -> dict[str, Any]:
     """Return the facts of an index as values for programs and pages.
 
-    ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its ``terms`` and
-    ``postings``, what is wrong with them (``faults``); ``dimensions``, ``vectors`` (their type), ``rounded`` if they
-    are stored rounded, ``concepts`` (that of concept sets); metadata ``fields`` with their types; ``rerank``, ``rm``
-    and the promised ``recall``, ``drifted`` if its items are unlike those that its dictionary was learned from;
-    ``bytes`` by part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
+    ``items`` by modality; ``code``, None if the code has no name, its ``steps``, the number of its
+    ``terms`` and ``postings``, what is wrong with them (``faults``); ``dimensions``, ``vectors``
+    (their type), ``rounded`` if they are stored rounded, ``concepts`` (that of concept sets);
+    metadata ``fields`` with their types; ``rerank``, ``rm`` and the promised ``recall``,
+    ``drifted`` if its items are unlike those that its dictionary was learned from; ``bytes`` by
+    part; ``encoder``, the SHA-256 of its ``weights``; ``created``, ``maker``, ``format``.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)
@@ -53,7 +54,8 @@ def index_facts(index: Index) -> dict[str, Any]:
 
 
 def _step_text(name: str, params: dict[str, object]) -> str:
-    return f"{name}({', '.join(f'{key}={value}' for key, value in params.items() if value is not None)})"
+    given = (f"{key}={value}" for key, value in params.items() if value is not None)
+    return f"{name}({', '.join(given)})"
 
 
 def planned_sizes(index: Index, items: int) -> dict[str, int]:
@@ -64,7 +66,10 @@ def planned_sizes(index: Index, items: int) -> dict[str, int]:
     code = sum(array.nbytes for array in index.arrays().values())
     measured = dict(index.sizes())
     if not measured:
-        raise BackendError("the server does not tell this user the size of the index; ask for the right monitor on it")
+        raise BackendError(
+            "the server does not tell this user the size of the index; ask for the right monitor "
+            "on it",
+        )
     code = min(code, measured.get("other", 0))
     measured["other"] = measured.get("other", 0) - code
     count = max(1, sum(index.manifest.items.values()))

@@ -1,4 +1,5 @@
-"""Vectors of others as a feature file, which everything else reads; sparse ones as that of a copied index."""
+"""Vectors of others as a feature file, which everything else reads; sparse ones as that of a copied
+index."""
 
 from __future__ import annotations
 
@@ -30,12 +31,16 @@ SCALE = 100  # of weights that are no whole numbers, as is usual for SPLADE
 def write_features(sources: Sequence[Path], out: Path) -> None:
     """Write the vectors of files of ``boc.inputs.vector_files`` to the feature file ``out``.
 
-    Dense vectors get unit length, unless it counts. SourceError if the files do not belong together.
+    Dense vectors get unit length, unless it counts. SourceError if the files do not belong
+    together.
     """
     parts = list(map(read_vectors, sources))
     widths = {None if part.names is not None else int(part.rows.shape[1]) for part in parts}
     if len(widths) > 1:
-        raise SourceError(f"{sources[0]} and the others hold vectors of different kinds or widths; index them apart")
+        raise SourceError(
+            f"{sources[0]} and the others hold vectors of different kinds or widths; index them "
+            "apart",
+        )
     items, spec, codec, (width,) = _items(parts), f"vectors:{sources[0].stem}", None, widths
     source = json_sha256([[item.id, item.content, item.group] for part in items for item in part])
     header = Header("embeddings", spec, json_sha256(width), width or 1, "float32", source)
@@ -45,7 +50,14 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
         step = GivenTerms.of(names, 1 if whole else SCALE)
         codec = SurrogateCodec([step]).fit(with_terms("image", step.rows([{}])))
         identity = Identity(spec, json_sha256(names), 1)
-        manifest = Manifest.new(identity, codec.config(), codec.arrays(), rm=1, dtype="float16", source=source)
+        manifest = Manifest.new(
+            identity,
+            codec.config(),
+            codec.arrays(),
+            rm=1,
+            dtype="float16",
+            source=source,
+        )
         # The same files give the same header, so that a run that was killed continues.
         header = header_of(replace(manifest, created="1970-01-01T00:00:00+00:00"), "float16")
     with FeatureWriter(out, header, arrays=None if codec is None else codec.arrays()) as writer:
@@ -63,7 +75,9 @@ def write_features(sources: Sequence[Path], out: Path) -> None:
 
 def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
     ids = [part.ids or list(map(str, range(part.rows.shape[0]))) for part in parts]
-    known = [key for part, own in zip(parts, ids, strict=True) if part.sentences is None for key in own]
+    known = [
+        key for part, own in zip(parts, ids, strict=True) if part.sentences is None for key in own
+    ]
     items = []
     for part, own in zip(parts, ids, strict=True):
         if part.sentences is None:
@@ -72,8 +86,9 @@ def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
         owners, each = part.owners, len(own) // max(1, len(known))
         if owners is None and known and len(own) != each * len(known):
             raise SourceError(
-                f"{part.path}: {len(own)} sentences of {len(known)} pictures, and nobody says of which; write the id "
-                "of its picture and a tab before each sentence"
+                f"{part.path}: {len(own)} sentences of {len(known)} pictures, and nobody says of "
+                "which; write the id "
+                "of its picture and a tab before each sentence",
             )
         owners = owners or ([known[row // each] for row in range(len(own))] if known else own)
         keys = part.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]
@@ -81,12 +96,17 @@ def _items(parts: Sequence[Vectors]) -> list[list[Item]]:
         items.append([Item(key, "text", sentence, owner) for key, sentence, owner in triples])
     key, count = Counter(item.id for each in items for item in each).most_common(1)[0]
     if count > 1:
-        raise SourceError(f"{count} vectors have the id {key!r}; write ids beside each file: X.ids.txt for X.npy")
+        raise SourceError(
+            f"{count} vectors have the id {key!r}; write ids beside each file: X.ids.txt for X.npy",
+        )
     return items
 
 
 def _dense(
-    part: Vectors, start: int, rows: NDArray[Any], items: list[Item]
+    part: Vectors,
+    start: int,
+    rows: NDArray[Any],
+    items: list[Item],
 ) -> tuple[list[Batch], list[tuple[str, str]]]:
     """Return the batch of the rows that can be used, and ids and reasons of the others."""
     vectors = np.asarray(rows, np.float32)

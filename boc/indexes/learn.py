@@ -17,7 +17,9 @@ from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 FIT_SAMPLE = 100_000  # vectors per modality that a code is learned from, if its steps need no more
 FIT_SETS = 2000  # concept sets per modality that a code is learned from
-HELD_OUT = 250  # items of each modality that no dictionary is learned from, so that they can judge it
+HELD_OUT = (
+    250  # items of each modality that no dictionary is learned from, so that they can judge it
+)
 MUCH = 200_000_000  # bytes of memory that are worth telling
 
 
@@ -32,12 +34,17 @@ class Samples(Protocol):
 
     def count(self, modality: Modality) -> int: ...
 
-    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]: ...
+    def sample(
+        self,
+        modality: Modality,
+        rows: NDArray[np.int64],
+    ) -> Iterator[NDArray[np.float32]]: ...
 
 
 @dataclass(frozen=True)
 class VectorSample:
-    """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the rows ``without``."""
+    """Return vectors of ``size`` items of one modality, spread evenly over ``file``, not of the
+    rows ``without``."""
 
     file: Samples
     modality: Modality
@@ -60,17 +67,22 @@ class VectorSample:
 
 
 def held_out(count: int) -> NDArray[np.int64]:
-    """Return the rows of the ``count`` items of a modality, of a fifth at most and none of fewer than 250, that no
-    dictionary is learned from. It has centroids near to what it is learned from, and would promise too much."""
+    """Return the rows of the ``count`` items of a modality, of a fifth at most and none of fewer
+    than 250, that no dictionary is learned from. It has centroids near to what it is learned from,
+    and would promise too much."""
     size = min(HELD_OUT, count // 5) if count >= HELD_OUT else 0
     return np.arange(size) * count // max(1, size)
 
 
 def fit_code(
-    file: Samples, codec: SurrogateCodec, progress: Progress = silent, *, sample: int = FIT_SAMPLE
+    file: Samples,
+    codec: SurrogateCodec,
+    progress: Progress = silent,
+    *,
+    sample: int = FIT_SAMPLE,
 ) -> SurrogateCodec:
-    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or as many as its steps
-    need; their concept sets, of 2,000 per modality, if it learns from these.
+    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, ``sample`` per modality or
+    as many as its steps need; their concept sets, of 2,000 per modality, if it learns from these.
 
     If this takes much memory, ``progress`` is called with the amount before it begins.
     """
@@ -101,11 +113,22 @@ def fit_code(
 
 
 def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
-    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
+    """Return every ``step``-th item of one modality with its concepts. FeatureFileError if there
+    are none."""
     assert isinstance(file, FeatureFile | FeatureFiles)
     files = file.files if isinstance(file, FeatureFiles) else [file]
-    rows = [one.batch(modality, i, i + 1).embeddings for one in files for i in range(0, one.count(modality), step)]
+    rows = [
+        one.batch(modality, i, i + 1).embeddings
+        for one in files
+        for i in range(0, one.count(modality), step)
+    ]
     sets = [row.concepts for row in rows if row.concepts is not None]
     if len(sets) < len(rows):
-        raise FeatureFileError(f"{file.path}: holds no concept vectors; extract it again, with concepts")
-    return Embeddings(modality, np.concatenate([row.vectors for row in rows]), Ragged.concatenate(sets))
+        raise FeatureFileError(
+            f"{file.path}: holds no concept vectors; extract it again, with concepts",
+        )
+    return Embeddings(
+        modality,
+        np.concatenate([row.vectors for row in rows]),
+        Ragged.concatenate(sets),
+    )

@@ -25,7 +25,9 @@ from boc.rerank.storage import round_trip, store
 from boc.types import MODALITIES, Batch, Item, Modality, Rows
 
 BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
+CONCEPT_BATCH = (
+    256  # items encoded and added at a time with concept sets, which are many times larger
+)
 DEFAULT_RM = 10.0
 
 
@@ -48,11 +50,13 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """Make the manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
+    """Make the manifest of an index of all items of ``file`` with a fitted ``codec`` and
+    ``metadata``.
 
-    ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as ``file`` does.
-    ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
-    metric needs them. FeatureFileError if ``file`` has none to store.
+    ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as
+    ``file`` does. ``concepts`` is the type that concept sets are stored as, float16 or int8; None
+    stores none, unless the ``rerank`` metric needs them. FeatureFileError if ``file`` has none to
+    store.
     """
     head = file.header
     if check_metric(rerank) != "dot":
@@ -61,7 +65,10 @@ def new_manifest(
         _check_concepts(file)
     own = word_fields(codec.words)
     if metadata is not None and own.keys() & metadata.types.keys():
-        raise BocError(f"the metadata field {FIELD!r} holds the words of pictures under this code; rename yours")
+        raise BocError(
+            f"the metadata field {FIELD!r} holds the words of pictures under this code; rename "
+            "yours",
+        )
     return Manifest.new(
         head.identity,
         codec.config(),
@@ -88,10 +95,11 @@ def load_index(
 ) -> Iterator[int]:
     """Make index ``name`` at back end ``at`` from embeddings, replacing an older one.
 
-    ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and concept sets are
-    taken as they are stored. Yields the number of items done, including those of an earlier load that was killed. The
-    index is published when the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``part``,
-    ``I/N``, one of N processes takes every N-th batch, and the last one publishes the index.
+    ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and
+    concept sets are taken as they are stored. Yields the number of items done, including those of
+    an earlier load that was killed. The index is published when the iterator is exhausted.
+    ``metadata`` must be that of ``manifest``. With ``part``, ``I/N``, one of N processes takes
+    every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
     codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
@@ -107,17 +115,24 @@ def load_index(
 
 
 def add_features(
-    file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
+    file: FeatureFile | FeatureFiles,
+    at: str,
+    name: str,
+    metadata: Metadata | None = None,
 ) -> Iterator[int]:
     """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
 
-    Yields the number of items done. EncoderError if they are by another encoder; BocError if the index does not declare
-    their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
+    Yields the number of items done. EncoderError if they are by another encoder; BocError if the
+    index does not declare their metadata; FeatureFileError if it stores concept sets and ``file``
+    has none.
     """
     backend = plugins.backend(at)
     with backend.edit(check_name(name)) as editor:
         index = backend.open(name)
-        manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
+        manifest, codec = (
+            index.manifest,
+            SurrogateCodec.restore(index.manifest.codec, index.arrays()),
+        )
         check_same_encoder(file, manifest)
         check_fields(manifest, metadata)
         _check_items(file, metadata)
@@ -126,15 +141,27 @@ def add_features(
         yield from write_items(editor.put, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         table_facts = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(json_sha256([manifest.source, _source(file, metadata, sets=sets)]), table_facts=table_facts)
+        editor.commit(
+            json_sha256([manifest.source, _source(file, metadata, sets=sets)]),
+            table_facts=table_facts,
+        )
 
 
-def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
-    """Return all items of ``file`` with what the codec and an index with this manifest need of them."""
+def batches(
+    file: FeatureFile | FeatureFiles,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+) -> Iterator[Batch]:
+    """Return all items of ``file`` with what the codec and an index with this manifest need of
+    them."""
     return (read() for *_, read in _lazy_batches(file, codec, manifest))
 
 
-def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifest) -> Iterator[LazyBatch]:
+def _lazy_batches(
+    file: Vectors,
+    codec: SurrogateCodec | None,
+    manifest: Manifest,
+) -> Iterator[LazyBatch]:
     """Yield the same batches, still to be read."""
     sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
@@ -150,9 +177,11 @@ def write_items(
     metadata: Metadata | None = None,
     select: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
 ) -> Iterator[int]:
-    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the items done.
+    """Encode all items of ``file`` for this manifest, and call ``put`` with each batch; yields the
+    items done.
 
-    Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and its ids.
+    Terms are those of ``codec``, or stored ones. ``select`` decides by the number of a batch and
+    its ids.
     """
     fields = _Fields(file, manifest, metadata)
     rounds = manifest.vector_dtype != file.header.dtype and codec is not None
@@ -164,7 +193,10 @@ def write_items(
         batch = read()
         _check_range(batch, manifest)
         if rounds:  # first, so that the terms are those of the vectors that the index holds
-            rows = round_trip(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
+            rows = round_trip(batch.embeddings.vectors, manifest.vector_dtype).astype(
+                np.float32,
+                copy=False,
+            )
             batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
         return count, _rows(batch, codec, manifest, fields)
 
@@ -181,7 +213,8 @@ def write_items(
 
 
 class _Fields:
-    """The metadata of the items of a file: what the file holds of them, and over it the values of a table.
+    """The metadata of the items of a file: what the file holds of them, and over it the values of a
+    table.
 
     Fields of the file that the index declares otherwise, or not at all, are left out.
     """
@@ -193,7 +226,10 @@ class _Fields:
 
     def of(self, item: Item) -> Item:
         fields = {name: value for name, value in item.fields.items() if name not in self._odd}
-        return replace(item, fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)})
+        return replace(
+            item,
+            fields=fields if self._metadata is None else {**fields, **self._metadata.of(item)},
+        )
 
 
 def _check_range(batch: Batch, manifest: Manifest) -> None:
@@ -202,8 +238,9 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
     beyond = (np.abs(batch.embeddings.vectors) > largest).any(axis=1)
     if beyond.any():
         raise FeatureFileError(
-            f"the vector of {batch.items[beyond.argmax()].id!r} has numbers too large for {manifest.vector_dtype}, as "
-            "which the index stores vectors; make the features again, with smaller vectors"
+            f"the vector of {batch.items[beyond.argmax()].id!r} has numbers too large for "
+            f"{manifest.vector_dtype}, as "
+            "which the index stores vectors; make the features again, with smaller vectors",
         )
 
 
@@ -219,14 +256,19 @@ def _rows(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields
         items = with_words(items, terms, codec.words)
     sets = None if batch.stored is None else batch.stored.concepts
     if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
-        sets = None if dtype is None or embeddings.concepts is None else store(embeddings.concepts, dtype)
+        sets = (
+            None
+            if dtype is None or embeddings.concepts is None
+            else store(embeddings.concepts, dtype)
+        )
     return Rows(items, terms, embeddings.vectors, sets)
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
     """Return the digest of what an index takes of a file.
 
-    That is its list of items with their vectors, the concept sets if ``sets`` are read, and the metadata.
+    That is its list of items with their vectors, the concept sets if ``sets`` are read, and the
+    metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
     return json_sha256(parts if metadata is None else [*parts, metadata.digest])
@@ -237,8 +279,9 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
         batch = next(file.batches(modality, 1), None)
         if batch is not None and batch.embeddings.concepts is None:
             raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
-                "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
+                f"{file.path}: holds no concept sets of its {modality} items; make it with boc "
+                "extract --encoder "
+                "(an encoder that has them, such as tern), or leave out --concepts and --rerank",
             )
 
 
@@ -251,7 +294,9 @@ def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> 
     """Raise EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     ours, theirs = file.header.identity, manifest.identity
     if ours.digest != theirs.digest:
-        raise EncoderError(f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder")
+        raise EncoderError(
+            f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder",
+        )
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
@@ -266,12 +311,14 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it again, or rename them"
+            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it "
+            "again, or rename them",
         )
 
 
 def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
+    """Raise BocError if no line of ``metadata`` matches an item, a warning if some lines match
+    none."""
     if metadata is None:
         return
     items = (
@@ -283,6 +330,9 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
     )
     strange = metadata.strangers(items)
     if len(strange) == len(metadata.rows):
-        raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {file.path}")
+        raise BocError(
+            f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of "
+            f"{file.path}",
+        )
     if strange:
         note(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})")

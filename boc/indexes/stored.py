@@ -26,7 +26,8 @@ READ = 1000  # items or vectors read at a time
 
 
 class StoredIndex:
-    """The index ``name`` as a source, read like a feature file. BackendError if there is no such index."""
+    """The index ``name`` as a source, read like a feature file. BackendError if there is no such
+    index."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
@@ -57,14 +58,16 @@ class StoredIndex:
         return self.manifest.items[modality]
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
+        """Yield the vectors of the items of one modality with the numbers ``rows`` by id, in
+        blocks, float32 (n, d)."""
         numbers = set(rows.tolist())
         ids = (item.id for number, item in enumerate(self._items(modality)) if number in numbers)
         while some := list(islice(ids, READ)):
             yield self.index.vectors(some).astype(np.float32)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield the items of one modality in batches, still to be read; concept sets are read if the index has any."""
+        """Yield the items of one modality in batches, still to be read; concept sets are read if
+        the index has any."""
         items = self._items(modality)
         while some := list(islice(items, size)):
             yield len(some), partial(_ids, some), partial(self._batch, modality, some)
@@ -75,7 +78,11 @@ class StoredIndex:
             raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
 
     def _items(self, modality: Modality) -> Iterator[Item]:
-        return (item for item in self.index.items() if item.modality == modality and self.count(modality))
+        return (
+            item
+            for item in self.index.items()
+            if item.modality == modality and self.count(modality)
+        )
 
     def _batch(self, modality: Modality, items: list[Item]) -> Batch:
         _, terms, vectors, concepts = stored_rows(self.index, items)
@@ -89,7 +96,9 @@ def stored_rows(index: Index, items: Sequence[Item]) -> Rows:
         concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
         return Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32), concepts)
     except KeyError as error:
-        raise BocError(f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it") from None
+        raise BocError(
+            f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",
+        ) from None
 
 
 def _ids(items: Sequence[Item]) -> list[str]:
@@ -104,12 +113,14 @@ def stored_manifest(
     rerank: Metric | None = None,
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
-    """Return the manifest of an index like ``source``, an index or a copy of one in a file, still without items; and
-    the arrays of its code: another ``codec``, or that of the source."""
+    """Return the manifest of an index like ``source``, an index or a copy of one in a file, still
+    without items; and the arrays of its code: another ``codec``, or that of the source."""
     old = source.manifest
     assert old is not None
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
-        raise BocError(f"{source.path} holds no concept sets, which {rerank} compares; leave out --rerank")
+        raise BocError(
+            f"{source.path} holds no concept sets, which {rerank} compares; leave out --rerank",
+        )
     parts, fields, facts = [old.source], old.fields, old.table_facts
     if isinstance(source, StoredIndex) and not source.index.exact_vectors:
         parts.append("rounded")
@@ -137,7 +148,8 @@ def stored_manifest(
 
 
 def header_of(manifest: Manifest, dtype: str) -> Header:
-    """Return the header of a feature file of an index, which differs for indexes of different contents."""
+    """Return the header of a feature file of an index, which differs for indexes of different
+    contents."""
     identity = manifest.identity
     fields = json.dumps(manifest.fields, sort_keys=True) if manifest.fields else ""
     return Header(

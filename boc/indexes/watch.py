@@ -16,9 +16,10 @@ from boc.search.searcher import Searcher
 class Pace:
     """Waiting times of a watch.
 
-    Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although others follow. Each
-    ``look`` ms it looks whether the folders are the same. A sync that failed is tried again after ``again`` seconds,
-    and everything is compared after ``every`` seconds without a change, since network disks report none.
+    Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although
+    others follow. Each ``look`` ms it looks whether the folders are the same. A sync that failed is
+    tried again after ``again`` seconds, and everything is compared after ``every`` seconds without
+    a change, since network disks report none.
     """
 
     quiet: int = 300
@@ -42,11 +43,13 @@ def watch(
     pace: Pace = Pace(),
     **options: Any,
 ) -> None:
-    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked at each look.
+    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is
+    asked at each look.
 
-    ``notify`` gets the report of the first sync and of each that did something, and errors such as of a disk that is
-    not mounted, each once; then nothing is removed, and the sync is tried again. The other parameters and ``options``
-    are those of ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
+    ``notify`` gets the report of the first sync and of each that did something, and errors such as
+    of a disk that is not mounted, each once; then nothing is removed, and the sync is tried again.
+    The other parameters and ``options`` are those of ``sync_index``. BocError if the package
+    watchfiles is not installed, or the index does not exist.
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
@@ -56,7 +59,13 @@ def watch(
         try:
             searcher = searcher.renew()
             report = sync_index(
-                name, paths, at=at, images=images, keep_missing=keep_missing, searcher=searcher, **options
+                name,
+                paths,
+                at=at,
+                images=images,
+                keep_missing=keep_missing,
+                searcher=searcher,
+                **options,
             )
         except BocError as failure:
             if str(failure) != error:
@@ -69,13 +78,19 @@ def watch(
 
 
 class Moments:
-    """The moments for a sync: at first, after each change, and when ``patience`` seconds have passed.
+    """The moments for a sync: at first, after each change, and when ``patience`` seconds have
+    passed.
 
     While a place is missing, each second is one, unless ``some`` of them are enough.
     """
 
     def __init__(
-        self, places: Sequence[Path], stop: Callable[[], bool], pace: Pace = Pace(), *, some: bool = False
+        self,
+        places: Sequence[Path],
+        stop: Callable[[], bool],
+        pace: Pace = Pace(),
+        *,
+        some: bool = False,
     ) -> None:
         self._places = places
         self._stop = stop
@@ -103,7 +118,9 @@ class Moments:
         """Yield the files that changed; none after a while without a change."""
         with needing("--watch", "watch"):
             import watchfiles
-        roots = {place if place.is_dir() else place.parent for place in self._places if place.exists()}
+        roots = {
+            place if place.is_dir() else place.parent for place in self._places if place.exists()
+        }
         try:
             yield from watchfiles.watch(
                 *roots,
@@ -115,13 +132,15 @@ class Moments:
             )
         except OSError as error:
             raise BocError(
-                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to look at all files again "
-                "and again, or allow more watches (fs.inotify.max_user_watches)"
+                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to "
+                "look at all files again "
+                "and again, or allow more watches (fs.inotify.max_user_watches)",
             ) from error
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Return values that tell files and folders at these paths from others mounted there; None for nothing."""
+    """Return values that tell files and folders at these paths from others mounted there; None for
+    nothing."""
     marks: list[tuple[int, int] | None] = []
     for place in places:
         try:

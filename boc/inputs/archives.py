@@ -1,4 +1,5 @@
-"""Members of tar archives as files: a path leads through the archive, as ``shards/0.tar/cat.jpg``."""
+"""Members of tar archives as files: a path leads through the archive, as
+``shards/0.tar/cat.jpg``."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """The files of an archive: ``places`` are offset and size by name, ``faults`` what is left out."""
+    """The files of an archive: ``places`` are offset and size by name, ``faults`` what is left
+    out."""
 
     places: dict[str, tuple[int, int]]
     faults: list[str]
@@ -63,7 +65,10 @@ def members(file: BinaryIO) -> Members:
 def _members(file: BinaryIO, status: os.stat_result) -> Members:
     """Read the headers. What is damaged between members, or at the end, costs itself."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
-        raise SourceError(f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a .tar")
+        raise SourceError(
+            f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a "
+            ".tar",
+        )
     found, end, size = Members({}, []), 0, status.st_size
     try:
         headers = _Headers(file.fileno(), closefd=False)  # the caller closes the file
@@ -74,14 +79,22 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
     while tar.offset <= size:
         try:
             info = tar.next()
-        except (tarfile.TarError, ValueError, OverflowError):  # of a damaged header, after which others may follow
+        except (
+            tarfile.TarError,
+            ValueError,
+            OverflowError,
+        ):  # of a damaged header, after which others may follow
             tar.offset += BLOCK
             continue
         if info is None:
             break
         tar.members.clear()  # type: ignore[attr-defined]  # which would all be kept
         name = os.path.normpath(info.name).lstrip("/")
-        gap = os.pread(file.fileno(), min(info.offset - end, BLOCK), end) if info.offset > end else b""
+        gap = (
+            os.pread(file.fileno(), min(info.offset - end, BLOCK), end)
+            if info.offset > end
+            else b""
+        )
         if gap.strip(b"\0") and gap[156:157] != tarfile.XGLTYPE:
             found.faults.append(f"bytes {end:,} to {info.offset:,} are damaged")
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
@@ -98,8 +111,8 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
 
 
 def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a file, as the ``opener`` of ``open``: of a pipe without waiting for its writer, of a
-    member of an archive as a file without a name. OSError as ``os.open``."""
+    """Return a descriptor of a file, as the ``opener`` of ``open``: of a pipe without waiting for
+    its writer, of a member of an archive as a file without a name. OSError as ``os.open``."""
     try:
         return os.open(path, flags | os.O_NONBLOCK)
     except NotADirectoryError:
@@ -108,7 +121,8 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_member(archive: BinaryIO, name: str) -> int:
-    """Return a descriptor of a copy of a member of an open archive. FileNotFoundError if there is none."""
+    """Return a descriptor of a copy of a member of an open archive. FileNotFoundError if there is
+    none."""
     offset, size = _place(archive, name)
     with tempfile.TemporaryFile() as copy:
         copy.write(os.pread(archive.fileno(), size, offset))
@@ -119,7 +133,8 @@ def open_member(archive: BinaryIO, name: str) -> int:
 
 
 def status_of_member(path: Path) -> tuple[int, os.stat_result]:
-    """Return the size of the member of an archive, and the status of the archive. OSError if there is none."""
+    """Return the size of the member of an archive, and the status of the archive. OSError if there
+    is none."""
     with _through(path) as (archive, name):
         return _place(archive, name)[1], os.fstat(archive.fileno())
 
@@ -133,8 +148,12 @@ def _place(archive: BinaryIO, name: str) -> tuple[int, int]:
 
 @contextmanager
 def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Open the archive on the way to ``path``; yield it with the rest of the path. OSError if there is none."""
-    outer = next((outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()), None)
+    """Open the archive on the way to ``path``; yield it with the rest of the path. OSError if there
+    is none."""
+    outer = next(
+        (outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()),
+        None,
+    )
     if outer is None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     with open(outer, "rb", opener=opener) as archive:

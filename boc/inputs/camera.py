@@ -1,8 +1,9 @@
 """Metadata that a camera wrote into a picture (EXIF).
 
-EXIF (CIPA DC-008) is a TIFF structure in the header of a picture: directories of entries (tag, type, number of values,
-their place). Anybody can write anything there, so only the few entries wanted are read, each of a bounded size, and a
-value counts only if it is of the right type and in its range. Pillow reads whatever an entry claims.
+EXIF (CIPA DC-008) is a TIFF structure in the header of a picture: directories of entries (tag,
+type, number of values, their place). Anybody can write anything there, so only the few entries
+wanted are read, each of a bounded size, and a value counts only if it is of the right type and in
+its range. Pillow reads whatever an entry claims.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ FIELDS: dict[str, FieldType] = {
     "folder": "keyword",
     "name": "text",
 }
-"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are those of the upright picture, in pixels;
-``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude are degrees, north and east positive."""
+"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are those of the upright
+picture, in pixels; ``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude
+are degrees, north and east positive."""
 
 ENTRIES = 512  # entries read of a directory
 LONGEST = 256  # bytes of a text
@@ -51,10 +53,14 @@ CAMERA_DIRECTORY, GPS_DIRECTORY = 0x8769, 0x8825
 LATITUDE, LONGITUDE = (1, 2, "N", "S", 90), (3, 4, "E", "W", 180)
 
 _DATE = re.compile(
-    r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?", re.ASCII
+    r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",
+    re.ASCII,
 )
-_XMP = re.compile(rb"(?:exif:DateTimeOriginal|xmp:CreateDate|photoshop:DateCreated)(?:=[\"']|>)\s*([^\"'<]{10,40})")
-# The words of a program or the parts of a date or a time must be there: a number of eight digits may be anything.
+_XMP = re.compile(
+    rb"(?:exif:DateTimeOriginal|xmp:CreateDate|photoshop:DateCreated)(?:=[\"']|>)\s*([^\"'<]{10,40})",
+)
+# The words of a program or the parts of a date or a time must be there: a number of eight digits
+# may be anything.
 _NAME = re.compile(
     r"([A-Za-z][A-Za-z ]*[-_ ])?((?:19|20)\d\d)([-_.]?)(\d\d)\3(\d\d)"
     r"(?:(?:[-_ .T]| at )(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)\d{0,3})?(?!\d)",
@@ -66,9 +72,10 @@ _PNG = ("Creation Time", "create-date", "date:create")  # texts with the time of
 def camera_facts(image: ImageRef) -> dict[str, Any]:
     """Return the facts in the header and the name of a picture, in the order of ``FIELDS``.
 
-    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where it stands: exif, xmp,
-    png (its texts), or name, as cameras and messengers name files. ``folder`` and ``name`` follow from the id. The
-    pixels are not decoded. A picture that cannot be opened has the facts of its name.
+    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` says where
+    it stands: exif, xmp, png (its texts), or name, as cameras and messengers name files. ``folder``
+    and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be opened has
+    the facts of its name.
     """
     facts = {**_header_facts(image.path), **_name_facts(image.id)}
     if "taken" not in facts and (taken := _moment_of_name(PurePosixPath(image.id).stem)):
@@ -77,13 +84,16 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 
 
 def exif_facts(file: BinaryIO) -> dict[str, Any]:
-    """Return the facts of an EXIF structure or a TIFF file at the position of ``file``. Never raises for damage."""
+    """Return the facts of an EXIF structure or a TIFF file at the position of ``file``. Never
+    raises for damage."""
     exif = _Exif(file)
     main = exif.directory(exif.first)
     camera = exif.directory(exif.pointer(main.get(CAMERA_DIRECTORY)))
     place = exif.directory(exif.pointer(main.get(GPS_DIRECTORY)))
     latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
-    if latitude is None or longitude is None or latitude == longitude == 0:  # zeros are written without a position
+    if (
+        latitude is None or longitude is None or latitude == longitude == 0
+    ):  # zeros are written without a position
         latitude = longitude = None
     entries = camera.get(TAKEN), camera.get(DIGITIZED), main.get(CHANGED)
     taken = next(filter(None, (_moment(exif.text(entry)) for entry in entries)), None)
@@ -108,7 +118,11 @@ def _header_facts(path: Path) -> dict[str, Any]:
                 facts = exif_facts(stack.enter_context(open(path, "rb", opener=opener)))
             else:
                 block = image.info.get("exif")
-                facts = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
+                facts = (
+                    exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0")))
+                    if isinstance(block, bytes)
+                    else {}
+                )
         except (ImageError, OSError):  # the decoder reports the error
             return {}
         if "taken" not in facts:
@@ -138,7 +152,10 @@ def _moment_of_name(name: str) -> str | None:
 
 def _name_facts(id: str) -> dict[str, Any]:
     path = PurePosixPath(nfc(id))
-    facts = {"folder": str(path.parent).strip("./") and str(path.parent), "name": words_of(path.stem)}
+    facts = {
+        "folder": str(path.parent).strip("./") and str(path.parent),
+        "name": words_of(path.stem),
+    }
     return {key: value for key, value in facts.items() if value}
 
 
@@ -152,7 +169,8 @@ class _Exif:
         self.first = self._numbers("I", self._at(4, 4))[0] if self._order else 0
 
     def directory(self, place: int) -> dict[int, tuple[int, int, bytes]]:
-        """Return type, number of values and last four bytes of each entry, by tag; none if there is no directory."""
+        """Return type, number of values and last four bytes of each entry, by tag; none if there is
+        no directory."""
         if not self._order or place < 8:
             return {}
         count = self._numbers("H", self._at(place, 2))[0]
@@ -217,9 +235,16 @@ def _camera(make: str, model: str) -> str | None:
 
 
 def _angle(
-    exif: _Exif, place: dict[int, tuple[int, int, bytes]], side: int, value: int, plus: str, minus: str, most: int
+    exif: _Exif,
+    place: dict[int, tuple[int, int, bytes]],
+    side: int,
+    value: int,
+    plus: str,
+    minus: str,
+    most: int,
 ) -> float | None:
-    """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out of its range."""
+    """Return the latitude or longitude in degrees, to a centimetre; None if it is incomplete or out
+    of its range."""
     parts = exif.fractions(place.get(value), 3)
     sign = {plus: 1, minus: -1}.get(exif.text(place.get(side)).upper())
     if not parts or sign is None or min(parts) < 0 or max(parts[1:], default=0) >= 60:

@@ -1,11 +1,12 @@
 """Pictures with their captions and metadata, as tables, other programs and archives have them.
 
-A ``.csv`` has columns ``image,caption``. A line of ``.jsonl``, a row of ``.parquet``, or an element of a list in
-``.json`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as ``caption``, ``captions`` or
-``text``, and metadata, whose names may declare a type, such as ``taken:date``. COCO's ``captions_*.json`` and
-Karpathy's ``dataset_*.json`` are read as they come. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has
-its captions in ``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is
-left out, with a reason.
+A ``.csv`` has columns ``image,caption``. A line of ``.jsonl``, a row of ``.parquet``, or an element
+of a list in ``.json`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if
+any, as ``caption``, ``captions`` or ``text``, and metadata, whose names may declare a type, such as
+``taken:date``. COCO's ``captions_*.json`` and Karpathy's ``dataset_*.json`` are read as they come.
+In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in ``KEY.txt``, or in
+``KEY.json`` with its metadata, and its class in ``KEY.cls``. What cannot be used is left out, with
+a reason.
 """
 
 from __future__ import annotations
@@ -36,20 +37,25 @@ LONGEST = 1 << 20  # bytes of a caption, or an object, in an archive
 BATCH = 4096  # rows of a Parquet file read at a time
 # The type of a field by those of its values, the first that fits.
 KINDS: tuple[tuple[set[type], FieldType], ...] = (
-    ({bool}, "boolean"), ({int}, "integer"), ({int, float}, "float"), ({date, datetime}, "date"),
-)  # fmt: skip
+    ({bool}, "boolean"),
+    ({int}, "integer"),
+    ({int, float}, "float"),
+    ({date, datetime}, "date"),
+)
 
 
 @dataclass
 class Captions:
-    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and what was left out."""
+    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and what was
+    left out."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, where: str, value: object, image: str | None = None) -> None:
-        """Add picture (``image``, if given), captions and metadata of an object. The first value of a field stays."""
+        """Add picture (``image``, if given), captions and metadata of an object. The first value of
+        a field stays."""
         if not isinstance(value, dict):
             self.faults.append(f"{where}: no object ({value!r:.60})")
             return
@@ -64,7 +70,11 @@ class Captions:
             self.faults.append(f"{where}: {fault}")
         else:
             self.captions.setdefault(name, []).extend(map(nfc, texts))
-            rest = {key: each for key, each in value.items() if key not in (*CAPTION, *(() if image else IMAGE))}
+            rest = {
+                key: each
+                for key, each in value.items()
+                if key not in (*CAPTION, *(() if image else IMAGE))
+            }
             self.fields[name] = {**rest, **self.fields.get(name, {})}
 
     def typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
@@ -82,15 +92,22 @@ class Captions:
             name = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789")
             if kinds and name and name not in types and name not in FACTS:
                 known = next((of for each, of in KINDS if kinds <= each), "keyword")
-                types[name], columns[column] = cast(FieldType, kind if kind in TYPES else known), name
+                types[name], columns[column] = (
+                    cast(FieldType, kind if kind in TYPES else known),
+                    name,
+                )
         rows: dict[str, dict[str, Any]] = {}
         for image, row in self.fields.items():
             fields = rows[image] = {}
             for column, name in columns.items():
                 try:
-                    values = [parse_value(_text(value), types[name]) for value in _values(row.get(column))]
+                    values = [
+                        parse_value(_text(value), types[name]) for value in _values(row.get(column))
+                    ]
                 except ValueError:
-                    self.faults.append(f"{image}: {name} is of type {types[name]}, {row[column]!r:.60} is not")
+                    self.faults.append(
+                        f"{image}: {name} is of type {types[name]}, {row[column]!r:.60} is not",
+                    )
                     continue
                 if values:
                     fields[name] = values if len(values) > 1 else values[0]
@@ -100,7 +117,9 @@ class Captions:
 def _values(value: object) -> list[Any]:
     """Return one value or several without those that are empty, or no values."""
     several = value if isinstance(value, list) else [value]
-    return [one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))]
+    return [
+        one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))
+    ]
 
 
 def _text(value: object) -> str:
@@ -116,7 +135,9 @@ def read_captions(path: Path) -> Captions:
             captions.add(where, value)
     except OSError as error:
         check_system(path, error, SourceError)
-        raise SourceError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror or error}); give another file",
+        ) from error
     return captions
 
 
@@ -124,7 +145,10 @@ def _csv(path: Path, faults: list[str]) -> Objects:
     rows = table_rows(path, faults)
     header = next(rows, ("", []))[1]
     if not {"image", "caption"} <= set(header):
-        raise SourceError(f"{path}: the first line must name the columns image,caption; found {header or faults[:1]}")
+        raise SourceError(
+            f"{path}: the first line must name the columns image,caption; found "
+            f"{header or faults[:1]}",
+        )
     for where, cells in rows:
         row = dict(zip(header, cells, strict=False))
         if len(cells) > len(header):
@@ -153,7 +177,9 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
         check_system(path, error, SourceError)
         reason = " ".join(str(error).split())
         if not number:
-            raise SourceError(f"{path}: no Parquet file that can be read ({reason}); fetch it again") from error
+            raise SourceError(
+                f"{path}: no Parquet file that can be read ({reason}); fetch it again",
+            ) from error
         faults.append(f"the rows after {number} are damaged ({reason})")
 
 
@@ -165,13 +191,19 @@ def _json(path: Path, _: list[str]) -> Objects:
     whole = content if isinstance(content, dict) else {"images": content}
     images, sentences, names = whole.get("images"), whole.get("annotations", []), {}
     if not isinstance(images, list) or not isinstance(sentences, list):
-        raise SourceError(f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects")
+        raise SourceError(
+            f"{path}: no list of images; give captions of COCO or Karpathy, or a list of objects",
+        )
     for place, each in enumerate(images):
         value = each
         if isinstance(each, dict) and "filename" in each:
             name = "/".join(str(each[key]) for key in ("filepath", "filename") if each.get(key))
             texts = each.get("sentences")
-            raw = [text.get("raw") for text in texts if isinstance(text, dict)] if isinstance(texts, list) else texts
+            raw = (
+                [text.get("raw") for text in texts if isinstance(text, dict)]
+                if isinstance(texts, list)
+                else texts
+            )
             value = {"image": name, "captions": raw, "split": each.get("split")}
         elif isinstance(each, dict) and sentences:
             value = {"image": each.get("file_name")}
@@ -179,11 +211,15 @@ def _json(path: Path, _: list[str]) -> Objects:
         yield f"image {place}", value
     for place, each in enumerate(sentences):
         of = each if isinstance(each, dict) else {}
-        yield f"annotation {place}", {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")}
+        yield (
+            f"annotation {place}",
+            {"image": names.get(str(of.get("image_id"))), "caption": of.get("caption")},
+        )
 
 
 def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
-    """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are given by their names.
+    """Add the captions and metadata that an archive has of its pictures, whose ``ids`` are given by
+    their names.
 
     Of several pictures of one key, as WebDataset has them, they are of the first.
     """
@@ -194,20 +230,32 @@ def add_captions(archive: Path, ids: Mapping[str, str], into: Captions) -> None:
         places, faults = members(file)
         into.faults += [f"{archive.name}: {fault}" for fault in faults]
         for name, (offset, size) in places.items():
-            suffix, owner, where = PurePosixPath(name).suffix.lower(), owners.get(_key(name)), f"{archive.name}/{name}"
+            suffix, owner, where = (
+                PurePosixPath(name).suffix.lower(),
+                owners.get(_key(name)),
+                f"{archive.name}/{name}",
+            )
             if suffix not in (".txt", ".json", ".cls"):
                 continue
             if owner is None or size > LONGEST:
-                into.faults.append(f"{where}: {'of no picture here' if owner is None else 'too long'}")
+                into.faults.append(
+                    f"{where}: {'of no picture here' if owner is None else 'too long'}",
+                )
                 continue
             try:
                 data = os.pread(file.fileno(), size, offset)
                 text = parse_json(data) if suffix == ".json" else data.decode().strip()
-                into.add(where, text if suffix == ".json" else {"caption" if suffix == ".txt" else "cls": text}, owner)
+                into.add(
+                    where,
+                    text if suffix == ".json" else {"caption" if suffix == ".txt" else "cls": text},
+                    owner,
+                )
             except ValueError as error:
                 into.faults.append(f"{where}: cannot be read ({error})")
     for id in ids.values():
-        into.captions[id] = list(dict.fromkeys(into.captions.get(id, ())))  # img2dataset writes each twice
+        into.captions[id] = list(
+            dict.fromkeys(into.captions.get(id, ())),
+        )  # img2dataset writes each twice
 
 
 def _key(name: str) -> str:
@@ -217,5 +265,9 @@ def _key(name: str) -> str:
 
 
 READERS: dict[str, Callable[[Path, list[str]], Objects]] = {
-    ".csv": _csv, ".jsonl": _lines, ".ndjson": _lines, ".parquet": _parquet, ".json": _json,
-}  # fmt: skip
+    ".csv": _csv,
+    ".jsonl": _lines,
+    ".ndjson": _lines,
+    ".parquet": _parquet,
+    ".json": _json,
+}

@@ -29,7 +29,8 @@ ATTEMPTS = 3  # to read a picture while something changes its file
 
 @dataclass
 class Speed:
-    """The speed of a run: ``images`` tried in ``seconds``, and ``waiting``, the seconds spent waiting for pictures."""
+    """The speed of a run: ``images`` tried in ``seconds``, and ``waiting``, the seconds spent
+    waiting for pictures."""
 
     images: int = 0
     seconds: float = 0.0
@@ -37,12 +38,14 @@ class Speed:
 
 
 class Extraction:
-    """Extracts a source to a feature file, part by part; with the same arguments it continues a killed run.
+    """Extracts a source to a feature file, part by part; with the same arguments it continues a
+    killed run.
 
-    Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
-    in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
-    None in as many as pay. Their facts are read there, too, and stored as metadata; with ``ocr`` also the words inside
-    them, which takes longer than all else. Items that cannot be used are listed in the file with the reason.
+    Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the
+    ``precision`` it computes in. Pictures are prepared in ``workers`` other processes, ahead of the
+    encoder; 0 prepares them in this process, None in as many as pay. Their facts are read there,
+    too, and stored as metadata; with ``ocr`` also the words inside them, which takes longer than
+    all else. Items that cannot be used are listed in the file with the reason.
     """
 
     def __init__(
@@ -64,12 +67,16 @@ class Extraction:
         elif regions is not None:
             identity, self._prepare = regions.identity, regions
         else:
-            raise EncoderError("name what to extract: --encoder for embeddings, or --regions for regions")
+            raise EncoderError(
+                "name what to extract: --encoder for embeddings, or --regions for regions",
+            )
         self.source = source
         self.encoder = encoder
         self.concepts = concepts
         self.workers = (
-            workers if workers is not None else worker_count(sum(i.modality == "image" for i in source.items))
+            workers
+            if workers is not None
+            else worker_count(sum(i.modality == "image" for i in source.items))
         )
         self.total = len(source.items)
         self.speed = Speed()
@@ -90,7 +97,9 @@ class Extraction:
         self._path = path
         if source.file is not None:
             if ocr:
-                raise SourceError(f"{source.file} holds no pictures to read the words of; leave out --ocr")
+                raise SourceError(
+                    f"{source.file} holds no pictures to read the words of; leave out --ocr",
+                )
             self._prepare, self.workers = self._region_file(source.file), 0
         else:
             if ocr:
@@ -98,7 +107,8 @@ class Extraction:
             self._prepare = _WithFacts(self._prepare, ocr)
 
     def run(self) -> Iterator[int]:
-        """Process the source; yields the number of items done, starting with those of an earlier run."""
+        """Process the source; yields the number of items done, starting with those of an earlier
+        run."""
         self.speed = Speed()
         with FeatureWriter(self._path, self.header, self.stamp) as writer:
             yield writer.done
@@ -116,8 +126,9 @@ class Extraction:
             writer.finish()
 
     def steps(self, verb: str) -> Iterator[tuple[str, int, int]]:
-        """``run``, with the progress: a label, how many are done and of how many. Sentences take another time than
-        pictures, which come before them, so that each kind has a label of its own."""
+        """``run``, with the progress: a label, how many are done and of how many. Sentences take
+        another time than pictures, which come before them, so that each kind has a label of its
+        own."""
         pictures = sum(item.modality == "image" for item in self.source.items)
         before = 0
         for done in self.run():
@@ -130,16 +141,21 @@ class Extraction:
     def _region_file(self, path: Path) -> _StoredRegions:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
-            raise FeatureFileError(f"{path}: holds {file.header.kind}; only regions can be encoded, with --encoder")
+            raise FeatureFileError(
+                f"{path}: holds {file.header.kind}; only regions can be encoded, with --encoder",
+            )
         made_for = getattr(self.encoder, "regions", None)
         if made_for is None or made_for.identity.digest != file.header.digest:
             raise FeatureFileError(
-                f"{path}: its regions are not those the encoder was trained on; extract from the pictures"
+                f"{path}: its regions are not those the encoder was trained on; extract from the "
+                "pictures",
             )
         return _StoredRegions(file)
 
     def _extract(
-        self, items: Sequence[Item], prepared: Iterator[Any]
+        self,
+        items: Sequence[Item],
+        prepared: Iterator[Any],
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         pictures = [item for item in items if item.modality == "image"]
         captions = [item for item in items if item.modality == "text"]
@@ -147,11 +163,18 @@ class Extraction:
         if captions and self.encoder is None:
             batches.append(RegionBatch(captions))
         elif captions and self.encoder is not None:
-            batches.append(self._batch(captions, self.encoder.encode_texts([item.content for item in captions])))
+            batches.append(
+                self._batch(
+                    captions,
+                    self.encoder.encode_texts([item.content for item in captions]),
+                ),
+            )
         return batches, failed
 
     def _pictures(
-        self, items: Sequence[Item], prepared: Iterator[Any]
+        self,
+        items: Sequence[Item],
+        prepared: Iterator[Any],
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         began = time.perf_counter()
         results = [(item, next(prepared)) for item in items]
@@ -162,7 +185,10 @@ class Extraction:
             return [], failed
         good = [(item, value) for item, value in results if not isinstance(value, ImageError)]
         if self.source.file is None:
-            good = [(replace(item, fields={**item.fields, **facts}), value) for item, (facts, value) in good]
+            good = [
+                (replace(item, fields={**item.fields, **facts}), value)
+                for item, (facts, value) in good
+            ]
         readable, values = map(list, zip(*good, strict=True))
         if self.encoder is not None:
             return [self._batch(readable, self.encoder.encode_images(values))], failed
@@ -179,8 +205,9 @@ class Extraction:
 
 @dataclass(frozen=True)
 class _WithFacts:
-    """Prepares a picture after reading the facts of its file; returns both. If the file changes meanwhile, all is read
-    again, so that the facts are those of the bytes. The words inside it are read if it can be used."""
+    """Prepares a picture after reading the facts of its file; returns both. If the file changes
+    meanwhile, all is read again, so that the facts are those of the bytes. The words inside it are
+    read if it can be used."""
 
     prepare: Callable[[ImageRef], Any]
     ocr: bool
@@ -196,7 +223,9 @@ class _WithFacts:
             facts |= words.words_inside(image) if self.ocr else {}
             if state == settled_state(image.path):
                 return facts, prepared
-        raise ImageError(f"{image.path}: changes while it is read; repeat the command when nothing writes it")
+        raise ImageError(
+            f"{image.path}: changes while it is read; repeat the command when nothing writes it",
+        )
 
 
 class _StoredRegions:
@@ -212,4 +241,7 @@ class _StoredRegions:
     def __call__(self, image: ImageRef) -> Regions:
         place = self._places[image.id]
         rows = slice(self._offsets[place], self._offsets[place + 1])
-        return Regions(self._features[rows].astype(np.float32), self._boxes[rows].astype(np.float32))
+        return Regions(
+            self._features[rows].astype(np.float32),
+            self._boxes[rows].astype(np.float32),
+        )

@@ -29,12 +29,17 @@ PART = re.compile("[0-9]{12,20}-[0-9]{12,20}[.]h5")
 class FeatureWriter:
     """Writes a feature file batch by batch; with the same arguments it continues after a kill.
 
-    ``done`` is the number of items of the source that are safely stored. Parts of a run with other arguments (source,
-    encoder or weights) are refused, so two runs never mix. ``arrays`` are those of the code of an exported index.
+    ``done`` is the number of items of the source that are safely stored. Parts of a run with other
+    arguments (source, encoder or weights) are refused, so two runs never mix. ``arrays`` are those
+    of the code of an exported index.
     """
 
     def __init__(
-        self, path: Path | str, header: Header, stamp: str = "", arrays: Mapping[str, NDArray[Any]] | None = None
+        self,
+        path: Path | str,
+        header: Header,
+        stamp: str = "",
+        arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self.path = Path(path)
         self.header = header
@@ -53,13 +58,22 @@ class FeatureWriter:
     def __enter__(self) -> FeatureWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: object,
+        trace: TracebackType | None,
+    ) -> None:
         self._lock.__exit__(None, None, None)
 
     def append(
-        self, consumed: int, batches: Sequence[Batch | RegionBatch], failed: Sequence[tuple[str, str]] = ()
+        self,
+        consumed: int,
+        batches: Sequence[Batch | RegionBatch],
+        failed: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Store the results of the next ``consumed`` items of the source: batches of either modality, and failures."""
+        """Store the results of the next ``consumed`` items of the source: batches of either
+        modality, and failures."""
         part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
         with replacing(part) as temporary:
             _write(temporary, self.header, lambda: batches, failed)
@@ -70,21 +84,37 @@ class FeatureWriter:
         failed: dict[str, str] = {}
         parts = self._parts()
         with replacing(self.path) as temporary:
-            _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items(), self._arrays)
+            _write(
+                temporary,
+                self.header,
+                lambda: self._batches(parts, failed),
+                failed.items(),
+                self._arrays,
+            )
         # What a kill has left goes, too; what somebody else has put there stays.
-        for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
+        for made in (
+            *reversed(parts),
+            *self.folder.glob(".[0-9h]*.tmp"),
+            self.folder / "header.json",
+        ):
             made.unlink()
         (self.folder / ".lock").unlink()
         with suppress(OSError):
             self.folder.rmdir()
         sync(self.folder.parent)
 
-    def _batches(self, parts: Sequence[Path], failed: dict[str, str]) -> Iterator[Batch | RegionBatch]:
+    def _batches(
+        self,
+        parts: Sequence[Path],
+        failed: dict[str, str],
+    ) -> Iterator[Batch | RegionBatch]:
         """Yield what the parts hold, and put their failures into ``failed``."""
         for part in parts:
             with FeatureFile(part) as file:
                 if file.header != self.header:
-                    raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
+                    raise FeatureFileError(
+                        f"{part} is of another run; delete {self.folder} to start again",
+                    )
                 failed |= file.failures
                 read = file.batch if file.header.kind == "embeddings" else file.region_batch
                 for modality in MODALITIES:
@@ -104,15 +134,19 @@ class FeatureWriter:
 
     def _resume(self) -> int:
         note = self.folder / "header.json"
-        entries = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
+        entries = self.header.entries() | (
+            {"state of the pictures": self._stamp} if self._stamp else {}
+        )
         mine = json.dumps(entries, indent=1)
         if note.exists() and (text := self._read_note(note)) != mine:
             theirs = OPTIONAL | parse_json(text)
             all_of_mine = OPTIONAL | entries
-            differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
+            differing = [
+                key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)
+            ]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
-                "repeat that run to finish it, or delete the folder to start again"
+                "repeat that run to finish it, or delete the folder to start again",
             )
         if not note.exists():
             with replacing(note) as temporary:
@@ -129,7 +163,8 @@ class FeatureWriter:
 
 @dataclass
 class _Arrays:
-    """The arrays of a batch by their names in a file: one row per item, several rows per item, and words of those."""
+    """The arrays of a batch by their names in a file: one row per item, several rows per item, and
+    words of those."""
 
     dense: dict[str, NDArray[np.float32]]
     ragged: dict[str, Ragged]
@@ -147,7 +182,8 @@ class _Arrays:
 
 @dataclass
 class _Layout:
-    """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each array by name."""
+    """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each
+    array by name."""
 
     items: int
     rows: int
@@ -166,19 +202,39 @@ class _Layout:
         count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
         stored = batch.stored if isinstance(batch, Batch) else None
         postings = 0 if stored is None else stored.terms.nnz
-        scales = stored is not None and stored.concepts is not None and stored.concepts.scales is not None
-        return cls(len(batch), count, dense, ragged, arrays.words is not None, postings, stored is not None, scales)
+        scales = (
+            stored is not None
+            and stored.concepts is not None
+            and stored.concepts.scales is not None
+        )
+        return cls(
+            len(batch),
+            count,
+            dense,
+            ragged,
+            arrays.words is not None,
+            postings,
+            stored is not None,
+            scales,
+        )
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
-            raise FeatureFileError(f"arrays of width {self.dense | self.ragged} and {other.dense | other.ragged} mixed")
+            raise FeatureFileError(
+                f"arrays of width {self.dense | self.ragged} and "
+                f"{other.dense | other.ragged} mixed",
+            )
         return replace(
-            self, items=self.items + other.items, rows=self.rows + other.rows, postings=self.postings + other.postings
+            self,
+            items=self.items + other.items,
+            rows=self.rows + other.rows,
+            postings=self.postings + other.postings,
         )
 
 
 class _Sink:
-    """A file for HDF5, which ends the process after a failed write: the first ``error`` is kept, the rest dropped."""
+    """A file for HDF5, which ends the process after a failed write: the first ``error`` is kept,
+    the rest dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None
@@ -186,7 +242,8 @@ class _Sink:
         self._raw = raw
 
     def readinto(self, data: memoryview) -> int | None:
-        """Read into ``data``. OSError once a write failed: what was dropped cannot be read again."""
+        """Read into ``data``. OSError once a write failed: what was dropped cannot be read
+        again."""
         if self.error is not None:
             raise self.error
         return self._raw.readinto(data)
@@ -211,7 +268,8 @@ class _Sink:
 
 @contextmanager
 def _open_sink(raw: FileIO) -> Iterator[_Sink]:
-    """Yield a file for HDF5 to write within the block; raise the first error of writing at the end of it."""
+    """Yield a file for HDF5 to write within the block; raise the first error of writing at the end
+    of it."""
     file = _Sink(raw)
     try:
         yield file
@@ -227,13 +285,18 @@ def _write(
     failed: Iterable[tuple[str, str]],
     arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Two passes over the same batches: for the sizes, so that arrays are contiguous; for ``failed`` and the values."""
+    """Two passes over the same batches: for the sizes, so that arrays are contiguous; for
+    ``failed`` and the values."""
     layouts: dict[Modality, _Layout] = {}
     for batch in batches():
         if batch.items:
             modality, layout = batch.items[0].modality, _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
-    with path.open("w+b", buffering=0) as raw, _open_sink(raw) as sink, h5py.File(sink, "w") as file:
+    with (
+        path.open("w+b", buffering=0) as raw,
+        _open_sink(raw) as sink,
+        h5py.File(sink, "w") as file,
+    ):
         file.attrs.update(header.entries())
         pairs = np.array(list(failed), dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
@@ -257,32 +320,52 @@ def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
     for name, width in layout.ragged.items():
         # Boxes stay float32: they are small, and their last bits matter for areas.
         group.create_dataset(
-            f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
+            f"ragged/{name}",
+            shape=(layout.rows, width),
+            dtype="float32" if name == "boxes" else dtype,
         )
     if layout.terms:
-        stored_terms.allocate(group, layout.items, layout.postings, layout.rows if layout.scales else None)
+        stored_terms.allocate(
+            group,
+            layout.items,
+            layout.postings,
+            layout.rows if layout.scales else None,
+        )
     if layout.words:
         group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
 
 
 def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
-    """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after them."""
+    """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after
+    them."""
     arrays, end = _Arrays.of(batch), item + len(batch)
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
     group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
     if "fields" in group:
-        group["fields"][item:end] = np.array([json.dumps(dict(i.fields)) for i in batch.items], dtype=object)
+        group["fields"][item:end] = np.array(
+            [json.dumps(dict(i.fields)) for i in batch.items],
+            dtype=object,
+        )
     for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
     if isinstance(batch, Batch) and batch.stored is not None:
         concepts = batch.stored.concepts
-        stored_terms.fill(group, batch.stored.terms, None if concepts is None else concepts.scales, item, row)
+        stored_terms.fill(
+            group,
+            batch.stored.terms,
+            None if concepts is None else concepts.scales,
+            item,
+            row,
+        )
     last = row
     for name, sets in arrays.ragged.items():
         last = row + len(sets.values)
         group[f"ragged/{name}"][row:last] = sets.values
         group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
     if arrays.words is not None:
-        group["words"][row:last] = np.array([word for words in arrays.words for word in words], dtype=object)
+        group["words"][row:last] = np.array(
+            [word for words in arrays.words for word in words],
+            dtype=object,
+        )
     return end, last

@@ -1,19 +1,23 @@
-"""HDF5 feature files: items of both modalities with their arrays, written in batches, resumable after a kill.
+"""HDF5 feature files: items of both modalities with their arrays, written in batches, resumable
+after a kill.
 
-While a file is written, its batches are small files in a folder beside it (``FILE.parts/``), each renamed into place
-when complete. HDF5 itself cannot do this: a file whose writer is killed can be unreadable. The folder shows how much is
-done; ``FILE`` appears when it is complete. A file and a part have the same layout::
+While a file is written, its batches are small files in a folder beside it (``FILE.parts/``), each
+renamed into place when complete. HDF5 itself cannot do this: a file whose writer is killed can be
+unreadable. The folder shows how much is done; ``FILE`` appears when it is complete. A file and a
+part have the same layout::
 
-    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
-                 is not float32, shard if the source is a part, fields if items have metadata, index if the file is
-                 a copy of an index; see ``stored_terms`` for what else such a file holds
+    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype,
+    source; precision if it
+                 is not float32, shard if the source is a part, fields if items have metadata, index
+                 if the file is a copy of an index; see ``stored_terms`` for what else such a file
+                 holds
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
-        ids, content, group     UTF-8 strings, one per item
-        dense/NAME              (n, d), contiguous
-        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 separates them
-        words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
-        fields                  one string per item, if the header has fields: JSON of its metadata
+        ids, content, group     UTF-8 strings, one per item dense/NAME              (n, d),
+        contiguous ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,)
+        int64 separates them words                   (N,) strings: the word-piece of each ragged
+        row, in embeddings of sentences fields                  one string per item, if the header
+        has fields: JSON of its metadata
 """
 
 from __future__ import annotations
@@ -70,16 +74,21 @@ OPTIONAL = {
 BLOCK = 1 << 14  # rows of an array digested at a time
 QUERIES = 256  # queries read at a time, with their concept sets
 SAMPLED = 1 << 12  # rows of a sample read at a time
-ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or claim a size beyond any memory
+ENDED = (
+    EOFError,
+    TokenError,
+    MemoryError,
+)  # of arrays that end too early, or claim a size beyond any memory
 
 
 @dataclass(frozen=True)
 class Header:
     """The header of a feature file.
 
-    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
-    ``precision`` that of the matrix products of the encoder, which the vectors do not show. ``fields`` is JSON of the
-    metadata fields of the items with their types, or empty. ``index`` is JSON of the manifest of an index copied to it.
+    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full
+    list, and ``precision`` that of the matrix products of the encoder, which the vectors do not
+    show. ``fields`` is JSON of the metadata fields of the items with their types, or empty.
+    ``index`` is JSON of the manifest of an index copied to it.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -105,7 +114,11 @@ class Header:
 
     def entries(self) -> dict[str, Any]:
         """Return the entries to write: all without those that have their defaults."""
-        return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in OPTIONAL or value != OPTIONAL[key]
+        }
 
 
 class FeatureFile:
@@ -134,14 +147,20 @@ class FeatureFile:
     def __enter__(self) -> FeatureFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: object,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         self._file.close()
 
     def _check_arrays(self) -> None:
-        """FeatureFileError unless there are the arrays that a file of this kind holds, as wide as its header says."""
+        """FeatureFileError unless there are the arrays that a file of this kind holds, as wide as
+        its header says."""
         needed = {"regions": "ragged/features", "embeddings": "dense/vectors"}[self.header.kind]
         for modality in MODALITIES:
             if not self.count(modality) or (self.header.kind, modality) == ("regions", "text"):
@@ -149,16 +168,23 @@ class FeatureFile:
             group = self._file[modality]
             if needed not in group or group[needed].shape[1] != self.header.dim:
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file again "
-                    "with boc extract"
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} "
+                    "wide; make the file again "
+                    "with boc extract",
                 )
-            if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
-                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file again with boc extract")
+            if needed == "ragged/features" and (
+                "ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4
+            ):
+                raise FeatureFileError(
+                    f"{self.path}: its boxes are missing; make the file again with boc extract",
+                )
 
     def check_embeddings(self) -> None:
         """FeatureFileError for a file of regions."""
         if self.header.kind != "embeddings":
-            raise FeatureFileError(f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first")
+            raise FeatureFileError(
+                f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first",
+            )
 
     @property
     def dim(self) -> int:
@@ -173,12 +199,19 @@ class FeatureFile:
     def failures(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
         with _damage(self.path):
-            return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
+            return [
+                (str(key), str(reason))
+                for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)
+            ]
 
     def ids(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[str]:
         """Return the ids of items ``start`` to ``stop`` of one modality."""
         with _damage(self.path):
-            return self._file[modality]["ids"].asstr()[start:stop].tolist() if self.count(modality) else []
+            return (
+                self._file[modality]["ids"].asstr()[start:stop].tolist()
+                if self.count(modality)
+                else []
+            )
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Return items ``start`` to ``stop`` in the order of the source."""
@@ -186,17 +219,22 @@ class FeatureFile:
             return []
         group = self._file[modality]
         with _damage(self.path):
-            ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
+            ids, content, groups = (
+                group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group")
+            )
             texts = group["fields"].asstr()[start:stop] if self.header.fields else []
             known = [parse_json(text) for text in texts]
         types = self.header.types
         if not all(well_typed(each, types) for each in known):
-            raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
+            raise FeatureFileError(
+                f"{self.path}: {modality}/fields is not of the types in its header; make it again",
+            )
         fields = known if self.header.fields else [{} for _ in ids]
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
-        """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
+        """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with
+        the vectors only.
 
         FeatureFileError for a file of regions.
         """
@@ -212,22 +250,52 @@ class FeatureFile:
         if self.manifest is not None and "terms" in self._file[modality]:
             with _damage(self.path):
                 n_terms = self.manifest.codec["n_terms"]
-                terms, scales = stored_terms.read(self.path, self._file[modality], start, end, n_terms)
-            given = terms if "GivenTerms" in [step["name"] for step in self.manifest.codec["steps"]] else None
-            stored = StoredRows(terms, None if concepts is None else stored_terms.concepts_of(concepts, scales))
-        return Batch(items, Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given), stored)
+                terms, scales = stored_terms.read(
+                    self.path,
+                    self._file[modality],
+                    start,
+                    end,
+                    n_terms,
+                )
+            given = (
+                terms
+                if "GivenTerms" in [step["name"] for step in self.manifest.codec["steps"]]
+                else None
+            )
+            stored = StoredRows(
+                terms,
+                None if concepts is None else stored_terms.concepts_of(concepts, scales),
+            )
+        return Batch(
+            items,
+            Embeddings(modality, vectors, concepts, ragged.get("boxes"), words, given),
+            stored,
+        )
 
     @cached_property
     def manifest(self) -> Manifest | None:
         """The manifest of the index that was copied to this file, or None."""
-        return Manifest.from_json(self.header.index, where=str(self.path)) if self.header.index else None
+        return (
+            Manifest.from_json(self.header.index, where=str(self.path))
+            if self.header.index
+            else None
+        )
 
     def code_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the code of a copied index. FeatureFileError if they are not those of its manifest."""
+        """Return the arrays of the code of a copied index. FeatureFileError if they are not those
+        of its manifest."""
         with _damage(self.path):
-            arrays = stored_terms.read_arrays(self._file, self.manifest.arrays if self.manifest else {})
-        if self.manifest is None or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays:
-            raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; copy the index again")
+            arrays = stored_terms.read_arrays(
+                self._file,
+                self.manifest.arrays if self.manifest else {},
+            )
+        if (
+            self.manifest is None
+            or {name: describe(array) for name, array in arrays.items()} != self.manifest.arrays
+        ):
+            raise FeatureFileError(
+                f"{self.path}: the arrays of its code are damaged; copy the index again",
+            )
         return arrays
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
@@ -240,13 +308,20 @@ class FeatureFile:
         """Return the names of the arrays with several rows per item: concepts, features, boxes."""
         return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
 
-    def _sets(self, modality: Modality, start: int, end: int) -> tuple[dict[str, Ragged], list[list[str]] | None]:
-        """Return the arrays of items with several rows per item, by name, and the word of each row."""
+    def _sets(
+        self,
+        modality: Modality,
+        start: int,
+        end: int,
+    ) -> tuple[dict[str, Ragged], list[list[str]] | None]:
+        """Return the arrays of items with several rows per item, by name, and the word of each
+        row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
         ragged = {
-            name: Ragged(self._single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
+            name: Ragged(self._single(data, low, high), offsets - low)
+            for name, data in group.get("ragged", {}).items()
         }
         if "words" not in group:
             return ragged, None
@@ -255,7 +330,8 @@ class FeatureFile:
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
-        """Return the array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
+        """Return the array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped,
+        read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
@@ -266,7 +342,13 @@ class FeatureFile:
         offsets: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return offsets
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+    def batches(
+        self,
+        modality: Modality,
+        size: int = 1024,
+        *,
+        sets: bool = True,
+    ) -> Iterator[Batch]:
         """Return all items of one modality with their embeddings, ``size`` items at a time."""
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
@@ -279,13 +361,15 @@ class FeatureFile:
             yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """Return all global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
+        """Return all global vectors of one modality, float32 (n, d), which take 4 d bytes per item
+        in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def contents(self, *, sets: bool) -> str:
-        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is
+        of them."""
         digest = hashlib.sha256()
         for modality in MODALITIES:
             if self.count(modality):
@@ -295,13 +379,20 @@ class FeatureFile:
                     arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
                 for name in arrays:
                     for start in range(0, len(self._file[modality][name]), BLOCK):
-                        array = self._file[modality][name] if name == "offsets" else self.memory_map(modality, name)
+                        array = (
+                            self._file[modality][name]
+                            if name == "offsets"
+                            else self.memory_map(modality, name)
+                        )
                         digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
-                        del array  # unmapped, so that the pages that were read do not count as memory of the process
+                        # unmapped, so that the pages that were read do not count as memory of the
+                        # process
+                        del array
         return digest.hexdigest()
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks,
+        float32 (n, d)."""
         for start in range(0, len(rows), SAMPLED):
             chosen = self.memory_map(modality, "dense/vectors")[
                 rows[start : start + SAMPLED]
@@ -335,34 +426,65 @@ def is_embeddings(path: Path) -> bool:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged file."""
+    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged
+    file."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, *ENDED) as error:
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        *ENDED,
+    ) as error:
         check_system(path, error, FeatureFileError)
-        reason = "damaged (text that is not UTF-8)" if isinstance(error, UnicodeError) else "not a readable HDF5 file"
+        reason = (
+            "damaged (text that is not UTF-8)"
+            if isinstance(error, UnicodeError)
+            else "not a readable HDF5 file"
+        )
         raise FeatureFileError(f"{path}: {reason}; make it with boc extract") from error
 
 
 def _absent(path: Path) -> str:
     if path.with_name(f"{path.name}.parts").exists():
-        return "not finished; repeat the boc extract command that began it, it continues where it stopped"
+        return (
+            "not finished; repeat the boc extract command that began it, it continues where "
+            "it stopped"
+        )
     return "no such file; make it with boc extract"
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
-    entries = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
-    entries = {key: value.item() if isinstance(value, np.generic) else value for key, value in entries.items()}
+    entries = {
+        key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes
+    }
+    entries = {
+        key: value.item() if isinstance(value, np.generic) else value
+        for key, value in entries.items()
+    }
     if not isinstance(entries.get("format"), int) or entries.get("kind") not in KINDS:
-        raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
+        raise FeatureFileError(
+            f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract",
+        )
     if entries["format"] > FORMAT:
-        raise FeatureFileError(f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc")
+        raise FeatureFileError(
+            f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc",
+        )
     if not {f.name for f in fields(Header)} <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
-    odd = [key for key, value in entries.items() if not isinstance(value, int if key in numbers else str)]
+    odd = [
+        key
+        for key, value in entries.items()
+        if not isinstance(value, int if key in numbers else str)
+    ]
     if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
-        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
+        raise FeatureFileError(
+            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again",
+        )
     header = Header(**entries)
     if header.fields and not are_types(header.fields):
         raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
@@ -370,9 +492,11 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
 
 
 class FeatureFiles:
-    """Several feature files of one encoder read as one, in an order that does not depend on that of the arguments.
+    """Several feature files of one encoder read as one, in an order that does not depend on that of
+    the arguments.
 
-    FeatureFileError if they do not belong together or an item is in two of them; then none stays open.
+    FeatureFileError if they do not belong together or an item is in two of them; then none stays
+    open.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -387,7 +511,12 @@ class FeatureFiles:
     def __enter__(self) -> FeatureFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: object,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     @property
@@ -409,7 +538,9 @@ class FeatureFiles:
     @property
     def index_file(self) -> FeatureFile | None:
         """The file, if it is a single one and an exported index."""
-        return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
+        return (
+            self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
+        )
 
     @property
     def dim(self) -> int:
@@ -420,8 +551,15 @@ class FeatureFiles:
         """Return the number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
-        """Return all items of one modality with their embeddings, at most ``size`` items of one file at a time."""
+    def batches(
+        self,
+        modality: Modality,
+        size: int = 1024,
+        *,
+        sets: bool = True,
+    ) -> Iterator[Batch]:
+        """Return all items of one modality with their embeddings, at most ``size`` items of one
+        file at a time."""
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
@@ -430,11 +568,13 @@ class FeatureFiles:
             yield from file.lazy_batches(modality, size, sets=sets)
 
     def contents(self, *, sets: bool) -> str:
-        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        """Return the SHA-256 over the vectors of all items, and with ``sets`` over all else that is
+        of them."""
         return json_sha256([file.contents(sets=sets) for file in self.files])
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        """Yield the global vectors of the items with the numbers ``rows``, ascending, in blocks,
+        float32 (n, d)."""
         before = 0
         for file in self.files:
             first, last = np.searchsorted(rows, (before, before + file.count(modality)))
@@ -447,12 +587,16 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
     for file in files[1:]:
         alike = ("kind", "digest", "dim", "dtype", "precision")
         pairs = [(name, getattr(first.header, name), getattr(file.header, name)) for name in alike]
-        pairs += [(f"type of {name}", types.setdefault(name, kind), kind) for name, kind in file.header.types.items()]
+        pairs += [
+            (f"type of {name}", types.setdefault(name, kind), kind)
+            for name, kind in file.header.types.items()
+        ]
         for name, one, other in pairs:
             if one != other:
                 raise FeatureFileError(
-                    f"{file.path} and {first.path} do not belong together: their {name} is {other} and {one}; give "
-                    "files that one encoder made with the same options"
+                    f"{file.path} and {first.path} do not belong together: their {name} is "
+                    f"{other} and {one}; give "
+                    "files that one encoder made with the same options",
                 )
     for modality in MODALITIES:
         filled = [file for file in files if file.count(modality)]
@@ -460,8 +604,9 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
         for file, names in zip(filled, arrays, strict=True):
             if names != arrays[0]:
                 raise FeatureFileError(
-                    f"{file.path} and {filled[0].path} do not belong together: one of them holds no concept sets; make "
-                    "both with --set concepts=false, or neither"
+                    f"{file.path} and {filled[0].path} do not belong together: one of them holds "
+                    "no concept sets; make "
+                    "both with --set concepts=false, or neither",
                 )
 
 
@@ -474,18 +619,23 @@ def _check_distinct(files: Sequence[FeatureFile]) -> None:
         twice = next((key for key in ids if key in place), None)
         if twice is not None:
             raise FeatureFileError(
-                f"{file.path} and {place[twice].path} both hold {twice!r}; leave one of them out, or extract distinct "
-                "shards"
+                f"{file.path} and {place[twice].path} both hold {twice!r}; leave one of them "
+                "out, or extract distinct "
+                "shards",
             )
         place.update(dict.fromkeys(ids, file))
 
 
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
-    """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another encoder."""
+    """Yield the items of a file as queries, in batches. FeatureFileError for none, or of another
+    encoder."""
     with FeatureFile(path) as file:
         file.check_embeddings()
         if file.header.digest != identity.digest:
-            raise FeatureFileError(f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one encoder")
+            raise FeatureFileError(
+                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one "
+                "encoder",
+            )
         if not any(map(file.count, MODALITIES)):
             raise FeatureFileError(f"{path}: holds no items")
         for modality in MODALITIES:

@@ -1,4 +1,5 @@
-"""Facts of a picture's file, as metadata: size, time and hash, what its camera wrote, and the words inside it."""
+"""Facts of a picture's file, as metadata: size, time and hash, what its camera wrote, and the words
+inside it."""
 
 from __future__ import annotations
 
@@ -27,20 +28,28 @@ FIELDS: dict[str, FieldType] = {
     "changed_ns": "integer",
     "content_hash": "keyword",
 }
-"""Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since 1970, to the last
-digit, ``changed_ns`` the time at which the system last changed the file or its entry, which no program can set, and
-``content_hash`` the begin of the SHA-256 of the file: these tell a changed file from an unchanged one."""
+"""Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since
+1970, to the last digit, ``changed_ns`` the time at which the system last changed the file or its
+entry, which no program can set, and ``content_hash`` the begin of the SHA-256 of the file: these
+tell a changed file from an unchanged one."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
 
 FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **ocr.FIELDS}
-"""Types of all facts of ``facts_of``, and of the words inside a picture, which are read on request only."""
+"""Types of all facts of ``facts_of``, and of the words inside a picture, which are read on request
+only."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # hexadecimal digits
-GRAIN, COARSE = 20 * 10**6, 2 * 10**9  # ns in which a file can change twice at one time: on most disks, and on FAT
-LEAST, MOST = -(2**63), 2**63 - 1  # of times: a damaged file system may tell those of another millennium
+GRAIN, COARSE = (
+    20 * 10**6,
+    2 * 10**9,
+)  # ns in which a file can change twice at one time: on most disks, and on FAT
+LEAST, MOST = (
+    -(2**63),
+    2**63 - 1,
+)  # of times: a damaged file system may tell those of another millennium
 
 
 def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:
@@ -49,20 +58,29 @@ def facts_of(image: ImageRef, state: State, digest: str) -> dict[str, Any]:
 
 
 def file_facts(state: State, digest: str) -> dict[str, Any]:
-    """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order of ``FIELDS``."""
+    """Return the facts of a file in a ``state`` with the ``content_hash`` ``digest``, in the order
+    of ``FIELDS``."""
     size, modified, changed = state
-    return {"size": size, **_date(modified), "modified_ns": modified, "changed_ns": changed, "content_hash": digest}
+    return {
+        "size": size,
+        **_date(modified),
+        "modified_ns": modified,
+        "changed_ns": changed,
+        "content_hash": digest,
+    }
 
 
 def is_unchanged(state: State, fields: Mapping[str, Any]) -> bool:
-    """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change time."""
+    """Return whether a file has the ``state`` that ``fields`` tell; older indexes know no change
+    time."""
     size, modified, changed = state
     told = fields.get("size"), fields.get("modified_ns"), fields.get("changed_ns", changed)
     return (size, modified, changed) == told
 
 
 def state_of(path: Path | str) -> State:
-    """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on a failing disk."""
+    """Return the state of a file; empty if there is none. OSError if it cannot be looked at, as on
+    a failing disk."""
     try:
         try:
             status = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
@@ -77,13 +95,17 @@ def state_of(path: Path | str) -> State:
         raise
     if not stat.S_ISREG(status.st_mode):  # a pipe, or a device, which never ends
         return ()
-    return size, *(min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns))
+    return size, *(
+        min(max(moment, LEAST), MOST) for moment in (status.st_mtime_ns, status.st_ctime_ns)
+    )
 
 
 def settled_state(path: Path | str) -> State:
-    """Return the state of a file that whatever changes it from now on will change, too; raises as ``state_of``.
+    """Return the state of a file that whatever changes it from now on will change, too; raises as
+    ``state_of``.
 
-    Times of files come from a coarse clock. So a file that has just changed is looked at again after a moment.
+    Times of files come from a coarse clock. So a file that has just changed is looked at again
+    after a moment.
     """
     state = state_of(path)
     if state:

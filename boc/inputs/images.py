@@ -28,9 +28,12 @@ Picture: TypeAlias = "Path | str | Image | bytes | BinaryIO"
 """A picture of a query: its path, a PIL image, its bytes, or a file that has them."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
-"""The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
+"""The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs
+a program."""
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"},
+)
 HEIF = frozenset({".heic", ".heif", ".hif"})
 """Suffixes of the pictures of many telephones, whose reader is the package of the extra heic."""
 
@@ -41,8 +44,8 @@ DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
 QUALITY = 82  # of the JPEG of a thumbnail
 STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
-# Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
-# which fails if it is damaged.
+# Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose
+# also rewrites the EXIF, which fails if it is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of the system, which are not the fault of a picture."""
@@ -55,7 +58,10 @@ def formats() -> tuple[str, ...]:
         import pillow_heif
     except ImportError:
         return FORMATS
-    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)  # pictures are decoded side by side
+    pillow_heif.register_heif_opener(
+        thumbnails=False,
+        decode_threads=1,
+    )  # pictures are decoded side by side
     return (*FORMATS, "HEIF")
 
 
@@ -65,14 +71,17 @@ def suffixes() -> frozenset[str]:
 
 
 def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
-    """Upright RGB picture: EXIF orientation applied, colours converted to sRGB, transparency blended with white.
+    """Upright RGB picture: EXIF orientation applied, colours converted to sRGB, transparency
+    blended with white.
 
-    Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value; floating-point grey up
-    to 1 is stretched from its smallest to its largest value. An animation is read at its first frame that shows more
-    than one colour. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, for thumbnails.
+    Grey of more than 8 bits is scaled by the smallest usual depth that holds its largest value;
+    floating-point grey up to 1 is stretched from its smallest to its largest value. An animation is
+    read at its first frame that shows more than one colour. A JPEG may be decoded at a smaller
+    size, with no side below ``least`` pixels, for thumbnails.
 
-    Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
-    (checked before decoding); BocError if the system has no more files or memory.
+    Raises ImageError for a missing, empty, truncated or foreign file, and for more than
+    ``max_pixels`` pixels (checked before decoding); BocError if the system has no more files or
+    memory.
     """
     from PIL.Image import Transpose
 
@@ -96,11 +105,14 @@ def _frames(image: ImageFile) -> Iterator[Image]:
 
 
 def _shows_something(picture: Image) -> bool:
-    return any(low < high for low, high in cast("tuple[tuple[int, int], ...]", picture.getextrema()))
+    return any(
+        low < high for low, high in cast("tuple[tuple[int, int], ...]", picture.getextrema())
+    )
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return the width and height of the upright picture, without decoding it. Raises as ``read_image``."""
+    """Return the width and height of the upright picture, without decoding it. Raises as
+    ``read_image``."""
     with open_image(path) as image:
         return upright_size(image)
 
@@ -116,7 +128,8 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def picture_file(picture: Picture) -> Iterator[Path]:
-    """Yield the path of a picture: of one in memory that of a temporary file. BocError for what is no picture."""
+    """Yield the path of a picture: of one in memory that of a temporary file. BocError for what is
+    no picture."""
     if isinstance(picture, (str, Path)):
         yield Path(picture)
         return
@@ -127,15 +140,20 @@ def picture_file(picture: Picture) -> Iterator[Path]:
         turned, file = Exif(), io.BytesIO()
         turned[ORIENTATION] = orientation(picture)
         with decoding("image"):
-            kept = picture if picture.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"} else _to_rgb(picture)
+            kept = (
+                picture
+                if picture.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
+                else _to_rgb(picture)
+            )
             kept.save(file, "PNG", exif=turned)
         data = file.getvalue()
     elif callable(read := getattr(picture, "read", None)) and not iscoroutinefunction(read):
         data = "" if isinstance(picture, io.TextIOBase) else read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise BocError(
-            f"image must be a path, a PIL image, bytes, or a file opened by 'rb', got {type(picture).__name__}; "
-            "write PIL.Image.fromarray(array) for an array, and upload.file for an upload"
+            "image must be a path, a PIL image, bytes, or a file opened by 'rb', got "
+            f"{type(picture).__name__}; "
+            "write PIL.Image.fromarray(array) for an array, and upload.file for an upload",
         )
     with NamedTemporaryFile(prefix="boc-") as handle:
         handle.write(data)
@@ -148,7 +166,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
+    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as
+    ``decoding``."""
     from PIL import Image
 
     name = name or str(source)
@@ -156,19 +175,24 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
         if isinstance(source, Path):
             source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
-        warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
+        warnings.simplefilter(
+            "ignore",
+        )  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
         yield stack.enter_context(Image.open(source, formats=formats()))
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
-    """Return the status of an open file. ImageError unless it is regular, not empty, and within ``largest`` bytes."""
+    """Return the status of an open file. ImageError unless it is regular, not empty, and within
+    ``largest`` bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise ImageError(f"{name}: no regular file; put the picture itself there")
     if status.st_size == 0:
         raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
     if largest is not None and status.st_size > largest:
-        raise ImageError(f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture")
+        raise ImageError(
+            f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture",
+        )
     return status
 
 
@@ -176,8 +200,9 @@ def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat
 def decoding(name: str) -> Iterator[None]:
     """Turn whatever a decoder raises about the picture ``name`` into ImageError.
 
-    The exception classes depend on the format, the version of Pillow and the bytes (struct.error, TypeError,
-    RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence the broad except.
+    The exception classes depend on the format, the version of Pillow and the bytes (struct.error,
+    TypeError, RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence
+    the broad except.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -188,10 +213,13 @@ def decoding(name: str) -> Iterator[None]:
     except UnidentifiedImageError:
         heif = Path(name).suffix.lower() in HEIF - suffixes()
         raise ImageError(
-            f"{name}: not a picture in a known format; {GET_HEIF if heif else 'convert it to JPEG or PNG'}"
+            f"{name}: not a picture in a known format; "
+            f"{GET_HEIF if heif else 'convert it to JPEG or PNG'}",
         ) from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture") from None
+        raise ImageError(
+            f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture",
+        ) from None
     except Exception as error:
         raise _error_for(name, error) from error
 
@@ -208,7 +236,8 @@ def _error_for(name: str, error: Exception) -> BocError:
 
 
 def orientation(image: Image) -> int:
-    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid one."""
+    """Return the EXIF orientation by which an open picture is turned, 1 to 8; 1 without a valid
+    one."""
     with suppress(ImageError), decoding("EXIF"):
         value = image.getexif().get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -219,14 +248,19 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
     """ImageError for a picture of more than ``max_pixels``."""
     width, height = image.size
     if width * height > max_pixels:
-        raise ImageError(f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture")
+        raise ImageError(
+            f"{name}: {width} x {height} pixels, the limit is {max_pixels:,}; reduce the picture",
+        )
 
 
 def _to_rgb(image: Image) -> Image:
     if image.mode == "F" and (extrema := cast("tuple[float, float]", image.getextrema()))[1] <= 1:
         low, high = extrema
         factor = 255 / (high - low) if high > low else 0
-        return _in_srgb(image.point(lambda value: value * factor - low * factor).convert("L"), "RGB")
+        return _in_srgb(
+            image.point(lambda value: value * factor - low * factor).convert("L"),
+            "RGB",
+        )
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         whole = image.convert("I")
         bits = int(cast("tuple[int, int]", whole.getextrema())[1]).bit_length()
@@ -245,9 +279,17 @@ def _in_srgb(image: Image, mode: str) -> Image:
         image = image.convert(mode)
     profile = image.info.get("icc_profile")
     if profile and image.mode in {"RGB", "RGBA", "CMYK", "L"}:
-        with suppress(ImageCms.PyCMSError, OSError, ValueError):  # damaged, or of another kind of picture
+        with suppress(
+            ImageCms.PyCMSError,
+            OSError,
+            ValueError,
+        ):  # damaged, or of another kind of picture
             transform = _transform(profile, image.mode, mode)
-            return image.convert(mode) if transform is None else ImageCms.applyTransform(image, transform) or image
+            return (
+                image.convert(mode)
+                if transform is None
+                else ImageCms.applyTransform(image, transform) or image
+            )
     return image.convert(mode)
 
 
@@ -263,7 +305,8 @@ def _transform(profile: bytes, mode: str, wanted: str) -> Any:
 
 
 def _on_white(image: Image) -> Image:
-    """Blend a picture of mode RGBA with white, strip by strip, since the whole would be in memory five times."""
+    """Blend a picture of mode RGBA with white, strip by strip, since the whole would be in memory
+    five times."""
     from PIL import Image as Pillow
 
     width, height = image.size

@@ -1,7 +1,9 @@
-"""Metadata of items: reading its table, the conditions of a search, and the order of hits by a field.
+"""Metadata of items: reading its table, the conditions of a search, and the order of hits by a
+field.
 
-A table is a CSV whose header declares the types, ``id,year:integer,tag:keyword,taken:date,title:text``. A field without
-a type is a keyword. Several values in a cell are separated by ``|``; an empty cell has no value.
+A table is a CSV whose header declares the types,
+``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. Several
+values in a cell are separated by ``|``; an empty cell has no value.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ SHOWN = 100  # characters of a cell that an error shows
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?",
+    re.ASCII,
+)
 _PERIOD = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(Z|[+-]\d\d:\d\d)?)?)?", re.ASCII)
 _FILTER = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|==?|<|>)\s*(.*?)\s*", re.DOTALL)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -63,7 +68,8 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Return the table at ``path`` (UTF-8); lines that cannot be used are left out, with a warning.
+        """Return the table at ``path`` (UTF-8); lines that cannot be used are left out, with a
+        warning.
 
         SourceError names file, line, value and rule if no line is left.
         """
@@ -101,7 +107,8 @@ class Metadata:
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """Return the ids of the table that match none of ``items`` and none of their pictures, sorted."""
+        """Return the ids of the table that match none of ``items`` and none of their pictures,
+        sorted."""
         left = {nfc(key): key for key in self.rows}
         for item in items:
             left.pop(nfc(item.id), None)
@@ -120,25 +127,31 @@ class Metadata:
 def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     """Parse a condition: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
-    A year, a month (2021-05) or a day stands for its whole time: "<=" includes it, ">" begins after it, and "=" holds
-    within it. BocError names the known fields, or the rule.
+    A year, a month (2021-05) or a day stands for its whole time: "<=" includes it, ">" begins after
+    it, and "=" holds within it. BocError names the known fields, or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
     """
     match = _FILTER.fullmatch(nfc(text))
     if match is None or not match[3]:
-        raise BocError(f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020")
+        raise BocError(
+            f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020",
+        )
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
     kind = _filterable(name, types)
     try:
-        return check_filter(Filter(name, op, value if kind == "date" else parse_value(value, kind)), types)
+        return check_filter(
+            Filter(name, op, value if kind == "date" else parse_value(value, kind)),
+            types,
+        )
     except ValueError:
         raise _no_value(name, kind, value) from None
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """Return a valid ``condition``, its date as a moment. BocError names the known fields, or the rule."""
+    """Return a valid ``condition``, its date as a moment. BocError names the known fields, or the
+    rule."""
     name, op, value = condition.field, condition.op, condition.value
     kind = _filterable(name, types)
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
@@ -155,7 +168,9 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise _no_value(name, kind, each)
-    return replace(condition, value=0.0) if kind == "float" and value == 0 else condition  # Lucene tells it from -0.0
+    return (
+        replace(condition, value=0.0) if kind == "float" and value == 0 else condition
+    )  # Lucene tells it from -0.0
 
 
 def _no_value(name: str, kind: FieldType, value: object) -> BocError:
@@ -175,25 +190,36 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or the rule."""
+    """Return ``sort``, a field of ``types`` or a minus and one. BocError names the known fields, or
+    the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         there = _known(types)
-        raise BocError(f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})")
+        raise BocError(
+            f"hits cannot be sorted by {name!r}, which is no metadata field of the index ({there})",
+        )
     if types[name] == "text":
-        raise BocError(f"hits cannot be sorted by {name}, which is of type text; choose a field of another type")
+        raise BocError(
+            f"hits cannot be sorted by {name}, which is of type text; choose a field of another "
+            "type",
+        )
     return sort
 
 
 def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
     """Return hits by the values of a field, ascending; after a minus, descending.
 
-    Of several values the first in that order counts. Equal ones stay in order, hits without a value come last.
+    Of several values the first in that order counts. Equal ones stay in order, hits without a value
+    come last.
     """
     name, falling = sort.removeprefix("-"), sort.startswith("-")
     pairs = [(values_of(hit.item.fields, name), hit) for hit in hits]
     pick = max if falling else min
-    keyed = sorted(((pick(values), hit) for values, hit in pairs if values), key=lambda pair: pair[0], reverse=falling)
+    keyed = sorted(
+        ((pick(values), hit) for values, hit in pairs if values),
+        key=lambda pair: pair[0],
+        reverse=falling,
+    )
     return [*(hit for _, hit in keyed), *(hit for values, hit in pairs if not values)]
 
 
@@ -209,11 +235,14 @@ def are_types(text: str) -> bool:
         types = parse_json(text)
     except ValueError:
         return False
-    return isinstance(types, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in types.items())
+    return isinstance(types, dict) and all(
+        _NAME.fullmatch(name) and kind in TYPES for name, kind in types.items()
+    )
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Return whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
+    """Return whether ``fields`` are values, or lists of values that are not empty, of fields of
+    these ``types``."""
     return isinstance(fields, dict) and all(
         name in types
         and value != []
@@ -246,34 +275,49 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
         there = _known(types)
         raise BocError(f"the index has no metadata field {name!r} ({there})")
     if types[name] == "text":
-        raise BocError(f"{name} is of type text, which is searched by its words (--hybrid); filters need another type")
+        raise BocError(
+            f"{name} is of type text, which is searched by its words (--hybrid); filters need "
+            "another type",
+        )
     return types[name]
 
 
 def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
     if not header or header[0].strip() != "id":
-        raise SourceError(f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}")
+        raise SourceError(
+            f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}",
+        )
     types: dict[str, FieldType] = {}
     for column in header[1:]:
         name, _, kind = (part.strip() for part in column.partition(":"))
         if not _NAME.fullmatch(name):
             raise SourceError(
-                f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits and _, a letter first"
+                f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits "
+                "and _, a letter first",
             )
         if name in types:
             raise SourceError(f"{path}, line 1: the field {name!r} stands here twice; rename one")
         if (kind or "keyword") not in TYPES:
-            raise SourceError(f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}")
+            raise SourceError(
+                f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}",
+            )
         types[name] = cast(FieldType, kind or "keyword")
     if not types:
         raise SourceError(f"{path}, line 1: no column beside id; write {EXAMPLE}")
     return types
 
 
-def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tuple[str, dict[str, Any]]:
+def _row(
+    where: str,
+    cells: Sequence[str],
+    types: Mapping[str, FieldType],
+) -> tuple[str, dict[str, Any]]:
     """Return the id and the values of one line; ``where`` is its file and number."""
     if len(cells) != len(types) + 1:
-        raise SourceError(f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes")
+        raise SourceError(
+            f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas "
+            "in quotes",
+        )
     if not cells[0]:
         raise SourceError(f"{where}: the id is empty; every line needs one")
     fields: dict[str, Any] = {}
@@ -282,7 +326,9 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
             values = [parse_value(part, kind) for part in map(str.strip, cell.split("|")) if part]
         except ValueError:
             shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
-            raise SourceError(f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}") from None
+            raise SourceError(
+                f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}",
+            ) from None
         if values:
             fields[name] = values if len(values) > 1 else values[0]
     return cells[0], fields
@@ -310,7 +356,8 @@ def parse_value(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """Return the first and last second of a year, month or day; a moment twice. ValueError for no date."""
+    """Return the first and last second of a year, month or day; a moment twice. ValueError for no
+    date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)
@@ -327,7 +374,8 @@ def _date(text: str) -> str:
     if match is None:
         raise ValueError
     day, minutes, seconds, offset = match.groups()
-    local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{'+00:00' if offset in (None, 'Z') else offset}"
+    zone = "+00:00" if offset in (None, "Z") else offset
+    local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{zone}"
     try:
         moment = datetime.fromisoformat(local).astimezone(timezone.utc)
     except OverflowError:  # beyond the years 1 to 9999

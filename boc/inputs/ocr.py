@@ -1,7 +1,8 @@
 """Words inside pictures (optical character recognition), as metadata for full-text search.
 
-The package rapidocr runs the networks of PP-OCR (Cui et al., PaddleOCR 3.0 Technical Report, arXiv:2507.05595). Its
-wheel brings them, and they are named to it by their files: nothing is downloaded.
+The package rapidocr runs the networks of PP-OCR (Cui et al., PaddleOCR 3.0 Technical Report,
+arXiv:2507.05595). Its wheel brings them, and they are named to it by their files: nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ def check_installed() -> None:
     """BocError with the next step if words cannot be read here."""
     missing = next((name for name in ("rapidocr", "onnxruntime") if find_spec(name) is None), None)
     if missing is not None:
-        raise BocError(f"--ocr needs the package {missing}; install it with: pip install 'boc[ocr]'")
+        raise BocError(
+            f"--ocr needs the package {missing}; install it with: pip install 'boc[ocr]'",
+        )
 
 
 def words_inside(image: ImageRef) -> dict[str, str]:
-    """Return the lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if there are none.
+    """Return the lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if
+    there are none.
 
     A picture that cannot be read has no words, and causes a warning; the others are still read.
     """
@@ -57,18 +61,23 @@ def _pixels(path: Path) -> Any:
 @cache
 def _engine() -> Any:
     """Return the reader of this process, which takes as many threads as numpy does."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime keeps a device id and looks up its collector otherwise
+    os.environ["ORT_DISABLE_TELEMETRY"] = (
+        "1"  # onnxruntime keeps a device id and looks up its collector otherwise
+    )
     import rapidocr
 
     folder = Path(rapidocr.__file__).parent / "models"
     files = {part: next(folder.glob(pattern), None) for part, pattern in NETWORKS.items()}
     if None in files.values():
-        raise BocError(f"{folder} lacks networks; install a version that brings them: pip install -U 'boc[ocr]'")
+        raise BocError(
+            f"{folder} lacks networks; install a version that brings them: pip install -U "
+            "'boc[ocr]'",
+        )
     threads = int(os.environ.get("OMP_NUM_THREADS") or -1)
     return rapidocr.RapidOCR(
         params={
             "Global.log_level": "critical",
             "EngineConfig.onnxruntime.intra_op_num_threads": threads,
             **{f"{part}.model_path": str(file) for part, file in files.items()},
-        }
+        },
     )

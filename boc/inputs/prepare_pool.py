@@ -34,7 +34,8 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def worker_count(pictures: int) -> int:
-    """Return the number of worker processes for so many pictures: one per usable core, 0 for few pictures."""
+    """Return the number of worker processes for so many pictures: one per usable core, 0 for few
+    pictures."""
     if pictures < FEW:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -42,13 +43,18 @@ def worker_count(pictures: int) -> int:
 
 @contextmanager
 def preparing(
-    prepare: Prepare, images: Iterable[ImageRef], workers: int, ahead: int = AHEAD
+    prepare: Prepare,
+    images: Iterable[ImageRef],
+    workers: int,
+    ahead: int = AHEAD,
 ) -> Iterator[Iterator[Any]]:
-    """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that it raised.
+    """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that
+    it raised.
 
-    With ``workers`` 0 it runs in this process, else in that many new processes, at most ``ahead`` pictures before the
-    consumer. These get ``prepare`` pickled, and end with the block or with this process; they do not import the program
-    of the user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised.
+    With ``workers`` 0 it runs in this process, else in that many new processes, at most ``ahead``
+    pictures before the consumer. These get ``prepare`` pickled, and end with the block or with this
+    process; they do not import the program of the user, so a ``prepare`` that is defined there runs
+    in this process. Any other BocError is raised.
     """
     pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # an error is raised here
     if not pickled or b"__main__" in pickled:
@@ -67,7 +73,11 @@ def preparing(
             pool.shutdown(cancel_futures=True)
 
 
-def _results(images: Iterable[ImageRef], pools: Sequence[ProcessPoolExecutor], ahead: int) -> Iterator[Any]:
+def _results(
+    images: Iterable[ImageRef],
+    pools: Sequence[ProcessPoolExecutor],
+    ahead: int,
+) -> Iterator[Any]:
     """Yield the results in order; picture i is prepared by worker i modulo their number."""
     queue: deque[tuple[ImageRef, Future[Any]]] = deque()
     waiting = zip(images, cycle(pools), strict=False)
@@ -86,8 +96,9 @@ def _results(images: Iterable[ImageRef], pools: Sequence[ProcessPoolExecutor], a
             value = future.result()
         except BrokenProcessPool as error:
             raise BocError(
-                f"a worker process ended at {image.path}, perhaps killed for memory; repeat the command to go on; if "
-                "memory is short, with boc extract and a smaller --set workers="
+                f"a worker process ended at {image.path}, perhaps killed for memory; repeat the "
+                "command to go on; if "
+                "memory is short, with boc extract and a smaller --set workers=",
             ) from error
         yield _check_result(value)
 
@@ -136,7 +147,8 @@ def _check_result(value: Any) -> Any:
 
 @contextmanager
 def _program_hidden() -> Iterator[None]:
-    """Processes started here do not import the program of the user, which may lack the guard for that and run again."""
+    """Processes started here do not import the program of the user, which may lack the guard for
+    that and run again."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -147,8 +159,10 @@ def _program_hidden() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends them."""
-    resource_tracker.ensure_running()  # the first process would start it, which lets interrupts through again
+    """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends
+    them."""
+    # the first process would start it, which lets interrupts through again
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,8 +1,9 @@
-"""The precomputed arrays of SCAN (Lee et al., ECCV 2018), which VSRN was trained on: one group of files per split.
+"""The precomputed arrays of SCAN (Lee et al., ECCV 2018), which VSRN was trained on: one group of
+files per split.
 
-``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N captions, one per line,
-five consecutive ones per picture; ``NAME_ids.txt``, if it is there, an id per picture or per caption. ``NAME`` is
-train, dev, test or testall.
+``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N
+captions, one per line, five consecutive ones per picture; ``NAME_ids.txt``, if it is there, an id
+per picture or per caption. ``NAME`` is train, dev, test or testall.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ def is_scan_array(path: Path) -> bool:
 def read_scan(path: Path) -> list[Item]:
     """Return the pictures and captions of the split whose array is ``path``, pictures first.
 
-    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if these differ for all pictures, otherwise its
-    row from 0. There are no picture files: ``content`` is ``path#ROW``, which the region source ``scan`` reads.
-    SourceError for captions that do not belong to the array.
+    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if these differ for all
+    pictures, otherwise its row from 0. There are no picture files: ``content`` is ``path#ROW``,
+    which the region source ``scan`` reads. SourceError for captions that do not belong to the
+    array.
     """
     split = path.name.removesuffix(ARRAY)
     beside = path.with_name(f"{split}_caps.txt")
     count, captions = rows_of(path), _lines(beside)
     if len(captions) != CAPTIONS * count:
         raise SourceError(
-            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, expected {CAPTIONS} of each; "
-            "give both files of one split"
+            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, "
+            f"expected {CAPTIONS} of each; "
+            "give both files of one split",
         )
     names = [f"{split}/{name}" for name in _ids(path.with_name(f"{split}_ids.txt"), count)]
-    pictures = [Item(name, "image", f"{path.resolve()}#{row}", name) for row, name in enumerate(names)]
+    pictures = [
+        Item(name, "image", f"{path.resolve()}#{row}", name) for row, name in enumerate(names)
+    ]
     owners = [names[number // CAPTIONS] for number in range(len(captions))]
     sentences = [
         Item(f"{owner}#{number % CAPTIONS}", "text", caption, owner)
@@ -55,11 +60,16 @@ def rows_of(path: Path) -> int:
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror or error}); fetch it again") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror or error}); fetch it again",
+        ) from error
     except DAMAGE as error:
         raise SourceError(f"{path}: not an array of numpy; fetch it again") from error
     if len(shape) != 3 or 0 in shape:
-        raise SourceError(f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of SCAN")
+        raise SourceError(
+            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of "
+            "SCAN",
+        )
     return int(shape[0])
 
 
@@ -73,5 +83,7 @@ def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); it belongs beside the array") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}); it belongs beside the array",
+        ) from error
     return [" ".join(line.split()) for line in text_lines(data.removesuffix(b"\n"), str(path))]

@@ -1,4 +1,5 @@
-"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or an array of SCAN."""
+"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or an
+array of SCAN."""
 
 from __future__ import annotations
 
@@ -31,20 +32,40 @@ OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dn
 """Suffixes of picture formats that are not read."""
 
 LOOKED_AT = 1000  # pictures of a table that are looked for
-DISKS = ("@eaDir", "@Recycle", "@__thumb", "#recycle", "#snapshot", "$RECYCLE.BIN", "System Volume Information")
-UNWANTED = (".*", *DISKS, "__MACOSX", "*.lrdata", "*.photoslibrary/resources", "*.photolibrary/Thumbnails")
-"""Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails and trash."""
+DISKS = (
+    "@eaDir",
+    "@Recycle",
+    "@__thumb",
+    "#recycle",
+    "#snapshot",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+)
+UNWANTED = (
+    ".*",
+    *DISKS,
+    "__MACOSX",
+    "*.lrdata",
+    "*.photoslibrary/resources",
+    "*.photolibrary/Thumbnails",
+)
+"""Patterns of names of hidden files and folders, and of what disks and programs keep as thumbnails
+and trash."""
 
-ADVICE = "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet .json), or features (.h5)"
+ADVICE = (
+    "give a folder of pictures, shards (.tar), a table of captions (.csv .jsonl .parquet "
+    ".json), or features (.h5)"
+)
 
 
 @dataclass(frozen=True)
 class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
-    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``types`` are
-    those of the metadata that the items have. ``shard`` is the part of the source, such as "3/16", or empty for a whole
-    source. ``closed`` are the beginnings of the ids of pictures in folders that could not be listed.
+    ``file`` is the path of the feature file with the items, or None if they are pictures and plain
+    text. ``types`` are those of the metadata that the items have. ``shard`` is the part of the
+    source, such as "3/16", or empty for a whole source. ``closed`` are the beginnings of the ids of
+    pictures in folders that could not be listed.
     """
 
     items: list[Item]
@@ -56,27 +77,39 @@ class Source:
     def check_captioned(self) -> None:
         """SourceError unless there are captions."""
         if not any(item.modality == "text" for item in self.items):
-            raise SourceError("these pictures have no captions to learn from; give a CSV of image,caption")
+            raise SourceError(
+                "these pictures have no captions to learn from; give a CSV of image,caption",
+            )
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the items: the same items in the same order and shard give the same digest."""
+        """SHA-256 over the items: the same items in the same order and shard give the same
+        digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
             fields = [item.fields] if self.file is None and item.fields else []
-            digest.update(json.dumps([item.id, item.modality, item.content, item.group, *fields]).encode())
+            digest.update(
+                json.dumps([item.id, item.modality, item.content, item.group, *fields]).encode(),
+            )
         return digest.hexdigest()
 
     @cached_property
     def stamp(self) -> str:
-        """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
-        paths = [self.file] if self.file else [system_path(i.content) for i in self.items if i.modality == "image"]
+        """SHA-256 over size and time of the files that the pictures are read from: another one when
+        one has changed."""
+        paths = (
+            [self.file]
+            if self.file
+            else [system_path(i.content) for i in self.items if i.modality == "image"]
+        )
         return json_sha256([(look(path) or ())[:2] for path in paths])
 
     def part(self, shard: str) -> Source:
-        """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
+        """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of
+        the source.
 
-        The SHA-256 of the picture id decides, so new pictures move no others. SourceError for an invalid shard.
+        The SHA-256 of the picture id decides, so new pictures move no others. SourceError for an
+        invalid shard.
         """
         number, parts = shard_of(shard)
         if parts == 1:
@@ -98,12 +131,19 @@ def shard_of(shard: str) -> tuple[int, int]:
     return number, count
 
 
-def open_source(path: Path, ids: Path | None = None, images: Path | None = None, exclude: Sequence[str] = ()) -> Source:
-    """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an array of SCAN.
+def open_source(
+    path: Path,
+    ids: Path | None = None,
+    images: Path | None = None,
+    exclude: Sequence[str] = (),
+) -> Source:
+    """Read the list of items behind ``path``: a folder, an archive, a table, a feature file or an
+    array of SCAN.
 
-    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
-    order of the source. ``images`` is the folder of the pictures of a table (default: its own, or ``images`` in it).
-    ``exclude`` are patterns of names to leave out besides ``UNWANTED``. SourceError if nothing is found.
+    ``ids`` names a text file with one picture id per line: only those pictures and their captions
+    are kept, in the order of the source. ``images`` is the folder of the pictures of a table
+    (default: its own, or ``images`` in it). ``exclude`` are patterns of names to leave out besides
+    ``UNWANTED``. SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
@@ -126,11 +166,15 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None,
 
 
 def join_sources(one: Source, other: Source) -> Source:
-    """Return the items of two parts of one source, pictures first. SourceError for a picture of both."""
-    both = {item.id for item in one.items} & {item.id for item in other.items if item.modality == "image"}
+    """Return the items of two parts of one source, pictures first. SourceError for a picture of
+    both."""
+    both = {item.id for item in one.items} & {
+        item.id for item in other.items if item.modality == "image"
+    }
     if both:
         raise SourceError(
-            f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate on; keep them apart"
+            f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate "
+            "on; keep them apart",
         )
     items = one.items + other.items
     return replace(one, items=sorted(items, key=lambda item: MODALITIES.index(item.modality)))
@@ -142,11 +186,17 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detachable: bool = False) -> Source:
+def open_folders(
+    folders: Sequence[Path],
+    exclude: Sequence[str] = (),
+    *,
+    detachable: bool = False,
+) -> Source:
     """Return the pictures of several folders or archives, whose ids begin with the name of theirs.
 
-    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder or archive that is
-    missing, empty or unreadable is ``closed`` if it is ``detachable`` and others are not, else an error.
+    SourceError as ``open_source``, and if two folders have one name or one lies in another. A
+    folder or archive that is missing, empty or unreadable is ``closed`` if it is ``detachable`` and
+    others are not, else an error.
     """
     for folder in folders:
         if not detachable or folder.is_file():
@@ -158,7 +208,10 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
         try:
             one = _folder(_check_folder(folder), table, begin, exclude)
             if not one.items:
-                raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
+                raise SourceError(
+                    f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); "
+                    f"{ADVICE}",
+                )
         except SourceError as error:
             if not (detachable or is_archive(folder)):
                 raise
@@ -170,19 +223,27 @@ def open_folders(folders: Sequence[Path], exclude: Sequence[str] = (), *, detach
     for missing in gone:
         note(f"{missing}; what the index has of it is kept")
     items = [item for one in parts for item in one.items]
-    return _with_captions(folders[0], Source(items, closed=tuple(c for one in parts for c in one.closed)), table)
+    return _with_captions(
+        folders[0],
+        Source(items, closed=tuple(c for one in parts for c in one.closed)),
+        table,
+    )
 
 
 def _check_folder(folder: Path) -> Path:
     if not folder.is_dir() and not (is_archive(folder) and folder.exists()):
         what = "is no folder" if folder.exists() else "no such folder"
-        raise SourceError(f"{folder}: {what}; several sources must all be folders or tar archives, or feature files")
+        raise SourceError(
+            f"{folder}: {what}; several sources must all be folders or tar archives, or feature "
+            "files",
+        )
     return folder
 
 
 @dataclass
 class Listing:
-    """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders closed to this user.
+    """List all below a folder, relative to it: files, linked folders, ``unwanted`` names, folders
+    closed to this user.
 
     Files are in the order of their paths part by part; those ``linked`` are links that lead to one.
     """
@@ -195,10 +256,15 @@ class Listing:
 
 
 def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
-    """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its case: the name of a file
-    or folder, or the end of its path. SourceError if it cannot be listed itself."""
+    """List ``folder``, or an archive, without what a pattern of ``exclude`` fits, whatever its
+    case: the name of a file or folder, or the end of its path. SourceError if it cannot be listed
+    itself."""
     result, waiting = Listing(), [""]
-    begins = (("" if pattern[0] == "*" else "(?:.*/)?", pattern.strip("/")) for pattern in exclude if pattern)
+    begins = (
+        ("" if pattern[0] == "*" else "(?:.*/)?", pattern.strip("/"))
+        for pattern in exclude
+        if pattern
+    )
     patterns = "|".join(f"{begin}{fnmatch.translate(pattern)}" for begin, pattern in begins)
     is_unwanted = re.compile(patterns, re.IGNORECASE | re.DOTALL).match
     while waiting:
@@ -207,8 +273,15 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
             if is_archive(folder):
                 with open(folder, "rb", opener=opener) as archive:
                     for name in members(archive).places:
-                        paths = accumulate(name.split("/"), "{}/{}".format)  # of the folders that it is in, and its own
-                        (result.unwanted if exclude and any(map(is_unwanted, paths)) else result.files).append(name)
+                        paths = accumulate(
+                            name.split("/"),
+                            "{}/{}".format,
+                        )  # of the folders that it is in, and its own
+                        (
+                            result.unwanted
+                            if exclude and any(map(is_unwanted, paths))
+                            else result.files
+                        ).append(name)
                 continue
             with os.scandir(folder / below) as entries:
                 for entry in entries:
@@ -225,7 +298,9 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
                             result.linked.add(name)
         except OSError as error:
             if not below:
-                raise SourceError(f"{folder}: cannot be listed ({error.strerror}); {advice(error)}") from error
+                raise SourceError(
+                    f"{folder}: cannot be listed ({error.strerror}); {advice(error)}",
+                ) from error
             result.closed.append(below)
     result.files.sort(key=lambda name: name.split("/"))
     result.unwanted.sort()
@@ -235,9 +310,11 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """Return the beginning of the ids of the pictures of each folder: nothing for a single folder, else its name and /.
+    """Return the beginning of the ids of the pictures of each folder: nothing for a single folder,
+    else its name and /.
 
-    So files of one name in two folders stay two. SourceError if folders have one name, or one lies in another.
+    So files of one name in two folders stay two. SourceError if folders have one name, or one lies
+    in another.
     """
     if len(folders) == 1:
         return [""]
@@ -246,8 +323,9 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     for folder, root in zip(folders, roots, strict=True):
         if root.name in names:
             raise SourceError(
-                f"{folder} and {names[root.name]} are both called {root.name!r}, with which the ids of their pictures "
-                "begin; rename one, or give the folder that holds both"
+                f"{folder} and {names[root.name]} are both called {root.name!r}, with which the "
+                "ids of their pictures "
+                "begin; rename one, or give the folder that holds both",
             )
         names[root.name] = folder
         outer = next((other for other in roots if other in root.parents), None)
@@ -257,14 +335,17 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
 
 
 def _folder(folder: Path, table: Captions, begin: str = "", exclude: Sequence[str] = ()) -> Source:
-    """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them goes to ``table``."""
+    """Return the pictures below ``folder``, with ids from ``begin``. What an archive has of them
+    goes to ``table``."""
     inside = listing(folder, (*UNWANTED, *exclude))
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
     read = suffixes()
     names = [name for name in inside.files if _suffix(name) in read]
     root = str(folder.resolve()).rstrip("/")
-    paths = {name: os.path.realpath(f"{root}/{name}") for name in inside.linked}  # a link may be led elsewhere later
+    paths = {
+        name: os.path.realpath(f"{root}/{name}") for name in inside.linked
+    }  # a link may be led elsewhere later
     texts = [(path_text(name), path_text(paths.get(name, f"{root}/{name}"))) for name in names]
     items = [Item(begin + text, "image", path, begin + text) for text, path in texts]
     if is_archive(folder):
@@ -279,15 +360,22 @@ def _suffix(name: str) -> str:
 
 
 def _tell_left_out(folder: Path, inside: Listing) -> None:
-    """Warn about pictures in the folder that are left out: other formats, and folders that are not looked through."""
+    """Warn about pictures in the folder that are left out: other formats, and folders that are not
+    looked through."""
     suffix_counts = Counter(_suffix(name) for name in inside.files)
     for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
-        counts = ", ".join(f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys()))
+        counts = ", ".join(
+            f"{suffix_counts[suffix]} {suffix}" for suffix in sorted(unread & suffix_counts.keys())
+        )
         if counts:
             note(f"{folder}: left out {counts}; {step}")
     for names, what, step in (
         (inside.unwanted, "hidden or unwanted names", "give such a folder as a source of its own"),
-        (inside.links, "folders that are links", "give the folder a link leads to as a source of its own"),
+        (
+            inside.links,
+            "folders that are links",
+            "give the folder a link leads to as a source of its own",
+        ),
         (inside.closed, "folders that cannot be listed", "check their permissions"),
     ):
         if names:
@@ -301,7 +389,9 @@ def _table(path: Path, images: Path | None) -> Source:
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
     root = _picture_root(path, names, images)
-    pictures = [Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names]
+    pictures = [
+        Item(name, "image", path_text(str(_on_disk(root, name).resolve())), name) for name in names
+    ]
     return _with_captions(path, Source(pictures), table)
 
 
@@ -323,7 +413,11 @@ def _with_captions(path: Path, source: Source, table: Captions) -> Source:
     """Return pictures with the captions and metadata that a table has under their ids."""
     types, rows = table.typed_fields()
     leave_out(str(path), table.faults)
-    pictures = [replace(item, fields=rows.get(item.id, {})) for item in source.items] if types else source.items
+    pictures = (
+        [replace(item, fields=rows.get(item.id, {})) for item in source.items]
+        if types
+        else source.items
+    )
     sentences = [
         Item(f"{item.id}#{number}", "text", caption, item.id, item.fields)
         for item in (pictures if table.captions else ())
@@ -342,7 +436,8 @@ def _picture_root(table: Path, names: Sequence[str], images: Path | None) -> Pat
                 return folder
     tried = " or ".join(str(folder) for folder in candidates)
     raise SourceError(
-        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}; name the folder with --images"
+        f"{table}: none of its first {len(some)} pictures ({some[0]}, ...) is in {tried}; name "
+        "the folder with --images",
     )
 
 
@@ -350,7 +445,11 @@ def _on_disk(folder: Path, name: str) -> Path:
     """Return the path of a name in whatever Unicode form the folder has it."""
     paths = (folder / system_path(form) for form in forms(name))
     first = next(paths)
-    return first if name.isascii() or first.exists() else next((path for path in paths if path.exists()), first)
+    return (
+        first
+        if name.isascii() or first.exists()
+        else next((path for path in paths if path.exists()), first)
+    )
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
@@ -359,6 +458,9 @@ def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
     here = {nfc(item.group or item.id) for item in chosen}
     missing = sorted(name for form, name in names.items() if form not in here)
     if not chosen:
-        raise SourceError(f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids of it")
+        raise SourceError(
+            f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids "
+            "of it",
+        )
     leave_out(f"{ids}: ids that are not in the source", missing)
     return chosen

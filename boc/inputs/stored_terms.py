@@ -1,4 +1,5 @@
-"""Read and write what a copy of an index adds to a feature file: manifest, code, and the terms of items as stored.
+"""Read and write what a copy of an index adds to a feature file: manifest, code, and the terms of
+items as stored.
 
 ::
 
@@ -30,7 +31,8 @@ NAMES = ("starts", "columns", "values")
 
 
 def allocate(group: h5py.Group, items: int, postings: int, rows: int | None) -> None:
-    """Make the arrays for the terms of ``items`` with ``postings`` altogether, and the scales of ``rows``, if any."""
+    """Make the arrays for the terms of ``items`` with ``postings`` altogether, and the scales of
+    ``rows``, if any."""
     group.create_dataset("terms/starts", data=np.zeros(items + 1, dtype=np.int64))
     for name in NAMES[1:]:
         group.create_dataset(f"terms/{name}", shape=(postings,), dtype=np.int32)
@@ -38,10 +40,18 @@ def allocate(group: h5py.Group, items: int, postings: int, rows: int | None) -> 
         group.create_dataset("terms/scales", shape=(rows,), dtype=np.float32)
 
 
-def fill(group: h5py.Group, terms: TermMatrix, scales: NDArray[np.float32] | None, item: int, row: int) -> None:
+def fill(
+    group: h5py.Group,
+    terms: TermMatrix,
+    scales: NDArray[np.float32] | None,
+    item: int,
+    row: int,
+) -> None:
     """Write the terms of items from number ``item`` on, whose ragged rows begin at ``row``."""
     begin = int(group["terms/starts"][item])
-    group["terms/starts"][item + 1 : item + 1 + terms.shape[0]] = terms.indptr[1:].astype(np.int64) + begin
+    group["terms/starts"][item + 1 : item + 1 + terms.shape[0]] = (
+        terms.indptr[1:].astype(np.int64) + begin
+    )
     group["terms/columns"][begin : begin + terms.nnz] = terms.indices
     group["terms/values"][begin : begin + terms.nnz] = terms.data
     if scales is not None:
@@ -49,7 +59,11 @@ def fill(group: h5py.Group, terms: TermMatrix, scales: NDArray[np.float32] | Non
 
 
 def read(
-    path: Path, group: h5py.Group, start: int, stop: int, n_terms: int
+    path: Path,
+    group: h5py.Group,
+    start: int,
+    stop: int,
+    n_terms: int,
 ) -> tuple[TermMatrix, NDArray[np.float32] | None]:
     """Return the terms of items ``start`` to ``stop``, and the scales of their int8 concept sets.
 
@@ -60,9 +74,14 @@ def read(
     columns, values = group["terms/columns"][low:high], group["terms/values"][low:high]
     terms = sparse.csr_array((values, columns, starts - low), shape=(stop - start, n_terms))
     if len(values) and (columns.min() < 0 or columns.max() >= n_terms or values.min() < 1):
-        raise FeatureFileError(f"{path}: some of its terms are none of the {n_terms} of its code; copy the index again")
+        raise FeatureFileError(
+            f"{path}: some of its terms are none of the {n_terms} of its code; copy the index "
+            "again",
+        )
     if not terms.has_sorted_indices:
-        raise FeatureFileError(f"{path}: the terms of an item are not in order; copy the index again")
+        raise FeatureFileError(
+            f"{path}: the terms of an item are not in order; copy the index again",
+        )
     first, last = group["offsets"][start], group["offsets"][stop]
     return terms, group["terms/scales"][first:last] if "terms/scales" in group else None
 

@@ -1,4 +1,5 @@
-"""Reads lines and tables exactly: ids may begin and end with spaces, and contain what Python takes for line ends."""
+"""Reads lines and tables exactly: ids may begin and end with spaces, and contain what Python takes
+for line ends."""
 
 from __future__ import annotations
 
@@ -13,26 +14,34 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line; empty lines are skipped, those that are not UTF-8 with a warning.
+    """Return the ids in a file, one per line; empty lines are skipped, those that are not UTF-8
+    with a warning.
 
     SourceError for a file that cannot be read, or lists none.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line",
+        ) from error
     faults: list[str] = []
     ids = [line for line in text_lines(data, str(path), faults) if line]
     if not ids:
-        raise SourceError(f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id a line")
+        raise SourceError(
+            f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id "
+            "a line",
+        )
     leave_out(str(path), faults)
     return ids
 
 
 def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:
-    r"""Return the lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
+    r"""Return the lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or
+    \r\n and nowhere else.
 
-    SourceError names ``name`` and the line that is not UTF-8; if ``faults`` are given, it is left out and added there.
+    SourceError names ``name`` and the line that is not UTF-8; if ``faults`` are given, it is left
+    out and added there.
     """
     decoded = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
@@ -47,7 +56,8 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
 
 
 def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of a CSV (UTF-8) that are not empty, each after the place where it ends, such as "line 3".
+    """Yield the rows of a CSV (UTF-8) that are not empty, each after the place where it ends, such
+    as "line 3".
 
     Lines that cannot be read are added to ``faults``. SourceError if the file cannot be read.
     """
@@ -75,8 +85,8 @@ def table_rows(path: Path, faults: list[str]) -> Iterator[tuple[str, list[str]]]
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the values in a file of JSON Lines, each after the number of its line; lines that cannot be read are added
-    to ``faults``. SourceError if the file cannot be read."""
+    """Yield the values in a file of JSON Lines, each after the number of its line; lines that
+    cannot be read are added to ``faults``. SourceError if the file cannot be read."""
     from boc.foreign import parse_json  # imports numpy, which completion does not wait for
 
     try:
@@ -92,7 +102,9 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[int, Any]]:
                     yield number, value
     except OSError as error:
         check_system(path, error, SourceError)
-        raise SourceError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror or error}); give another file",
+        ) from error
 
 
 def check_text(cells: list[str]) -> str | None:
@@ -108,5 +120,8 @@ def check_text(cells: list[str]) -> str | None:
 def _csv_fault(error: csv.Error) -> str:
     if "field limit" in str(error):
         most = csv.field_size_limit()
-        return f"a cell has more than {most:,} characters; shorten it, or close the quotes where it should end"
+        return (
+            f"a cell has more than {most:,} characters; shorten it, or close the quotes "
+            "where it should end"
+        )
     return f"not a CSV file ({error}); check the quotes"

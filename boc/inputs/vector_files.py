@@ -1,9 +1,10 @@
 """Vectors in the files of others, dense and sparse, with ids and captions beside them.
 
-``.npy`` and ``.npz`` (one array) of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of TEXMEX; ``.fbin``,
-``.u8bin`` and the sparse ``.csr`` of big-ann-benchmarks; JSON Lines of ``{"id": ..., "vector": {term: weight}}``, for
-sentences with ``text`` and the id of their ``image``. Beside X.npy, ``X.ids.txt`` has an id a line; ``X.txt`` the
-sentences of vectors of sentences, each after the id of its picture and a tab, or else as many for each picture in turn.
+``.npy`` and ``.npz`` (one array) of numpy; the HDF5 of ann-benchmarks (``train``); ``.fvecs`` of
+TEXMEX; ``.fbin``, ``.u8bin`` and the sparse ``.csr`` of big-ann-benchmarks; JSON Lines of ``{"id":
+..., "vector": {term: weight}}``, for sentences with ``text`` and the id of their ``image``. Beside
+X.npy, ``X.ids.txt`` has an id a line; ``X.txt`` the sentences of vectors of sentences, each after
+the id of its picture and a tab, or else as many for each picture in turn.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ WIDEST = 1 << 22  # terms, each of which has a name
 
 @dataclass
 class Vectors:
-    """The rows of a file, an array (n, d) or csr with the ``names`` of its terms; ids, sentences, and the ids of their
-    pictures, each None if the file has none. With ``exact`` the length of a vector counts."""
+    """The rows of a file, an array (n, d) or csr with the ``names`` of its terms; ids, sentences,
+    and the ids of their pictures, each None if the file has none. With ``exact`` the length of a
+    vector counts."""
 
     path: Path
     rows: Any
@@ -49,30 +51,42 @@ def has_vectors(path: Path) -> bool:
     if path.suffix == ".jsonl" and path.is_file():
         return "vector" in first_object(path)
     if path.suffix in (".h5", ".hdf5"):
-        with suppress(OSError), h5py.File(path, "r") as file:  # of damage the reader of feature files tells
+        with (
+            suppress(OSError),
+            h5py.File(path, "r") as file,
+        ):  # of damage the reader of feature files tells
             return "train" in file and "format" not in file.attrs
         return False
     return path.suffix in READERS and path.is_file() and not is_scan_array(path)
 
 
 def read_vectors(path: Path) -> Vectors:
-    """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a damaged file."""
+    """Read a file of vectors; dense ones stay on disk where their form allows it. SourceError for a
+    damaged file."""
     try:
         part = READERS[".hdf5" if path.suffix == ".h5" else path.suffix](path)
         if (beside := path.with_suffix(".ids.txt")).is_file():
             part.ids = read_ids(beside)
         if (beside := path.with_suffix(".txt")).is_file():
-            lines = [line.split("\t", 1) for line in text_lines(beside.read_bytes(), str(beside)) if line]
+            lines = [
+                line.split("\t", 1) for line in text_lines(beside.read_bytes(), str(beside)) if line
+            ]
             part.sentences = [line[-1] for line in lines]
-            part.owners = [line[0] for line in lines] if all(len(line) == 2 for line in lines) else None
+            part.owners = (
+                [line[0] for line in lines] if all(len(line) == 2 for line in lines) else None
+            )
         if part.rows.ndim != 2 or not part.rows.size or part.rows.dtype.kind not in "fiu":
-            raise ValueError(f"an array {part.rows.shape} of {part.rows.dtype}, not (n, d) of numbers")
+            raise ValueError(
+                f"an array {part.rows.shape} of {part.rows.dtype}, not (n, d) of numbers",
+            )
         for what, values in (("ids", part.ids), ("sentences", part.sentences)):
             if values is not None and len(values) != part.rows.shape[0]:
                 raise ValueError(f"{part.rows.shape[0]} vectors, but {len(values)} {what}")
     except DAMAGE as error:
         check_system(path, error, SourceError)
-        raise SourceError(f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy") from error
+        raise SourceError(
+            f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy",
+        ) from error
     return part
 
 
@@ -100,7 +114,12 @@ def _ann(path: Path) -> Vectors:
     with h5py.File(path, "r") as file:
         check_heaps(path, file)
         rows = file["train"] if isinstance(file.get("train", getlink=True), h5py.HardLink) else None
-        if rows is None or rows.is_virtual or rows.external or rows.nbytes > PACKED * path.stat().st_size:
+        if (
+            rows is None
+            or rows.is_virtual
+            or rows.external
+            or rows.nbytes > PACKED * path.stat().st_size
+        ):
             raise ValueError("train stands in another file, or has far more bytes than its file")
         distance = file.attrs.get("distance", "angular")
         distance = distance.decode() if isinstance(distance, bytes) else str(distance)
@@ -115,7 +134,10 @@ def _fvecs(path: Path) -> Vectors:
 
 
 def _bin(path: Path) -> Vectors:
-    shape, kind = tuple(np.fromfile(path, "<u4", 2).tolist()), np.dtype("<f4" if path.suffix == ".fbin" else "u1")
+    shape, kind = (
+        tuple(np.fromfile(path, "<u4", 2).tolist()),
+        np.dtype("<f4" if path.suffix == ".fbin" else "u1"),
+    )
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
         raise ValueError(f"its bytes are fewer than {shape} numbers take")
     return Vectors(path, np.memmap(path, kind, "r", 8, shape))
@@ -144,7 +166,9 @@ def _json_lines(path: Path) -> Vectors:
             if not all(0 <= weight < LARGEST for weight in vector.values()):
                 raise ValueError
         except (ValueError, LookupError, TypeError, AttributeError):
-            faults.append(f"line {number}: no vector with weights from 0 to 2**31 by term ({record!r:.60})")
+            faults.append(
+                f"line {number}: no vector with weights from 0 to 2**31 by term ({record!r:.60})",
+            )
             continue
         indices += [columns.setdefault(name, len(columns)) for name in vector]
         weights += vector.values()
@@ -153,7 +177,10 @@ def _json_lines(path: Path) -> Vectors:
         texts.append(text_of(record))
         owners.append(str(record.get("image", ids[-1])))
     leave_out(str(path), faults)
-    rows = sparse.csr_array((np.array(weights), np.array(indices, np.int32), ends), (len(ids), len(columns)))
+    rows = sparse.csr_array(
+        (np.array(weights), np.array(indices, np.int32), ends),
+        (len(ids), len(columns)),
+    )
     sentences = (texts, owners) if any(texts) else (None, None)
     return Vectors(path, rows, list(columns), ids, *sentences)
 

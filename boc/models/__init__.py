@@ -1,7 +1,9 @@
-"""Encoders that others trained: their short names, and the folder that ``boc model get`` downloads them to.
+"""Encoders that others trained: their short names, and the folder that ``boc model get`` downloads
+them to.
 
-The folder of all models is ``$BOC_MODELS``, else ``boc/models`` in ``$XDG_DATA_HOME`` (``~/.local/share``). It has a
-folder per model, which can be copied to another machine as it is, with a record of where its files are from.
+The folder of all models is ``$BOC_MODELS``, else ``boc/models`` in ``$XDG_DATA_HOME``
+(``~/.local/share``). It has a folder per model, which can be copied to another machine as it is,
+with a record of where its files are from.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from boc.errors import BocError
 class Entry:
     """A model with a short name.
 
-    ``revision`` is the commit of the repository to download, ``sha256`` the digest of its weights, empty if not pinned.
-    ``licence`` and ``size`` (bytes, about) are what the authors publish.
+    ``revision`` is the commit of the repository to download, ``sha256`` the digest of its weights,
+    empty if not pinned. ``licence`` and ``size`` (bytes, about) are what the authors publish.
     """
 
     repository: str
@@ -37,30 +39,55 @@ class Entry:
 
 CATALOGUE = {
     "clip": Entry(
-        "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K", "4afec35ffe57a943d569ff7ee888061830164da8",
-        "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27", "mit", 608_000_000,
+        "laion/CLIP-ViT-B-32-256x256-DataComp-s34B-b86K",
+        "4afec35ffe57a943d569ff7ee888061830164da8",
+        "92c26d60d3200ed5ed040dff31a8d19f8140648da8007216c25744c478deef27",
+        "mit",
+        608_000_000,
         "small, for a CPU; English",
     ),
     "siglip2": Entry(
-        "google/siglip2-base-patch16-256", "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
-        "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863", "apache-2.0", 1_540_000_000,
+        "google/siglip2-base-patch16-256",
+        "3f9f96cb90da5dbc758b01813f2f6f1aee24c1ab",
+        "6125cacc01fa93bdc98a0c5101cefcd69b2ed1f8ab4f38d86f4ad5984f5dc863",
+        "apache-2.0",
+        1_540_000_000,
         "better, four times the work per picture; many languages",
     ),
     "multilingual": Entry(
-        "google/siglip2-base-patch32-256", "9e7ee68506177b546b2d5dc578f54afdc5e425f1", "", "apache-2.0", 1_550_000_000,
+        "google/siglip2-base-patch32-256",
+        "9e7ee68506177b546b2d5dc578f54afdc5e425f1",
+        "",
+        "apache-2.0",
+        1_550_000_000,
         "as quick per picture as clip; many languages",
     ),
-}  # fmt: skip
+}
 
 SETTINGS = (
-    "config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tokenizer.model", "open_clip_config.json",
-)  # fmt: skip
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "open_clip_config.json",
+)
 WEIGHTS = (
-    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-    "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
-)  # fmt: skip
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)
 """Files with weights, or lists of such files; the first that is there is read."""
 KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # that boc train makes, and names in config.json
 ENCODERS = (*KINDS, "clip")
@@ -70,8 +97,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Model:
-    """A downloaded model. ``files`` has the SHA-256 of each file, ``contents`` that of what determines the output;
-    ``revision`` is the commit, ``licence`` what its card says."""
+    """A downloaded model. ``files`` has the SHA-256 of each file, ``contents`` that of what
+    determines the output; ``revision`` is the commit, ``licence`` what its card says."""
 
     repository: str
     revision: str
@@ -83,15 +110,21 @@ class Model:
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return sum(path.stat().st_size for name in self.files if (path := self.folder / name).is_file())
+        return sum(
+            path.stat().st_size for name in self.files if (path := self.folder / name).is_file()
+        )
 
 
 def repository(name: str) -> str:
     """Return the repository of a short name, or of ``ORG/NAME``. BocError for anything else."""
     if name in CATALOGUE:
         return CATALOGUE[name].repository
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII) or any(not part.strip(".") for part in name.split("/")):
-        raise BocError(f"no model {name!r}; take one of {', '.join(CATALOGUE)}, or ORG/NAME of the hub")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII) or any(
+        not part.strip(".") for part in name.split("/")
+    ):
+        raise BocError(
+            f"no model {name!r}; take one of {', '.join(CATALOGUE)}, or ORG/NAME of the hub",
+        )
     return name
 
 
@@ -101,12 +134,14 @@ def entry(repository: str) -> Entry | None:
 
 
 def spec(encoder: str) -> str:
-    """Return the full name of an encoder: a short name becomes ``clip:ORG/NAME``, any other text stays."""
+    """Return the full name of an encoder: a short name becomes ``clip:ORG/NAME``, any other text
+    stays."""
     return f"clip:{CATALOGUE[encoder].repository}" if encoder in CATALOGUE else encoder
 
 
 def kind(folder: Path) -> str | None:
-    """Return the kind of encoder that a folder holds, by its configuration alone; None if it holds no model."""
+    """Return the kind of encoder that a folder holds, by its configuration alone; None if it holds
+    no model."""
     from boc.foreign import read_json
 
     try:
@@ -118,7 +153,8 @@ def kind(folder: Path) -> str | None:
 
 
 def weights(folder: Path) -> list[str]:
-    """Return the names of the files in ``folder`` that hold the weights. A list comes before its parts."""
+    """Return the names of the files in ``folder`` that hold the weights. A list comes before its
+    parts."""
     first = next((name for name in WEIGHTS if (folder / name).is_file()), None)
     if first is None or not first.endswith(".index.json"):
         return [] if first is None else [first]
@@ -145,7 +181,9 @@ def home() -> Path:
     try:
         return Path(os.environ.get("BOC_MODELS") or f"{data}/boc/models").expanduser()
     except RuntimeError:
-        raise BocError("this user has no home folder to keep models in; set BOC_MODELS to a folder") from None
+        raise BocError(
+            "this user has no home folder to keep models in; set BOC_MODELS to a folder",
+        ) from None
 
 
 def place(repository: str) -> Path:
@@ -154,7 +192,8 @@ def place(repository: str) -> Path:
 
 
 def find(repository: str) -> Model | None:
-    """Return the model of a repository, None if it was not downloaded. BocError if its record is damaged."""
+    """Return the model of a repository, None if it was not downloaded. BocError if its record is
+    damaged."""
     return read(place(repository))
 
 
@@ -167,7 +206,8 @@ def models() -> Iterator[Model]:
 
 
 def read(folder: Path) -> Model | None:
-    """Return the model in ``folder``, None without a record. BocError for a damaged record or one of another format."""
+    """Return the model in ``folder``, None without a record. BocError for a damaged record or one
+    of another format."""
     from boc.foreign import read_json
 
     path = folder / RECORD
@@ -179,7 +219,9 @@ def read(folder: Path) -> Model | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BocError(f"{path}: is no record of a model ({error}); delete {folder} and get the model again") from error
+        raise BocError(
+            f"{path}: is no record of a model ({error}); delete {folder} and get the model again",
+        ) from error
 
 
 def write(model: Model) -> None:
@@ -192,11 +234,16 @@ def write(model: Model) -> None:
 def verify(model: Model) -> list[str]:
     """Return the names of the files that are missing, or have other bytes than were downloaded."""
     paths = {name: model.folder / name for name in model.files}
-    return [name for name, path in paths.items() if not path.is_file() or sha256(path) != model.files[name]]
+    return [
+        name
+        for name, path in paths.items()
+        if not path.is_file() or sha256(path) != model.files[name]
+    ]
 
 
 def remove(repository: str) -> int:
-    """Remove a model, or what was left of a download; return the bytes. BocError if there is none."""
+    """Remove a model, or what was left of a download; return the bytes. BocError if there is
+    none."""
     folder = place(repository)
     if not folder.is_dir():
         present = ", ".join(model.repository for model in models()) or "none"

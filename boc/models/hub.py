@@ -1,4 +1,5 @@
-"""Downloads from the Hugging Face hub, or another server that speaks its protocol (``HF_ENDPOINT``)."""
+"""Downloads from the Hugging Face hub, or another server that speaks its protocol
+(``HF_ENDPOINT``)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.
 
 @dataclass(frozen=True)
 class Offer:
-    """The files of a repository that boc reads, by name, as a server describes them; ``revision`` is the commit."""
+    """The files of a repository that boc reads, by name, as a server describes them; ``revision``
+    is the commit."""
 
     repository: str
     revision: str
@@ -35,9 +37,11 @@ class Offer:
 
 
 def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
-    """Ask for the files of ``repository`` at ``revision`` (a commit, branch or tag; the newest if empty).
+    """Ask for the files of ``repository`` at ``revision`` (a commit, branch or tag; the newest if
+    empty).
 
-    BocError for no such model, conditions not accepted, no answer, no weights, or a digest other than ``sha256``.
+    BocError for no such model, conditions not accepted, no answer, no weights, or a digest other
+    than ``sha256``.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
@@ -47,23 +51,36 @@ def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
         info = api.model_info(repository, revision=revision or None, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or []}
     first = next(
-        (name for name in models.WEIGHTS if name in files and (not sha256 or _sha256(files[name]) == sha256)), None
+        (
+            name
+            for name in models.WEIGHTS
+            if name in files and (not sha256 or _sha256(files[name]) == sha256)
+        ),
+        None,
     )
     if first is None:
         which = f"with the SHA-256 {sha256}" if sha256 else "that boc reads (model.safetensors)"
         raise BocError(f"{repository}: has no weights {which}; take another model or revision")
-    part = re.compile(re.escape(first.removesuffix(".index.json")).replace(r"\.", r"-\d+-of-\d+\.", 1))
+    part = re.compile(
+        re.escape(first.removesuffix(".index.json")).replace(r"\.", r"-\d+-of-\d+\.", 1),
+    )
     chosen = [name for name in files if name in {first, *models.SETTINGS, *CARDS}]
     chosen += [name for name in files if first.endswith(".index.json") and part.fullmatch(name)]
     licence = info.card_data.get("license") if info.card_data else None
-    return Offer(repository, str(info.sha), str(licence or ""), {name: files[name] for name in sorted(chosen)})
+    return Offer(
+        repository,
+        str(info.sha),
+        str(licence or ""),
+        {name: files[name] for name in sorted(chosen)},
+    )
 
 
 def download(offer: Offer) -> models.Model:
-    """Download the files of ``offer`` into the folder of models; what an earlier call got of them stays.
+    """Download the files of ``offer`` into the folder of models; what an earlier call got of them
+    stays.
 
-    The record is written at the end: without it there is no model. BocError if the connection fails (the next call
-    continues), or if a file has other bytes than the server announced.
+    The record is written at the end: without it there is no model. BocError if the connection fails
+    (the next call continues), or if a file has other bytes than the server announced.
     """
     from huggingface_hub import snapshot_download
 
@@ -82,8 +99,9 @@ def download(offer: Offer) -> models.Model:
         if not _complete(folder / name, file):
             (folder / name).unlink(missing_ok=True)
             raise BocError(
-                f"{offer.repository}: {name} arrived with other bytes than announced, and was thrown away; repeat the "
-                "command, and if that does not help, ask who runs the server or the proxy"
+                f"{offer.repository}: {name} arrived with other bytes than announced, and was "
+                "thrown away; repeat the "
+                "command, and if that does not help, ask who runs the server or the proxy",
             )
     for path in folder.iterdir():  # of another revision, and notes of the download
         if path.name not in offer.files:
@@ -96,7 +114,8 @@ def download(offer: Offer) -> models.Model:
 
 
 def _sha256(file: Any) -> str | None:
-    """Return the SHA-256 that a server announces, None for a small file, of which it has the digest of git."""
+    """Return the SHA-256 that a server announces, None for a small file, of which it has the digest
+    of git."""
     return file.lfs.sha256 if file.lfs else None
 
 
@@ -120,9 +139,13 @@ def _translate_errors(repository: str, revision: str) -> Iterator[None]:
         yield
     except errors.GatedRepoError:
         todo = f"accept its conditions at {server}/{repository}, and put your token into HF_TOKEN"
-        raise BocError(f"{repository}: its authors ask to accept their conditions first; {todo}") from None
+        raise BocError(
+            f"{repository}: its authors ask to accept their conditions first; {todo}",
+        ) from None
     except errors.RevisionNotFoundError:
-        raise BocError(f"{repository}: has no revision {revision!r}; leave it out for the newest") from None
+        raise BocError(
+            f"{repository}: has no revision {revision!r}; leave it out for the newest",
+        ) from None
     except errors.RepositoryNotFoundError:
         todo = "check the name, or put your token into HF_TOKEN if it is private"
         raise BocError(f"{server} has no model {repository}; {todo}") from None
@@ -131,7 +154,9 @@ def _translate_errors(repository: str, revision: str) -> Iterator[None]:
             raise  # of the disk
         pinned = f" --revision {revision}" if revision else ""
         raise BocError(
-            f"{repository}: cannot be downloaded from {server} ({next(iter(str(error).splitlines()), '')}); repeat the "
+            f"{repository}: cannot be downloaded from {server} "
+            f"({next(iter(str(error).splitlines()), '')}); repeat the "
             "command, complete files stay. Without internet, on another machine: hf download "
-            f"{repository}{pinned} --local-dir model. Copy that folder here, and use it: --encoder clip:model"
+            f"{repository}{pinned} --local-dir model. Copy that folder here, and use it: "
+            "--encoder clip:model",
         ) from error

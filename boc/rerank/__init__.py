@@ -1,16 +1,17 @@
 """Scores of candidates by their dense vectors or concept sets.
 
-An alignment pools the cosines A of a picture's regions i and a sentence's words j (TERAN: Messina et al., Fine-grained
-Visual Textual Alignment, TOMM 2021):
+An alignment pools the cosines A of a picture's regions i and a sentence's words j (TERAN: Messina
+et al., Fine-grained Visual Textual Alignment, TOMM 2021):
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)
     symm    mrsw + mwsr (eq. 4)
     mravgw  mrsw / number of words (eq. 8)
 
-These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
-in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ if a
-region has a negative cosine with every word. Here nothing is padded. An alignment with an empty set is 0.
+These are the paper's equations. The authors' code also lets the zeros of padded positions compete
+in a maximum, which in their evaluation bounds each region's maximum in mwsr, and in that part of
+symm, below by 0: scores differ if a region has a negative cosine with every word. Here nothing is
+padded. An alignment with an empty set is 0.
 """
 
 from boc.errors import BocError

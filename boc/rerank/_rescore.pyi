@@ -2,5 +2,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def dot(query: NDArray[Any], rows: NDArray[Any], out: NDArray[Any], chosen: NDArray[Any] = ..., /) -> None: ...
-def encode(rows: NDArray[Any], signs: NDArray[Any], codes: NDArray[Any], scales: NDArray[Any], /) -> None: ...
+def dot(
+    query: NDArray[Any],
+    rows: NDArray[Any],
+    out: NDArray[Any],
+    chosen: NDArray[Any] = ...,
+    /,
+) -> None: ...
+def encode(
+    rows: NDArray[Any],
+    signs: NDArray[Any],
+    codes: NDArray[Any],
+    scales: NDArray[Any],
+    /,
+) -> None: ...

@@ -1,4 +1,5 @@
-"""Alignment scores of concept sets: each word with its best region, or each region with its best word."""
+"""Alignment scores of concept sets: each word with its best region, or each region with its best
+word."""
 
 from itertools import pairwise
 
@@ -14,36 +15,60 @@ CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
 def align(
-    query: NDArray[np.float32], candidates: StoredConcepts, metric: str, *, asks_by_words: bool
+    query: NDArray[np.float32],
+    candidates: StoredConcepts,
+    metric: str,
+    *,
+    asks_by_words: bool,
 ) -> NDArray[np.float32]:
     """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
 
-    ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise the other way round.
+    ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise
+    the other way round.
     """
     check_metric(metric)
     cosines = products(unit_rows(query), candidates.values)
     if candidates.scales is not None:
         cosines *= candidates.scales
     whole = np.array([0, len(query)])
-    scores: NDArray[np.float32] = _pool(cosines, whole, candidates.offsets, metric, words_in_rows=asks_by_words)[0]
+    scores: NDArray[np.float32] = _pool(
+        cosines,
+        whole,
+        candidates.offsets,
+        metric,
+        words_in_rows=asks_by_words,
+    )[0]
     return scores
 
 
-def alignment_scores(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Modality) -> NDArray[np.float32]:
+def alignment_scores(
+    rescore: Rescore,
+    i: int,
+    candidates: StoredConcepts,
+    modality: Modality,
+) -> NDArray[np.float32]:
     """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
     total = np.zeros(len(candidates), np.float32)
-    for query, row, weight in [(part, 0, weight) for part, weight in rescore.parts] or [(rescore.queries, i, 1.0)]:
+    for query, row, weight in [(part, 0, weight) for part, weight in rescore.parts] or [
+        (rescore.queries, i, 1.0),
+    ]:
         assert query.concepts is not None
         by_words = (query.modality, modality) != ("image", "text")
-        total += np.float32(weight) * align(query.concepts[row], candidates, rescore.metric, asks_by_words=by_words)
+        total += np.float32(weight) * align(
+            query.concepts[row],
+            candidates,
+            rescore.metric,
+            asks_by_words=by_words,
+        )
     return total
 
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
-    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each float32 (N, d).
+    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each
+    float32 (N, d).
 
     Besides the normalised sets, about 16 MB of cosines are in memory at a time.
     """
@@ -55,7 +80,13 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float3
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
         cosines = word_rows @ rows[part[0] : part[-1]].T
-        scores[:, first : first + step] = _pool(cosines, words.offsets, part - part[0], metric, words_in_rows=True)
+        scores[:, first : first + step] = _pool(
+            cosines,
+            words.offsets,
+            part - part[0],
+            metric,
+            words_in_rows=True,
+        )
     return scores
 
 
@@ -67,7 +98,8 @@ def _pool(
     *,
     words_in_rows: bool,
 ) -> NDArray[np.float32]:
-    """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,)."""
+    """Pool blocks of ``cosines`` into scores (n, m), between the offsets ``rows`` (n + 1,) and
+    ``columns`` (m + 1,)."""
     tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
     scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
     if not cosines.size:
@@ -77,17 +109,28 @@ def _pool(
     def sum_over(words: bool) -> NDArray[np.float32]:
         """Sum over words, or over regions, of the maximum over the others."""
         if words == words_in_rows:
-            pooled: NDArray[np.float32] = np.add.reduceat(np.maximum.reduceat(cosines, lefts, axis=1), tops, axis=0)
+            pooled: NDArray[np.float32] = np.add.reduceat(
+                np.maximum.reduceat(cosines, lefts, axis=1),
+                tops,
+                axis=0,
+            )
         else:  # reduceat along rows is ten times as slow as this loop
             bounds = pairwise([*tops.tolist(), len(cosines)])
-            pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
+            pooled = np.add.reduceat(
+                np.stack([cosines[a:b].max(axis=0) for a, b in bounds]),
+                lefts,
+                axis=1,
+            )
         return pooled
 
     sums = sum_over(words=metric != "mwsr")
     if metric == "symm":
         sums += sum_over(words=False)
     elif metric == "mravgw":
-        lengths = np.diff(tops, append=len(cosines))[:, None], np.diff(lefts, append=cosines.shape[1])
+        lengths = (
+            np.diff(tops, append=len(cosines))[:, None],
+            np.diff(lefts, append=cosines.shape[1]),
+        )
         sums /= lengths[0] if words_in_rows else lengths[1]
     scores[np.ix_(tall, wide)] = sums
     return scores

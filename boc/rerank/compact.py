@@ -1,12 +1,14 @@
 """Compact codes of stored vectors, which order candidates before their vectors are read.
 
-A vector less the mean of its modality is rotated, and each component is rounded to one of four levels, in two bits: an
-eighth of float16. The levels are those of a normal component: after random signs and Hadamard transforms all components
-are nearly normal and of one size (Gao and Long, RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). With the levels x of
-a rotated vector r, its product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product
-of the vectors by a constant of query and modality, so estimates order the rows of one modality.
+A vector less the mean of its modality is rotated, and each component is rounded to one of four
+levels, in two bits: an eighth of float16. The levels are those of a normal component: after random
+signs and Hadamard transforms all components are nearly normal and of one size (Gao and Long,
+RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). With the levels x of a rotated vector r, its
+product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product of
+the vectors by a constant of query and modality, so estimates order the rows of one modality.
 
-Codes and estimates are the same on all machines, and those of a row depend on row and code of the index only.
+Codes and estimates are the same on all machines, and those of a row depend on row and code of the
+index only.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class CompactRows:
-    """The codes of n rows: ``codes`` uint8 (n, d / 4) and the ``scales`` float32 (n,) of their levels."""
+    """The codes of n rows: ``codes`` uint8 (n, d / 4) and the ``scales`` float32 (n,) of their
+    levels."""
 
     codes: NDArray[np.uint8]
     scales: Floats
 
     def __post_init__(self) -> None:
         if self.codes.ndim != 2 or self.codes.dtype != np.uint8 or self.scales.dtype != np.float32:
-            raise ValueError(f"compact codes are {self.codes.dtype} {self.codes.shape}, scales {self.scales.dtype}")
+            raise ValueError(
+                f"compact codes are {self.codes.dtype} {self.codes.shape}, scales "
+                f"{self.scales.dtype}",
+            )
         if self.scales.shape != self.codes.shape[:1]:
             raise ValueError(f"{len(self.codes)} compact codes, {self.scales.shape} scales")
 
@@ -63,9 +69,15 @@ class CompactCode:
         self.signs = _signs(self.means.shape[1])
 
     @classmethod
-    def of(cls, codec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int) -> CompactCode | None:
-        """Return the code for vectors of width ``dim`` of an index whose codec has this configuration and these arrays:
-        with the means that it subtracts. None if it subtracts none: a common part would coarsen the codes.
+    def of(
+        cls,
+        codec: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        dim: int,
+    ) -> CompactCode | None:
+        """Return the code for vectors of width ``dim`` of an index whose codec has this
+        configuration and these arrays: with the means that it subtracts. None if it subtracts none:
+        a common part would coarsen the codes.
         """
         steps = [step["name"] for step in codec["steps"]]
         if "Center" not in steps:
@@ -74,7 +86,10 @@ class CompactCode:
         labels, means = arrays[f"{i}.labels_"].tolist(), arrays[f"{i}.means_"]
         if means.shape[1] != dim:
             return None  # they are of concepts
-        known = [means[labels.index(each)] if each in labels else means.mean(axis=0) for each in MODALITIES]
+        known = [
+            means[labels.index(each)] if each in labels else means.mean(axis=0)
+            for each in MODALITIES
+        ]
         return cls(np.stack(known))
 
     @property
@@ -84,7 +99,10 @@ class CompactCode:
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
         """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects their mean."""
-        codes, scales = np.empty((len(vectors), self.width), np.uint8), np.empty(len(vectors), np.float32)
+        codes, scales = (
+            np.empty((len(vectors), self.width), np.uint8),
+            np.empty(len(vectors), np.float32),
+        )
         for i in range(0, len(vectors), BLOCK):
             block = slice(i, i + BLOCK)
             rows = restore_rows(vectors[block]).astype(np.float32)
@@ -96,9 +114,16 @@ class CompactCode:
         return CompactRows(codes, scales)
 
     def estimates(self, query: Floats, stored: CompactRows, rows: NDArray[np.int64]) -> Floats:
-        """Estimate the products of ``query`` (d,) with ``rows`` (m,) of a modality, but for a factor and a constant."""
-        whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[:, 0]
-        packed = stored.codes[rows][:, None, :] >> np.arange(0, 8, BITS, dtype=np.uint8)[:, None] & (LEVELS - 1)
+        """Estimate the products of ``query`` (d,) with ``rows`` (m,) of a modality, but for a
+        factor and a constant."""
+        whole = _round(self._rotate(query[:, None].astype(np.float32)), COARSE)[0].astype(np.int64)[
+            :,
+            0,
+        ]
+        packed = stored.codes[rows][:, None, :] >> np.arange(0, 8, BITS, dtype=np.uint8)[
+            :,
+            None,
+        ] & (LEVELS - 1)
         levels = packed.reshape(len(rows), PER_BYTE * self.width)[:, : len(query)].astype(np.int64)
         sums = 2 * (levels @ whole) - (LEVELS - 1) * whole.sum()
         estimates: Floats = sums.astype(np.float32) * stored.scales[rows]
@@ -116,12 +141,16 @@ class CompactCode:
         levels[:d] += whole >= width
         levels[:d] -= whole < -width
         products = np.einsum("ji,ji->i", whole, 2.0 * levels[:d] - (LEVELS - 1))
-        parts = levels.reshape(PER_BYTE, self.width, n) << np.arange(0, 8, BITS, dtype=np.uint8)[:, None, None]
+        parts = (
+            levels.reshape(PER_BYTE, self.width, n)
+            << np.arange(0, 8, BITS, dtype=np.uint8)[:, None, None]
+        )
         scales = np.divide(squares, products, out=np.zeros(n), where=products > 0) * units
         return np.bitwise_or.reduce(parts, axis=0).T, scales
 
     def _rotate(self, columns: Floats) -> Floats:
-        """Multiply columns (d, n) by signs and Hadamard transforms of their first and last numbers, in place."""
+        """Multiply columns (d, n) by signs and Hadamard transforms of their first and last numbers,
+        in place."""
         d = len(columns)
         p = 1 << (d.bit_length() - 1)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -144,7 +173,8 @@ def _transform(columns: Floats) -> Floats:
 
 
 def _round(columns: Floats, largest: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return columns (d, n) as whole numbers, the largest of which becomes ``largest``, and their units (n,).
+    """Return columns (d, n) as whole numbers, the largest of which becomes ``largest``, and their
+    units (n,).
 
     Columns that hold something else than numbers become zeros.
     """

@@ -16,20 +16,25 @@ except ImportError:  # not built here: ``products`` stands in
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
-    """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
+    """Return the k hits with the largest of ``scores``, which replace their own scores; ties go to
+    the smaller id."""
     scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
 
 def dot(
-    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None = None
+    query: NDArray[np.float32],
+    vectors: NDArray[np.generic],
+    chosen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
+    """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of
+    ``vectors`` (n, d).
 
-    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as ``storage.store_rows`` gives them of
-    int8, for example a memory map; rows are not copied. The score of a row does not depend on the other rows.
-    Sums are in float32, with an error of at most (d / 4 + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of
-    range, ValueError if the widths differ.
+    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as
+    ``storage.store_rows`` gives them of int8, for example a memory map; rows are not copied. The
+    score of a row does not depend on the other rows. Sums are in float32, with an error of at most
+    (d / 4 + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the
+    widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         return _gather(query, vectors, chosen)
@@ -40,17 +45,23 @@ def dot(
 
 
 def _gather(
-    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None
+    query: NDArray[np.float32],
+    vectors: NDArray[np.generic],
+    chosen: NDArray[np.int64] | None,
 ) -> NDArray[np.float32]:
     """Return the same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: NDArray[np.float32] = products(query[None], restore_rows(vectors if chosen is None else vectors[chosen]))[0]
+    scores: NDArray[np.float32] = products(
+        query[None],
+        restore_rows(vectors if chosen is None else vectors[chosen]),
+    )[0]
     return scores
 
 
 def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32 or int8 (n, d)."""
+    """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32
+    or int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
     whole: NDArray[np.float32] = queries @ rows.astype(np.float32, copy=False).T

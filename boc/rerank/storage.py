@@ -13,7 +13,8 @@ SCALE = 4  # bytes of the scale of a row
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with one scale per row.
+    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with
+    one scale per row.
 
     The int8 rows are those of ``round_rows``.
     """
@@ -25,11 +26,15 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 
 def store_rows(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
-    """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8 (n, d + SCALE) for
-    int8: the bytes of the components and of the scale of each row, see ``round_rows``."""
+    """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8
+    (n, d + SCALE) for int8: the bytes of the components and of the scale of each row, see
+    ``round_rows``."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
-        return np.concatenate([whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)], axis=1)
+        return np.concatenate(
+            [whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)],
+            axis=1,
+        )
     with np.errstate(over="ignore"):  # becomes infinite
         return rows.astype(dtype, copy=False)
 
@@ -40,7 +45,8 @@ def round_trip(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any
 
 
 def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they are."""
+    """Return the vectors (n, d) of ``store_rows``: float32 of those in bytes, others as they
+    are."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
@@ -52,9 +58,10 @@ def restore_rows(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
 def round_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
 
-    A scale is the largest magnitude of its row / 127; the error of a component is at most half of it, but for float32.
-    Rows that were rounded are rounded to the same again. Rows of components below about 2**-119 become zeros, with
-    scale 0; those with NaN, infinity or the largest float32 become NaN.
+    A scale is the largest magnitude of its row / 127; the error of a component is at most half of
+    it, but for float32. Rows that were rounded are rounded to the same again. Rows of components
+    below about 2**-119 become zeros, with scale 0; those with NaN, infinity or the largest float32
+    become NaN.
     """
     scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
     with np.errstate(over="ignore"):

@@ -1,11 +1,13 @@
-"""The background of an index: a sample of its items, whose scores say what score is usual for a query.
+"""The background of an index: a sample of its items, whose scores say what score is usual for a
+query.
 
-Most items of an index have nothing to do with a query, so its scores over the sample are what chance gives: their
-median, and their scale, the distance from the median to the lower sixth, which relevant items do not widen. The
-confidence of a hit has two factors. The first tests whether the best hit could be chance: of n normal scores, with n
-the number of items, n * P(score >= best) are expected to be that high, with a scale WIDER than that of the sample,
-since real scores have longer tails. The second compares the height of a hit with that of the best one: it falls from 1
-at the best hit to 0 at FOOT of its height over the median.
+Most items of an index have nothing to do with a query, so its scores over the sample are what
+chance gives: their median, and their scale, the distance from the median to the lower sixth, which
+relevant items do not widen. The confidence of a hit has two factors. The first tests whether the
+best hit could be chance: of n normal scores, with n the number of items, n * P(score >= best) are
+expected to be that high, with a scale WIDER than that of the sample, since real scores have longer
+tails. The second compares the height of a hit with that of the best one: it falls from 1 at the
+best hit to 0 at FOOT of its height over the median.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from boc.types import Embeddings, Rescore, StoredConcepts
 if TYPE_CHECKING:
     from boc.plugins import Index
 
-NEAR = 0.2  # of the distance of random pairs, where near-duplicates begin; how it was chosen: docs/howto/duplicates.md
+# of the distance of random pairs, where near-duplicates begin; how it was chosen:
+# docs/howto/duplicates.md
+NEAR = 0.2
 SIZE = 1000  # items of the sample
 SETS = 100  # of these, whose concept sets are read
 WIDER, FOOT = 1.4, 0.5  # how they were chosen: docs/explanation/confidence.md
@@ -35,7 +39,8 @@ ALIKE = 1e-6  # standard deviation that rounding alone gives
 
 
 class Background:
-    """A sample of the items of one modality, drawn at first use; the same each time for an unchanged index."""
+    """A sample of the items of one modality, drawn at first use; the same each time for an
+    unchanged index."""
 
     def __init__(self, index: Index, modality: Modality) -> None:
         self._index = index
@@ -52,7 +57,8 @@ class Background:
 
     @cached_property
     def near(self) -> float:
-        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of random pairs.
+        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of
+        random pairs.
 
         So it fits encoders whose vectors all lie close together, and collections of one subject.
         """
@@ -66,10 +72,13 @@ class Background:
         return self._index.concepts(self._ids[:SETS])
 
     def scores(
-        self, query: Embeddings, metric: Metric, parts: Sequence[tuple[Embeddings, float]] = ()
+        self,
+        query: Embeddings,
+        metric: Metric,
+        parts: Sequence[tuple[Embeddings, float]] = (),
     ) -> NDArray[np.float32]:
-        """Return the scores (n,) of items of the sample for a ``query`` of one row; by an alignment, of a hundred of
-        them, as the sum over weighted ``parts`` if there are any."""
+        """Return the scores (n,) of items of the sample for a ``query`` of one row; by an
+        alignment, of a hundred of them, as the sum over weighted ``parts`` if there are any."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
         return alignment_scores(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
@@ -81,10 +90,15 @@ class Background:
         return deviation if deviation > ALIKE else 1.0
 
 
-def confidences(scores: Sequence[float], usual: NDArray[np.floating[Any]], total: int) -> NDArray[np.float64]:
+def confidences(
+    scores: Sequence[float],
+    usual: NDArray[np.floating[Any]],
+    total: int,
+) -> NDArray[np.float64]:
     """Return the confidence (k,) in 0 to 1 of hits by their ``scores``, best first.
 
-    ``usual`` (n,) are the scores of a sample of the ``total`` items. Only differences count, and their ratios.
+    ``usual`` (n,) are the scores of a sample of the ``total`` items. Only differences count, and
+    their ratios.
     """
     values = np.asarray(scores, np.float64)
     if not len(values) or not len(usual):

@@ -21,7 +21,8 @@ class Hits(list[Hit]):
     """The hits of a query, best first. A notebook shows them as thumbnails."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata field.
+        """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata
+        field.
 
         BocError without pandas. Where a field has the name of another column, that stays.
         """
@@ -39,8 +40,11 @@ class Hits(list[Hit]):
 
 
 def figures(hits: Sequence[Hit], side: int = 320, tag: str = "li") -> str:
-    """Return hits as HTML: each a sentence, or a thumbnail of at most ``side`` pixels, with its id and score."""
-    return "\n".join(f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1))
+    """Return hits as HTML: each a sentence, or a thumbnail of at most ``side`` pixels, with its id
+    and score."""
+    return "\n".join(
+        f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1)
+    )
 
 
 def _figure(rank: int, hit: Hit, side: int) -> str:

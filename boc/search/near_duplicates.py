@@ -14,15 +14,26 @@ from boc.types import Hit
 if TYPE_CHECKING:
     from boc.plugins import Index
 
-POOL = 4  # hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
+# hits per hit to return, from which distinct ones are chosen; more if near-duplicates leave too few
+POOL = 4
 
 
-def select_distinct(ask: Callable[[int], list[Hit]], index: Index, k: int, near: float) -> list[Hit]:
-    """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below ``near``."""
+def select_distinct(
+    ask: Callable[[int], list[Hit]],
+    index: Index,
+    k: int,
+    near: float,
+) -> list[Hit]:
+    """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below
+    ``near``."""
     depth = POOL * k
     while True:
         hits = ask(depth)
-        distinct = collapse(hits, index.vectors([hit.item.id for hit in hits]).astype(np.float32), near)
+        distinct = collapse(
+            hits,
+            index.vectors([hit.item.id for hit in hits]).astype(np.float32),
+            near,
+        )
         if len(distinct) >= k or len(hits) < depth:
             return distinct[:k]
         depth *= POOL
@@ -31,7 +42,8 @@ def select_distinct(ask: Callable[[int], list[Hit]], index: Index, k: int, near:
 def collapse(hits: Sequence[Hit], vectors: NDArray[np.float32], threshold: float) -> list[Hit]:
     """Put near-duplicates under their best hit; return the hits that remain, with those ids.
 
-    Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the best one.
+    Near hits have ``vectors`` (n, d) with a cosine of at least ``threshold``; each goes under the
+    best one.
     """
     rows: list[int] = []
     duplicates: dict[int, list[str]] = {}

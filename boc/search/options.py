@@ -59,14 +59,16 @@ class SearchKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of a search. BocError for a value out of its range, and for values that exclude each other.
+    """The options of a search. BocError for a value out of its range, and for values that exclude
+    each other.
 
     Parameters
     ----------
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates per hit: ``rm`` * k of them are re-ranked. At least 1; default: that of the index.
+        Candidates per hit: ``rm`` * k of them are re-ranked. At least 1; default: that of the
+        index.
     find : "image" or "text", optional
         Modality of the hits; default: "image" if the index has pictures.
     rerank : str, optional
@@ -74,17 +76,21 @@ class SearchOptions:
     filters : str, Filter, or sequence of these
         Conditions on metadata fields, such as "width>10"; all must hold.
     hybrid : "rrf" or "sum", optional
-        Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of BM25 by reciprocal
-        rank; "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times BM25.
+        Combine with BM25 over the words of a sentence. "rrf" fuses the re-ranked hits with those of
+        BM25 by reciprocal rank; "sum" ranks, without re-ranking, by the score of the terms plus
+        ``words_weight`` times BM25.
     words_weight : float, optional
-        Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores often above 10,000.
+        Greater than 0; required by "sum", and for it only. BM25 scores are around 10, term scores
+        often above 10,000.
     query_z : int, optional
         Number of terms of largest weight kept of a query, at least 1; default: all.
     sort : str, optional
-        Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The hits themselves are
-        the same, the ``k`` of the best scores; those without a value come last. Default: by score.
+        Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The
+        hits themselves are the same, the ``k`` of the best scores; those without a value come last.
+        Default: by score.
     min_confidence : float, optional
-        Give each hit a confidence, 0 to 1, and leave out those below: 0.5 is as likely right as not. Not if hybrid.
+        Give each hit a confidence, 0 to 1, and leave out those below: 0.5 is as likely right as
+        not. Not if hybrid.
     collapse : bool, default=False
         Group near-duplicates under the best of them.
     """
@@ -106,7 +112,9 @@ class SearchOptions:
             if value is None and name != "k":
                 continue
             (usual, kind), rule = _KINDS[name]
-            if type(value) is not usual and (not isinstance(value, kind) or (type(value) is bool and kind is not bool)):
+            if type(value) is not usual and (
+                not isinstance(value, kind) or (type(value) is bool and kind is not bool)
+            ):
                 raise BocError(f"{name} must be {rule}, got {value!r}")
         if self.find is not None and self.find not in MODALITIES:
             raise BocError(f"find must be image or text, got {self.find!r}")
@@ -114,26 +122,47 @@ class SearchOptions:
             rule = "at least 1" if self.k < 1 else f"below {MOST:,}"
             raise BocError(f"k must be {rule}, got {self.k}; ask for one hit or more")
         if self.rm is not None and not 1 <= self.rm < math.inf:
-            raise BocError(f"rm must be at least 1 (candidates per hit), got {self.rm:g}; leave it out for the index's")
+            raise BocError(
+                f"rm must be at least 1 (candidates per hit), got {self.rm:g}; leave it out for "
+                "the index's",
+            )
         if self.query_z is not None and self.query_z < 1:
-            raise BocError(f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it out")
+            raise BocError(
+                f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave "
+                "it out",
+            )
         if self.rerank is not None:
             check_metric(self.rerank)
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
-            raise BocError(f"min_confidence must be from 0 to 1, got {self.min_confidence:g}; 0.5 is a common one")
+            raise BocError(
+                f"min_confidence must be from 0 to 1, got {self.min_confidence:g}; 0.5 is a "
+                "common one",
+            )
         if self.hybrid is not None and self.min_confidence is not None:
-            raise BocError("a hybrid search counts words, whose scores tell no confidence; leave one of the two out")
+            raise BocError(
+                "a hybrid search counts words, whose scores tell no confidence; leave one of the "
+                "two out",
+            )
         if self.hybrid is not None or self.words_weight is not None:
             self._check_hybrid()
 
     @classmethod
-    def of(cls, options: SearchOptions | None, /, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
-        """Return ``options`` with the keyword arguments replaced. BocError for the name of no option."""
+    def of(
+        cls,
+        options: SearchOptions | None,
+        /,
+        **keywords: Unpack[SearchKeywords],
+    ) -> SearchOptions:
+        """Return ``options`` with the keyword arguments replaced. BocError for the name of no
+        option."""
         for name in keywords:
             if name not in _KINDS:
                 raise BocError(f"no search option {name!r}; known: {', '.join(_KINDS)}")
         if options is not None and not isinstance(options, cls):
-            raise BocError(f"options must be SearchOptions, got {type(options).__name__}; or give k=5 and such")
+            raise BocError(
+                f"options must be SearchOptions, got {type(options).__name__}; or give k=5 and "
+                "such",
+            )
         if options is None:
             return cls(**keywords)
         return replace(options, **keywords) if keywords else options
@@ -141,7 +170,15 @@ class SearchOptions:
     @property
     def of_vectors(self) -> list[str]:
         """Names of the options in use that need the vector of a query."""
-        return self._active("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "collapse")
+        return self._active(
+            "rm",
+            "rerank",
+            "hybrid",
+            "words_weight",
+            "query_z",
+            "min_confidence",
+            "collapse",
+        )
 
     @property
     def on_hits(self) -> list[str]:
@@ -154,32 +191,47 @@ class SearchOptions:
     def _check_hybrid(self) -> None:
         weight = self.words_weight
         if self.hybrid is None:
-            raise BocError("words_weight is for the hybrid search sum; add hybrid sum, or leave it out")
+            raise BocError(
+                "words_weight is for the hybrid search sum; add hybrid sum, or leave it out",
+            )
         if self.hybrid not in HYBRIDS:
             raise BocError(f"no hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
         if self.hybrid == "rrf":
             if weight is not None:
-                raise BocError("rrf fuses ranks, which have no weight; leave words_weight out, or take hybrid sum")
+                raise BocError(
+                    "rrf fuses ranks, which have no weight; leave words_weight out, or take "
+                    "hybrid sum",
+                )
             return
         if self.rerank is not None:
-            raise BocError("the hybrid search sum does not re-rank; leave rerank out, or take hybrid rrf")
+            raise BocError(
+                "the hybrid search sum does not re-rank; leave rerank out, or take hybrid rrf",
+            )
         if weight is None or not 0 < weight < math.inf:
             raise BocError(
-                f"hybrid sum needs words_weight above 0, got {weight}: BM25 scores are around 10, term scores often "
-                "above 10,000; choose a weight that balances them"
+                f"hybrid sum needs words_weight above 0, got {weight}: BM25 scores are around "
+                "10, term scores often "
+                "above 10,000; choose a weight that balances them",
             )
 
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
-    """Return filters as values, for an index that declares ``fields``. BocError says how to write one."""
+    """Return filters as values, for an index that declares ``fields``. BocError says how to write
+    one."""
     each = (filters,) if isinstance(filters, (str, Filter)) else () if filters is None else filters
     if not isinstance(each, Sequence):
-        raise BocError(f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}")
+        raise BocError(
+            f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}",
+        )
     values = []
     for one in each:
         if not isinstance(one, (str, Filter)):
-            raise BocError(f"a filter must be a text such as 'width>10', or a boc.Filter, got {one!r}")
-        values.append(parse_filter(one, fields) if isinstance(one, str) else check_filter(one, fields))
+            raise BocError(
+                f"a filter must be a text such as 'width>10', or a boc.Filter, got {one!r}",
+            )
+        values.append(
+            parse_filter(one, fields) if isinstance(one, str) else check_filter(one, fields),
+        )
     return tuple(values)
 
 

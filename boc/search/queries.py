@@ -1,13 +1,14 @@
 """Questions of several parts: sentences, pictures and items, wanted or unwanted.
 
-Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval System, 1971) moves a
-query towards what is wanted and away from what is not:
+Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval
+System, 1971) moves a query towards what is wanted and away from what is not:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
-with unit vectors: s of the sentence, examples of pictures and items. The cosines of pictures with pictures spread
-several times as wide as those of pictures with a sentence, and would decide alone. So each vector is divided by the
-standard deviation of its scores over the index ("spread"), and equal weights count equally.
+with unit vectors: s of the sentence, examples of pictures and items. The cosines of pictures with
+pictures spread several times as wide as those of pictures with a sentence, and would decide alone.
+So each vector is divided by the standard deviation of its scores over the index ("spread"), and
+equal weights count equally.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ ALPHA, BETA, GAMMA = 1.0, 1.0, 0.5
 """Default weights of the sentence, of the examples, and of what is unwanted."""
 
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
-"""An unwanted word or quoted phrase: a minus between a space and a letter or quotes. Not that of t-shirt or of -5."""
+"""An unwanted word or quoted phrase: a minus between a space and a letter or quotes. Not that of
+t-shirt or of -5."""
 SAME = 1e-6  # length of a sum, as a share of the weights, that rounding alone gives
 ESCAPED = re.compile(r"(?<!\S)\\-")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a question: a sentence, a picture's path, or an item's id; ``weight`` is below 0 if unwanted."""
+    """A part of a question: a sentence, a picture's path, or an item's id; ``weight`` is below 0 if
+    unwanted."""
 
     kind: Literal["text", "image", "item"]
     value: str | Path
@@ -51,25 +54,36 @@ class Part:
 
     def __post_init__(self) -> None:
         if self.kind not in ("text", "image", "item") or not isinstance(self.value, (str, Path)):
-            raise BocError(f"no part of a query: {self.kind!r} {self.value!r}; give text, image or item, and its value")
+            raise BocError(
+                f"no part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
+                "and its value",
+            )
         if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
-            raise BocError(f"a weight of {self.weight!r}: give one above 0, or below 0 for what is unwanted")
+            raise BocError(
+                f"a weight of {self.weight!r}: give one above 0, or below 0 for what is unwanted",
+            )
         if self.kind == "text":
             check_sentence(self.value)
 
 
 @dataclass(frozen=True)
 class Query:
-    """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights matter."""
+    """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights
+    matter."""
 
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parts, Sequence) or not all(isinstance(part, Part) for part in self.parts):
+        if not isinstance(self.parts, Sequence) or not all(
+            isinstance(part, Part) for part in self.parts
+        ):
             raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
         if not self.positive:
             only = ", only what is unwanted" if self.parts else ""
-            raise BocError(f"there is nothing to look for{only}; add a sentence, a picture or an item that is wanted")
+            raise BocError(
+                f"there is nothing to look for{only}; add a sentence, a picture or an item that "
+                "is wanted",
+            )
 
     @classmethod
     def of(
@@ -101,17 +115,22 @@ class Query:
             Weight of all that is unwanted together.
         """
         if not all(isinstance(each, Real) and each > 0 for each in (weight, unlike_weight)):
-            raise BocError(f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out what has none")
+            raise BocError(
+                f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out what "
+                "has none",
+            )
         minus, images, like, unlike = map(_different, (minus, images, like, unlike))
         examples, unwanted = len(images) + len(like), len(minus) + len(unlike)
         plus, less = weight / max(1, examples), -unlike_weight / max(1, unwanted)
-        return cls((
-            *([] if text is None else [Part("text", text, ALPHA)]),
-            *(Part("image", Path(path), plus) for path in images),
-            *(Part("item", id, plus) for id in like),
-            *(Part("text", each, less) for each in minus),
-            *(Part("item", id, less) for id in unlike),
-        ))  # fmt: skip
+        return cls(
+            (
+                *([] if text is None else [Part("text", text, ALPHA)]),
+                *(Part("image", Path(path), plus) for path in images),
+                *(Part("item", id, plus) for id in like),
+                *(Part("text", each, less) for each in minus),
+                *(Part("item", id, less) for id in unlike),
+            ),
+        )
 
     @property
     def positive(self) -> list[Part]:
@@ -121,7 +140,9 @@ class Query:
     @property
     def words(self) -> str | None:
         """The wanted sentences, for a search that counts words; None if there are none."""
-        return nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
+        return (
+            nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
+        )
 
     @property
     def ids(self) -> frozenset[str]:
@@ -129,10 +150,12 @@ class Query:
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
 
     def with_metric(self, options: SearchOptions) -> SearchOptions:
-        """Re-rank by vectors: ``options`` for a picture or an item beside other parts, unless they name a metric.
+        """Re-rank by vectors: ``options`` for a picture or an item beside other parts, unless they
+        name a metric.
 
-        Alignment would find each region of the picture again, whatever the other parts say: in an index that re-ranks
-        by it, a picture and a colour found the thing in that colour first in 16 % of queries, by vectors in 50 %.
+        Alignment would find each region of the picture again, whatever the other parts say: in an
+        index that re-ranks by it, a picture and a colour found the thing in that colour first in 16
+        % of queries, by vectors in 50 %.
         """
         by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
         if not by_example or options.rerank is not None or options.hybrid == "sum":
@@ -143,14 +166,18 @@ class Query:
 def _different(values: Sequence[Path | str]) -> list[str]:
     """Return the values of a list, each once: what is said twice counts once."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
-        raise BocError(f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]")
+        raise BocError(
+            f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]",
+        )
     return list(dict.fromkeys(map(str, values)))
 
 
 def parse_text(typed: str) -> tuple[str | None, list[str]]:
-    r"""Return the sentence and the unwanted words of what a user typed: ``a dog -snow -"two cats"``.
+    r"""Return the sentence and the unwanted words of what a user typed: ``a dog -snow -"two
+    cats"``.
 
-    A minus before a letter or quotes, at the beginning or after a space, marks what is unwanted; ``\-`` is a minus.
+    A minus before a letter or quotes, at the beginning or after a space, marks what is unwanted;
+    ``\-`` is a minus.
 
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
@@ -165,10 +192,12 @@ def parse_text(typed: str) -> tuple[str | None, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """Return the one query of weighted ``parts``, each of one row: the unit vector of their weighted sum.
+    """Return the one query of weighted ``parts``, each of one row: the unit vector of their
+    weighted sum.
 
-    Its modality is that of the first wanted part, its concept set the union of those of the wanted parts, or None if
-    one has none. A single part is the query itself. BocError if the parts cancel each other.
+    Its modality is that of the first wanted part, its concept set the union of those of the wanted
+    parts, or None if one has none. A single part is the query itself. BocError if the parts cancel
+    each other.
     """
     positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
@@ -181,5 +210,8 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     sets = [part.concepts for part in positive if part.concepts is not None]
     union = None
     if len(sets) == len(positive):
-        union = Ragged.from_sets([np.concatenate([each[0] for each in sets])], sets[0].values.shape[1])
+        union = Ragged.from_sets(
+            [np.concatenate([each[0] for each in sets])],
+            sets[0].values.shape[1],
+        )
     return Embeddings(positive[0].modality, unit_rows(total[None]), union)

@@ -10,10 +10,12 @@ CONSTANT = 60  # damps the weight of the first ranks; the value of the paper
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """Return the k items of largest sum over ``rankings`` of 1 / (60 + rank), ranks from 1, ties by id.
+    """Return the k items of largest sum over ``rankings`` of 1 / (60 + rank), ranks from 1, ties by
+    id.
 
-    Cormack, Clarke and Buettcher, Reciprocal Rank Fusion outperforms Condorcet and Individual Rank Learning Methods,
-    SIGIR 2009. A ranking without an item adds nothing to it. Scores are not used. A ranking has no repeated items.
+    Cormack, Clarke and Buettcher, Reciprocal Rank Fusion outperforms Condorcet and Individual Rank
+    Learning Methods, SIGIR 2009. A ranking without an item adds nothing to it. Scores are not used.
+    A ranking has no repeated items.
     """
     parts: defaultdict[str, list[float]] = defaultdict(list)
     items: dict[str, Item] = {}

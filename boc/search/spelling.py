@@ -1,4 +1,5 @@
-"""Words of a sentence that neither an index nor its encoder has, each with the word that may be meant."""
+"""Words of a sentence that neither an index nor its encoder has, each with the word that may be
+meant."""
 
 from __future__ import annotations
 
@@ -14,8 +15,14 @@ from boc.paths import nfc
 from boc.search.searcher import Searcher
 
 ITEMS = 20_000  # first items of an index, whose words are known
-WORD = re.compile(r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])")  # where spaces part words
-ALIKE, ALIKE_SHORT, SHORT = 0.75, 0.66, 4  # of 1: likeness of a word, and of one of few letters, to what may be meant
+WORD = re.compile(
+    r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])",
+)  # where spaces part words
+ALIKE, ALIKE_SHORT, SHORT = (
+    0.75,
+    0.66,
+    4,
+)  # of 1: likeness of a word, and of one of few letters, to what may be meant
 LONGER, NEAR = 2, 9  # letters by which the two may differ in length; words that are looked at
 
 
@@ -43,12 +50,20 @@ class Spelling:
         """The words of the first sentences of the index."""
         index = self._searcher.index
         items = islice(index.items(), ITEMS) if index.manifest.items["text"] else ()
-        return set(WORD.findall(" ".join(item.content for item in items if item.modality == "text").lower()))
+        return set(
+            WORD.findall(
+                " ".join(item.content for item in items if item.modality == "text").lower(),
+            ),
+        )
 
     def unknown(self, text: str) -> list[UnknownWord]:
         """Return the words of a sentence that neither has, in its order."""
         words = dict.fromkeys(WORD.findall(nfc(text).lower())) if self.vocabulary else {}
-        new = [word for word in words if word not in self.vocabulary and _plain(word) not in self.vocabulary]
+        new = [
+            word
+            for word in words
+            if word not in self.vocabulary and _plain(word) not in self.vocabulary
+        ]
         return [
             UnknownWord(word, _nearest(word, self.words) or _nearest(word, self.vocabulary))
             for word in new
@@ -58,11 +73,14 @@ class Spelling:
 
 def _plain(word: str) -> str:
     """Return a word without accents."""
-    return "".join(each for each in unicodedata.normalize("NFD", word) if not unicodedata.combining(each))
+    return "".join(
+        each for each in unicodedata.normalize("NFD", word) if not unicodedata.combining(each)
+    )
 
 
 def _nearest(word: str, known: Collection[str]) -> str | None:
-    """Return the known word most like one; of similar ones one of the same letters, which were swapped."""
+    """Return the known word most like one; of similar ones one of the same letters, which were
+    swapped."""
     choices = [each for each in known if len(each) > 2 and abs(len(each) - len(word)) <= LONGER]
     near = get_close_matches(word, choices, NEAR, ALIKE if len(word) > SHORT else ALIKE_SHORT)
     return max(near, key=lambda each: sorted(each) == sorted(word), default=None)

@@ -33,24 +33,33 @@ from boc.web.settings import Settings
 HERE = Path(__file__).resolve().parent
 
 
-def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Searcher] | None = None) -> FastAPI:
+def create_app(
+    searcher: Searcher,
+    settings: Settings,
+    others: Mapping[str, Searcher] | None = None,
+) -> FastAPI:
     """Create the server of one index, or of several, as an ASGI application.
 
-    ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at ``/index/NAME/``. With
-    ``settings.api_only`` there is the JSON interface without pages. It loads nothing
-    itself: the first request waits for what a searcher has not loaded yet.
+    ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at
+    ``/index/NAME/``. With ``settings.api_only`` there is the JSON interface without pages. It loads
+    nothing itself: the first request waits for what a searcher has not loaded yet.
     """
     app = FastAPI(
         title=f"boc: {settings.name}",
         version=__version__,
-        description="Search pictures by sentences, and sentences by pictures; and why each was found.",
+        description="Search pictures by sentences, and sentences "
+        "by pictures; and why each was found.",
         docs_url=None,
         redoc_url=None,
         lifespan=_warm,
     )
     answer_problems(app)
     metrics = Metrics()
-    app.state.services = services = _services({settings.name: searcher, **(others or {})}, settings, metrics)
+    app.state.services = services = _services(
+        {settings.name: searcher, **(others or {})},
+        settings,
+        metrics,
+    )
     app.include_router(routes.api)
     app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)
     if not settings.api_only:
@@ -67,7 +76,8 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
 
 @asynccontextmanager
 async def _warm(app: FastAPI) -> AsyncIterator[None]:
-    """Load the decoders of pictures, for which the first thumbnail would wait, and order the pictures of folders."""
+    """Load the decoders of pictures, for which the first thumbnail would wait, and order the
+    pictures of folders."""
     await run_in_threadpool(Image.init)
     for service in app.state.services.values():
         if service.settings.at.startswith("file:") and not service.settings.api_only:
@@ -75,7 +85,11 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
+def _services(
+    searchers: Mapping[str, Searcher],
+    settings: Settings,
+    metrics: Metrics,
+) -> dict[str, routes.Service]:
     """Return a service per index; they share encoders, thumbnails, and the memory for decoding."""
     budget = Budget(settings.decoding)
     batching: dict[str, Batcher] = {}
@@ -90,15 +104,23 @@ def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Me
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Add the page of each index. All its addresses are relative, so that a proxy may serve it below a prefix."""
-    pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=select_autoescape(default=True))
+    """Add the page of each index. All its addresses are relative, so that a proxy may serve it
+    below a prefix."""
+    pages = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=select_autoescape(default=True),
+    )
 
     def page(service: routes.Service, home: str) -> Response:
         name, names = service.settings.name, service.names
         return HTMLResponse(
             pages.get_template("index.html").render(
-                name=name, names=names, home=home, version=__version__, token=service.settings.token is not None
-            )
+                name=name,
+                names=names,
+                home=home,
+                version=__version__,
+                token=service.settings.token is not None,
+            ),
         )
 
     @app.get("/", include_in_schema=False)

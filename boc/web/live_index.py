@@ -1,4 +1,5 @@
-"""The index of the server, reopened after it was replaced or unreachable, and a cache of encoded queries."""
+"""The index of the server, reopened after it was replaced or unreachable, and a cache of encoded
+queries."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
 BEGIN = 1000  # first items of the index, from which examples are taken
 EXAMPLES = 6
-BROWSED, ORDERS = 200_000, 8  # items that a library without a search shows at most, and orders that are kept
+BROWSED, ORDERS = (
+    200_000,
+    8,
+)  # items that a library without a search shows at most, and orders that are kept
 SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
@@ -70,7 +74,8 @@ class Recent(Generic[T]):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each term."""
+    """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each
+    term."""
 
     searcher: Searcher
     frequencies: NDArray[np.int64]
@@ -96,7 +101,11 @@ class Snapshot:
     @cached_property
     def examples(self) -> list[str]:
         """Some short sentences from the beginning of the index, as examples of queries."""
-        short = [item.content for item in self.begin if item.modality == "text" and len(item.content) <= SHORT]
+        short = [
+            item.content
+            for item in self.begin
+            if item.modality == "text" and len(item.content) <= SHORT
+        ]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     @cached_property
@@ -105,13 +114,15 @@ class Snapshot:
         return Spelling(self.searcher)
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
-        """Return the ids of the pictures that pass, the newest first, by the date taken, else that of the file; of a
-        library of more than ``BROWSED`` items those among the first of these."""
+        """Return the ids of the pictures that pass, the newest first, by the date taken, else that
+        of the file; of a library of more than ``BROWSED`` items those among the first of these."""
         if filters not in self._by_date:
             index = self.searcher.index
             conditions = parse_filters(filters, index.manifest.fields)
             pictures = (item for item in islice(index.items(), BROWSED) if item.modality == "image")
-            chosen = [item for item in pictures if all(holds(each, item.fields) for each in conditions)]
+            chosen = [
+                item for item in pictures if all(holds(each, item.fields) for each in conditions)
+            ]
             dates = [str(next(iter(_dates(item.fields)), "")) for item in chosen]
             order = sorted(range(len(chosen)), key=dates.__getitem__, reverse=True)
             if len(self._by_date) >= ORDERS:
@@ -135,9 +146,14 @@ class Library:
     """
 
     def __init__(
-        self, searcher: Searcher, settings: Settings, budget: Budget, batching: dict[str, Batcher] | None = None
+        self,
+        searcher: Searcher,
+        settings: Settings,
+        budget: Budget,
+        batching: dict[str, Batcher] | None = None,
     ) -> None:
-        """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
+        """``batching`` holds, by the digest of an encoder, what several libraries that use it
+        share."""
         self._settings = settings
         self._budget = budget
         self._snapshot = Snapshot.of(searcher)
@@ -154,7 +170,8 @@ class Library:
         return self._snapshot
 
     def do(self, work: Callable[[Snapshot], T]) -> T:
-        """Run ``work`` on the current index. ProblemError 503 if the index is and stays unreachable."""
+        """Run ``work`` on the current index. ProblemError 503 if the index is and stays
+        unreachable."""
         snapshot = self._current()
         try:
             return work(snapshot)
@@ -174,7 +191,8 @@ class Library:
         return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
     def picture(self, snapshot: Snapshot, path: Path, name: str, key: Hashable) -> Embeddings:
-        """Return the embedding of a picture, from the cache if possible; ``key`` changes with its contents."""
+        """Return the embedding of a picture, from the cache if possible; ``key`` changes with its
+        contents."""
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
@@ -196,19 +214,24 @@ class Library:
         return self.picture(snapshot, sent.path, sent.name, sent.key)
 
     def part(self, snapshot: Snapshot, part: Part, sent: Upload | None = None) -> Embeddings:
-        """Return the embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
+        """Return the embedding of a part of a question; its picture, if it has one, is the one that
+        was ``sent``."""
         if part.kind == "text":
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
             assert sent is not None
             return self.upload(snapshot, sent)
         try:
-            return self.stored_embeddings(snapshot, find_item(snapshot.searcher.index, str(part.value)))
+            return self.stored_embeddings(
+                snapshot,
+                find_item(snapshot.searcher.index, str(part.value)),
+            )
         except KeyError:
             raise unknown(str(part.value)) from None
 
     def item(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """Return an item of the index, encoded again to get the regions or words that the index does not store."""
+        """Return an item of the index, encoded again to get the regions or words that the index
+        does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
         with open_content(item) as content:
@@ -216,7 +239,8 @@ class Library:
             return self.picture(snapshot, content.path, item.group or content.name, key)
 
     def stored_embeddings(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """Return an item as the index stores it; if the code reads regions or words, it is also encoded again."""
+        """Return an item as the index stores it; if the code reads regions or words, it is also
+        encoded again."""
         embeddings = snapshot.searcher.embeddings(item.id)
         return (
             replace(self.item(snapshot, item), vectors=embeddings.vectors)
@@ -225,7 +249,8 @@ class Library:
         )
 
     def embeddings_with_parts(self, snapshot: Snapshot, item: Item) -> Embeddings:
-        """Return the stored vector of an item with its regions or words; without these if its picture is missing."""
+        """Return the stored vector of an item with its regions or words; without these if its
+        picture is missing."""
         embeddings = snapshot.searcher.embeddings(item.id)
         try:
             return replace(self.item(snapshot, item), vectors=embeddings.vectors)
@@ -237,7 +262,9 @@ class Library:
             if monotonic() - self._looked < AGAIN:
                 raise ProblemError(503, self._away, {"Retry-After": "1"})
             return self._reopen()
-        if monotonic() - self._looked > self._settings.look_every and self._looking.acquire(blocking=False):
+        if monotonic() - self._looked > self._settings.look_every and self._looking.acquire(
+            blocking=False,
+        ):
             self._looked = monotonic()
             threading.Thread(target=self._look, daemon=True).start()
         return self._snapshot
@@ -254,7 +281,8 @@ class Library:
     def _reopen(self) -> Snapshot:
         """Open the index now. ProblemError 503 if that fails.
 
-        Requests that wait meanwhile share what comes of it: while a server starts, each try takes as long as a search.
+        Requests that wait meanwhile share what comes of it: while a server starts, each try takes
+        as long as a search.
         """
         begun = monotonic()
         with self._looking:
@@ -274,7 +302,9 @@ class Library:
     def _take(self, searcher: Searcher) -> None:
         if searcher is not self._snapshot.searcher:
             if "encoder" in vars(self._snapshot.searcher):
-                _ = searcher.encoder  # another one is loaded here, while the old index still answers
+                _ = (
+                    searcher.encoder
+                )  # another one is loaded here, while the old index still answers
             fresh = Snapshot.of(searcher)
             if () in self._snapshot._by_date:
                 fresh.by_date()

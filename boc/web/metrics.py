@@ -25,16 +25,30 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
-    """The counters of one application. With ``SHARED`` set, processes that share that folder answer with their sum."""
+    """The counters of one application. With ``SHARED`` set, processes that share that folder answer
+    with their sum."""
 
     def __init__(self) -> None:
         self._own = CollectorRegistry()
         several: dict[str, Any] = {"registry": self._own, "buckets": SECONDS}
         self._requests = Counter(
-            "boc_requests", "Requests answered.", ["route", "method", "status"], registry=self._own
+            "boc_requests",
+            "Requests answered.",
+            ["route", "method", "status"],
+            registry=self._own,
         )
-        self._seconds = Histogram("boc_request_seconds", "Seconds from request to answer.", ["route"], **several)
-        self._stages = Histogram("boc_stage_seconds", "Seconds of a stage of searches.", ["stage"], **several)
+        self._seconds = Histogram(
+            "boc_request_seconds",
+            "Seconds from request to answer.",
+            ["route"],
+            **several,
+        )
+        self._stages = Histogram(
+            "boc_stage_seconds",
+            "Seconds of a stage of searches.",
+            ["stage"],
+            **several,
+        )
         if SHARED not in os.environ:
             ProcessCollector(registry=self._own)
 

@@ -1,4 +1,5 @@
-"""Micro-batching: sentences that wait at the same time are encoded as one batch; eight cost about as much as three."""
+"""Micro-batching: sentences that wait at the same time are encoded as one batch; eight cost about
+as much as three."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ class _Waiting:
 
 
 class Batcher:
-    """Encodes sentences for several threads. One thread at a time encodes, for all threads that wait by then."""
+    """Encodes sentences for several threads. One thread at a time encodes, for all threads that
+    wait by then."""
 
     def __init__(self) -> None:
         self._encoding = threading.Lock()
@@ -28,7 +30,8 @@ class Batcher:
         return self._encoding
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
-        """Encode ``text``. If a batch fails, its thread gets the error; the others then try their own sentences."""
+        """Encode ``text``. If a batch fails, its thread gets the error; the others then try their
+        own sentences."""
         mine = _Waiting(text)
         with self._list:
             self._waiting.append(mine)

@@ -44,7 +44,8 @@ class AnyId(PathConvertor):
 register_url_convertor("any", AnyId())
 
 LABELLED = 12  # terms per explanation that get words and pictures
-CACHE_CONTROL = "private, no-cache"  # checked each time: another index may have another picture under the same id
+# checked each time: another index may have another picture under the same id
+CACHE_CONTROL = "private, no-cache"
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
@@ -56,16 +57,28 @@ class Why(BaseModel):
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
-    z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
+    z: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Terms of the query that count, the heaviest.",
+    )
 
 
-Picture = Annotated[UploadFile | None, File(description="A picture; its bytes are looked at, not its name.")]
-Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}.")]
+Picture = Annotated[
+    UploadFile | None,
+    File(description="A picture; its bytes are looked at, not its name."),
+]
+Side = Annotated[
+    int,
+    Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}."),
+]
 
 
 @dataclass(frozen=True)
 class Service:
-    """The parts that the routes of one index use. ``names`` are those of all indexes of the application."""
+    """The parts that the routes of one index use. ``names`` are those of all indexes of the
+    application."""
 
     names: tuple[str, ...]
     library: Library
@@ -78,33 +91,51 @@ class Service:
         return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
     async def with_upload(
-        self, request: Request, image: UploadFile | None, work: Callable[[Upload | None], Response]
+        self,
+        request: Request,
+        image: UploadFile | None,
+        work: Callable[[Upload | None], Response],
     ) -> Response:
-        """Run ``work`` in a thread, with the picture that was sent. ProblemError 415 for a POST without one."""
+        """Run ``work`` in a thread, with the picture that was sent. ProblemError 415 for a POST
+        without one."""
         if image is None:
             if request.method == "POST":
                 kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
                 if kind == "multipart/form-data":
-                    raise ProblemError(400, "image: no file of this name in the form; send the picture as image")
+                    raise ProblemError(
+                        400,
+                        "image: no file of this name in the form; send the picture as image",
+                    )
                 raise ProblemError(
-                    415, f"a body of type {kind[:100]!r}; send a form (multipart/form-data) with a file image"
+                    415,
+                    f"a body of type {kind[:100]!r}; send a form (multipart/form-data) with a "
+                    "file image",
                 )
             return await run_in_threadpool(work, None)
         data = await image.read()
 
         def run() -> Response:
-            with uploads.keep_upload(data, image.filename, self.settings.upload, self.settings.pixels) as sent:
+            with uploads.keep_upload(
+                data,
+                image.filename,
+                self.settings.upload,
+                self.settings.pixels,
+            ) as sent:
                 return work(sent)
 
         return await run_in_threadpool(run)
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service of the index that the address names, else of the first. ProblemError 404 if there is none."""
+    """Return the service of the index that the address names, else of the first. ProblemError 404
+    if there is none."""
     services: dict[str, Service] = request.app.state.services
     name = request.path_params.get("index", next(iter(services)))
     if name not in services:
-        raise ProblemError(404, f"no index {name[:100]!r} is served here; there are: {', '.join(services)}")
+        raise ProblemError(
+            404,
+            f"no index {name[:100]!r} is served here; there are: {', '.join(services)}",
+        )
     return services[name]
 
 
@@ -121,8 +152,14 @@ async def info(service: Served) -> Response:
 
 @api.get("/search", response_model=schemas.SearchAnswer)
 @api.post("/search", response_model=schemas.SearchAnswer)
-async def search(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
-    """Search by a sentence, by items, by a picture, or by several of these. Items that it names are left out."""
+async def search(
+    request: Request,
+    service: Served,
+    question: Parameters,
+    image: Picture = None,
+) -> Response:
+    """Search by a sentence, by items, by a picture, or by several of these. Items that it names are
+    left out."""
     return await service.with_upload(request, image, partial(service.search, request, question))
 
 
@@ -131,22 +168,41 @@ WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json"
 
 @api.get("/query", response_class=Response, responses=WRITTEN)
 @api.post("/query", response_class=Response, responses=WRITTEN)
-async def request_body(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
-    """Return the search request for the server of the index. 400 for what no single request does."""
+async def request_body(
+    request: Request,
+    service: Served,
+    question: Parameters,
+    image: Picture = None,
+) -> Response:
+    """Return the search request for the server of the index. 400 for what no single request
+    does."""
 
     def work(sent: Upload | None) -> Response:
         query = question.query(sent)
 
         def write(snapshot: Snapshot) -> str:
-            encoded = [] if query.ids else [service.library.part(snapshot, each, sent) for each in query.parts]
+            encoded = (
+                []
+                if query.ids
+                else [service.library.part(snapshot, each, sent) for each in query.parts]
+            )
             try:
-                return snapshot.searcher.request(query, question.options(snapshot), encoded=encoded).render("body")
+                return snapshot.searcher.request(
+                    query,
+                    question.options(snapshot),
+                    encoded=encoded,
+                ).render("body")
             except UnreachableError:
                 raise
             except BackendError as error:
                 raise ProblemError(400, str(error)) from error
 
-        return Response(service.library.do(write), 200, {"Cache-Control": "no-store"}, "application/json")
+        return Response(
+            service.library.do(write),
+            200,
+            {"Cache-Control": "no-store"},
+            "application/json",
+        )
 
     return await service.with_upload(request, image, work)
 
@@ -157,7 +213,10 @@ async def library(
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
     skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
     k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
-    pick: Annotated[list[str], Query(max_length=K, description="Ids of pictures: only these.")] = [],  # noqa: B006
+    pick: Annotated[
+        list[str],
+        Query(max_length=K, description="Ids of pictures: only these."),
+    ] = [],  # noqa: B006
 ) -> Response:
     """The pictures of the index by date, the newest first: without a search."""
 
@@ -176,12 +235,19 @@ async def library(
 @api.get("/words", response_model=schemas.SpellingAnswer)
 async def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
     """The words of a sentence that neither the index nor its encoder knows."""
-    return await service.answer(lambda snapshot: {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]})
+    return await service.answer(
+        lambda snapshot: {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]},
+    )
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
 @api.post("/facets", response_model=schemas.FacetsAnswer)
-async def facets(request: Request, service: Served, question: Parameters, image: Picture = None) -> Response:
+async def facets(
+    request: Request,
+    service: Served,
+    question: Parameters,
+    image: Picture = None,
+) -> Response:
     """Count how many of the hits have which value of each field."""
 
     def work(sent: Upload | None) -> Response:
@@ -199,14 +265,20 @@ async def facets(request: Request, service: Served, question: Parameters, image:
 @api.get("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 @api.post("/explain/{id:any}", response_model=schemas.ExplanationAnswer)
 async def why(
-    request: Request, service: Served, id: str, parameters: Annotated[Why, Query()], image: Picture = None
+    request: Request,
+    service: Served,
+    id: str,
+    parameters: Annotated[Why, Query()],
+    image: Picture = None,
 ) -> Response:
     """Explain why an item has its score for a sentence, for another item, or for a picture."""
     q, like, library = parameters.q, parameters.like, service.library
 
     def work(sent: Upload | None) -> Response:
         if (q is not None) + (like is not None) + (sent is not None) != 1:
-            raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
+            raise BocError(
+                "give either q, a sentence, or like, the id of an item, or send a picture",
+            )
 
         def explain(snapshot: Snapshot) -> serialize.Json:
             if sent is not None:
@@ -219,7 +291,14 @@ async def why(
             item, searcher = _item(snapshot, id), snapshot.searcher
             encode = partial(library.item, snapshot)
             explanation = explain_item(
-                searcher, query, encoded, item, encode, snapshot.labels, labelled=LABELLED, query_z=parameters.z
+                searcher,
+                query,
+                encoded,
+                item,
+                encode,
+                snapshot.labels,
+                labelled=LABELLED,
+                query_z=parameters.z,
             )
             return serialize.explanation(explanation)
 
@@ -241,7 +320,11 @@ async def item(service: Served, id: str) -> Response:
     return await service.answer(work)
 
 
-@api.get("/thumb/{id:any}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+@api.get(
+    "/thumb/{id:any}",
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {}}}},
+)
 async def thumb(request: Request, service: Served, id: str, side: Side = 240) -> Response:
     """The thumbnail of a picture, or of the picture that a sentence describes."""
     if side not in SIDES:
@@ -250,7 +333,11 @@ async def thumb(request: Request, service: Served, id: str, side: Side = 240) ->
     return await run_in_threadpool(_thumbnail, service, id, side, known)
 
 
-@api.get("/picture/{id:any}", response_class=StreamingResponse, responses={200: {"content": {"image/*": {}}}})
+@api.get(
+    "/picture/{id:any}",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"image/*": {}}}},
+)
 async def original(service: Served, id: str) -> StreamingResponse:
     """The file of a picture as it is, to be saved."""
 
@@ -296,14 +383,17 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
 
 
 def captions(snapshot: Snapshot, item: Item) -> list[str]:
-    """Return the sentences about the same picture, found by the ids that boc gives to the captions of a table."""
+    """Return the sentences about the same picture, found by the ids that boc gives to the captions
+    of a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
     ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
     while ids:
         try:
             items = snapshot.searcher.index.find(ids)
-            return [each.content for each in items if each.group == item.group and each.id != item.id]
+            return [
+                each.content for each in items if each.group == item.group and each.id != item.id
+            ]
         except KeyError as error:
             del ids[ids.index(error.args[0]) :]
     return []
@@ -326,7 +416,10 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
         "version": __version__,
         "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),
         "items": {kind: manifest.items.get(kind, 0) for kind in ("image", "text")},
-        "code": str(code_of(manifest.codec) or ", ".join(entry["name"] for entry in manifest.codec["steps"])),
+        "code": str(
+            code_of(manifest.codec)
+            or ", ".join(entry["name"] for entry in manifest.codec["steps"]),
+        ),
         "terms": manifest.codec["n_terms"],
         "query_z": _most_terms(searcher.codec),
         "rm": manifest.rm,
@@ -343,6 +436,8 @@ def _info(snapshot: Snapshot, service: Service) -> serialize.Json:
 
 def _most_terms(codec: SurrogateCodec) -> int:
     steps: list[Any] = list(codec.steps)
-    halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
+    halves = any(
+        isinstance(step, CReLU) for step in steps
+    )  # a query has one of the two terms of a component
     limits = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
     return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in limits if z is not None)])

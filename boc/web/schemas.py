@@ -23,7 +23,8 @@ class Counts(BaseModel):
 
 
 class Limits(BaseModel):
-    """Limits of a request: hits, characters of a sentence, bytes of an uploaded picture, filters."""
+    """Limits of a request: hits, characters of a sentence, bytes of an uploaded picture,
+    filters."""
 
     k: int
     sentence: int
@@ -32,10 +33,11 @@ class Limits(BaseModel):
 
 
 class Info(BaseModel):
-    """The contents of the index. ``indexes`` are the names of all indexes of the server. ``query_z`` is the largest
-    number of terms of a query, ``rm`` the number of candidates re-ranked per hit, ``examples`` are sentences of the
-    index. ``fields`` are the types of the metadata fields of which an item has a value, and of the text fields;
-    ``facets`` are the fields whose values are worth counting, with usual ones; of dates their years."""
+    """The contents of the index. ``indexes`` are the names of all indexes of the server.
+    ``query_z`` is the largest number of terms of a query, ``rm`` the number of candidates re-ranked
+    per hit, ``examples`` are sentences of the index. ``fields`` are the types of the metadata
+    fields of which an item has a value, and of the text fields; ``facets`` are the fields whose
+    values are worth counting, with usual ones; of dates their years."""
 
     name: str
     indexes: list[str]
@@ -58,9 +60,10 @@ class Info(BaseModel):
 
 
 class ItemAnswer(BaseModel):
-    """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width`` and ``height`` are
-    those of its fields; null for a sentence, and for a picture without these fields. ``thumb`` is the address of a
-    thumbnail of the picture, or the one described: ``api/thumb/ID``."""
+    """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width``
+    and ``height`` are those of its fields; null for a sentence, and for a picture without these
+    fields. ``thumb`` is the address of a thumbnail of the picture, or the one described:
+    ``api/thumb/ID``."""
 
     id: str
     modality: Modality
@@ -73,7 +76,8 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item with its score. ``confidence``, 0 to 1, may be null; ``duplicates`` are the ids put under it."""
+    """An item with its score. ``confidence``, 0 to 1, may be null; ``duplicates`` are the ids put
+    under it."""
 
     score: float
     confidence: float | None = None
@@ -108,14 +112,16 @@ class WordAnswer(BaseModel):
 
 
 class WholeItem(ItemAnswer):
-    """An item with all captions of its picture, and the words that it is written in, the most frequent first."""
+    """An item with all captions of its picture, and the words that it is written in, the most
+    frequent first."""
 
     captions: list[str]
     words: list[WordAnswer]
 
 
 class StagesAnswer(BaseModel):
-    """Milliseconds per stage. ``rerank_ms`` is null if the engine re-ranks within ``postings_ms``."""
+    """Milliseconds per stage. ``rerank_ms`` is null if the engine re-ranks within
+    ``postings_ms``."""
 
     encode_ms: float
     code_ms: float
@@ -128,8 +134,9 @@ class StagesAnswer(BaseModel):
 class SearchAnswer(BaseModel):
     """Hits, best first, or by the field that ``sort`` names.
 
-    ``postings`` is the total length of the posting lists of the ``terms`` of the query, ``candidates`` the largest
-    number of re-ranked items, ``more`` whether a larger k might give more hits.
+    ``postings`` is the total length of the posting lists of the ``terms`` of the query,
+    ``candidates`` the largest number of re-ranked items, ``more`` whether a larger k might give
+    more hits.
     """
 
     find: Modality
@@ -172,10 +179,11 @@ class ExampleAnswer(BaseModel):
 
 
 class TermAnswer(BaseModel):
-    """A term that query and item share: its frequency in each, their product, and its share of the score.
+    """A term that query and item share: its frequency in each, their product, and its share of the
+    score.
 
-    ``words`` and ``examples`` are typical of it; only the largest terms have them. ``parts`` are the shares of the
-    parts of the item in it, with sum 1; null if no single part carries it.
+    ``words`` and ``examples`` are typical of it; only the largest terms have them. ``parts`` are
+    the shares of the parts of the item in it, with sum 1; null if no single part carries it.
     """
 
     term: int

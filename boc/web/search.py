@@ -42,9 +42,12 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
 
 
 def _parameters() -> dict[str, Any]:
-    """Return the fields of ``SearchOptions`` as parameters of a request, described by its docstring."""
+    """Return the fields of ``SearchOptions`` as parameters of a request, described by its
+    docstring."""
     types = get_type_hints(SearchOptions)
-    texts = dict(re.findall(r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE))
+    texts = dict(
+        re.findall(r"^ +(\w+) : .*\n((?: {8}.*\n)+)", SearchOptions.__doc__ or "", re.MULTILINE),
+    )
     parameters = {}
     for each in fields(SearchOptions):
         kind, value = LIMITS.get(each.name, (types[each.name], Field(each.default)))
@@ -60,20 +63,33 @@ class Question(_Options):
     """A search: its options, and a sentence, items, or both. A picture may be sent with them."""
 
     q: str | None = Field(
-        None, max_length=SENTENCE, description='What the picture shows; -word or -"some words": what it does not.'
+        None,
+        max_length=SENTENCE,
+        description='What the picture shows; -word or -"some words": what it does not.',
     )
     like: list[Id] = Field([], max_length=ITEMS, description="Ids of items: more like these.")
     unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of items: less like these.")
     weight: float = Field(
-        BETA, gt=0, le=HEAVIEST, description="Weight of all pictures and items together; of the sentence: 1."
+        BETA,
+        gt=0,
+        le=HEAVIEST,
+        description="Weight of all pictures and items together; of the sentence: 1.",
     )
-    unlike_weight: float = Field(GAMMA, gt=0, le=HEAVIEST, description="Weight of all together that is unwanted.")
+    unlike_weight: float = Field(
+        GAMMA,
+        gt=0,
+        le=HEAVIEST,
+        description="Weight of all together that is unwanted.",
+    )
 
     def options(self, snapshot: Snapshot) -> SearchOptions:
-        """Return its options for an index. BocError for an unknown field, and for what the index does not hold."""
+        """Return its options for an index. BocError for an unknown field, and for what the index
+        does not hold."""
         manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
-            raise BocError(f"the index holds no concept sets, which {self.rerank} compares; leave rerank out")
+            raise BocError(
+                f"the index holds no concept sets, which {self.rerank} compares; leave rerank out",
+            )
         values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
         values["find"] = snapshot.searcher.target(self.find)
         values["filters"] = [parse_filter(each, manifest.fields) for each in self.filters]
@@ -105,13 +121,19 @@ class Search:
         """Return the ``SearchAnswer`` to a question with the picture that was sent."""
         start: float = request.scope["state"]["start"]
         query, encode = question.query(sent), partial(self._library.part, sent=sent)
-        answer = self._library.do(lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)))
+        answer = self._library.do(
+            lambda snapshot: self._answer(snapshot, query, question, partial(encode, snapshot)),
+        )
         answer["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
         self._observe(answer["stages"])
         return as_json(answer)
 
     def _answer(
-        self, snapshot: Snapshot, query: Query, question: Question, encode: Callable[[Part], Embeddings]
+        self,
+        snapshot: Snapshot,
+        query: Query,
+        question: Question,
+        encode: Callable[[Part], Embeddings],
     ) -> serialize.Json:
         searcher, stages = snapshot.searcher, Stages()
         options, find = question.options(snapshot), searcher.target(question.find)

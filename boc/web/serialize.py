@@ -17,10 +17,13 @@ Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of its fields."""
+    """Return an ``ItemAnswer``, with the file name of a picture, not its path; its size is that of
+    its fields."""
     picture = entry.modality == "image"
     sizes = [entry.fields.get(name) for name in ("width", "height")]
-    width, height = sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
+    width, height = (
+        sizes if picture and all(isinstance(x, int) and x > 0 for x in sizes) else (None, None)
+    )
     pictured = entry.id if picture else entry.group
     return {
         "id": entry.id,
@@ -36,15 +39,22 @@ def item(entry: Item) -> Json:
 
 def thumb(id: str) -> str:
     """Return the address of the thumbnail of an item, from that of the page of its index."""
-    # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
+    # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between
+    # encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return ``WordAnswer``s of one row of terms, the most frequent first, ties to the lower term."""
-    pairs = sorted(zip(terms.indices.tolist(), terms.data.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return [{"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words]
+    """Return ``WordAnswer``s of one row of terms, the most frequent first, ties to the lower
+    term."""
+    pairs = sorted(
+        zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    return [
+        {"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words
+    ]
 
 
 def explanation(result: Explanation) -> Json:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Return the default folder of thumbnails, in XDG_CACHE_HOME, ~/.cache, or the temporary folder."""
+    """Return the default folder of thumbnails, in XDG_CACHE_HOME, ~/.cache, or the temporary
+    folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # a user without a home, as in a container
@@ -26,15 +27,17 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the server of index ``name`` at ``at``. With a ``token``, every request for data needs it.
+    """Settings of the server of index ``name`` at ``at``. With a ``token``, every request for data
+    needs it.
 
-    ``hosts`` are further host names that requests may use, beside loopback and ``host``; without this check a foreign
-    page could reach the server through a name that points here. ``upload`` limits the bytes, ``pixels`` the pixels of
-    an uploaded picture, ``decoding`` those of all pictures that are decoded at a time, ``cache_bytes`` all thumbnails.
-    ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
-    ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
-    seconds between checks whether the index was replaced.
-    With ``api_only`` there is no page. ``secret`` signs the cookies of this start of the server.
+    ``hosts`` are further host names that requests may use, beside loopback and ``host``; without
+    this check a foreign page could reach the server through a name that points here. ``upload``
+    limits the bytes, ``pixels`` the pixels of an uploaded picture, ``decoding`` those of all
+    pictures that are decoded at a time, ``cache_bytes`` all thumbnails. ``active`` requests, and
+    ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further ones are
+    rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the
+    number of seconds between checks whether the index was replaced. With ``api_only`` there is no
+    page. ``secret`` signs the cookies of this start of the server.
     """
 
     name: str

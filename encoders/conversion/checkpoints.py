@@ -1,4 +1,5 @@
-"""Reads the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every tensor must be used."""
+"""Reads the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every tensor
+must be used."""
 
 import argparse
 import re
@@ -29,9 +30,13 @@ PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
 ALIAS = "txt_enc.word_embeddings.weight"
-# Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of positions.
-UNUSED = re.compile(r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)")
-COUNTERS = "num_batches_tracked"  # which the first torch versions did not write, and evaluation does not read
+# Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of
+# positions.
+UNUSED = re.compile(
+    r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
+)
+# which the first torch versions did not write, and evaluation does not read
+COUNTERS = "num_batches_tracked"
 ATTENTION_HEADS = 12  # of BERT; the tensors do not show it
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
@@ -44,15 +49,23 @@ SETTINGS = {
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of names to tensors,
-    and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, the single checkpoint in it.
+    """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of
+    names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, the
+    single checkpoint in it.
 
-    Nothing in it is executed: torch's restricted unpickler takes tensors and plain types. EncoderError for others.
+    Nothing in it is executed: torch's restricted unpickler takes tensors and plain types.
+    EncoderError for others.
     """
     if not path.is_file():
-        raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
+        raise EncoderError(
+            f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth",
+        )
     with (
-        reading_model(lambda reason: f"{path}: not a checkpoint that can be read safely ({reason}); download it again"),
+        reading_model(
+            lambda reason: (
+                f"{path}: not a checkpoint that can be read safely ({reason}); download it again"
+            ),
+        ),
         _unpack(path) as file,
         torch.serialization.safe_globals(_plain_types()),
         warnings.catch_warnings(),
@@ -61,10 +74,19 @@ def read_published(path: Path) -> dict[str, Any]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     parts = content.get("model") if isinstance(content, dict) else None
     states = parts if isinstance(parts, (list, tuple)) else [parts]
-    named = ((name, tensor) for state in states if isinstance(state, dict) for name, tensor in state.items())
+    named = (
+        (name, tensor)
+        for state in states
+        if isinstance(state, dict)
+        for name, tensor in state.items()
+    )
     whole = all(isinstance(state, dict) and state for state in states)
-    if not whole or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in named):
-        raise EncoderError(f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)")
+    if not whole or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in named
+    ):
+        raise EncoderError(
+            f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)",
+        )
     checkpoint: dict[str, Any] = content
     return checkpoint
 
@@ -72,13 +94,16 @@ def read_published(path: Path) -> dict[str, Any]:
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
     """Return ``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
 
-    Only TERAN has two separate last layers. One that shares them has TERN's tensors: its configuration decides.
+    Only TERAN has two separate last layers. One that shares them has TERN's tensors: its
+    configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
         return "vsrn"
     names = {name.removeprefix(PREFIX) for name in checkpoint["model"]}
     if WORDS not in names or not any(name.startswith("transformer_encoder_1.") for name in names):
-        raise EncoderError(f"neither a TERN nor a TERAN (no {WORDS} or no transformer_encoder_1) nor a VSRN")
+        raise EncoderError(
+            f"neither a TERN nor a TERAN (no {WORDS} or no transformer_encoder_1) nor a VSRN",
+        )
     name = str(_setting(checkpoint, "model", "name", "")).lower()
     if any(name.startswith("transformer_encoder_2.") for name in names) or name == "teran":
         return "teran"
@@ -87,26 +112,31 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
-    """Return the pooling of the published network, as in ``networks.alignment``; None without alignment."""
+    """Return the pooling of the published network, as in ``networks.alignment``; None without
+    alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
     return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
 
 
 def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
-    """Return the TERN or TERAN in a checkpoint from ``read_published``; its sizes, and whether its last layers are
-    shared, are read from the tensors.
+    """Return the TERN or TERAN in a checkpoint from ``read_published``; its sizes, and whether its
+    last layers are shared, are read from the tensors.
 
     EncoderError for unsupported settings, and for missing or unused tensors.
     """
     for (section, key), known in SETTINGS.items():
         value = _setting(checkpoint, section, key, known[0])
         if value not in known:
-            raise EncoderError(f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is known here")
+            raise EncoderError(
+                f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is known here",
+            )
     state = _state(checkpoint["model"])
     bert = _bert_sizes(state)
     layer = _setting(checkpoint, "text-model", "extraction-hidden-layer", bert.num_hidden_layers)
     if layer != bert.num_hidden_layers:
-        raise EncoderError(f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}")
+        raise EncoderError(
+            f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}",
+        )
     options = _sizes(state)
     if kind == "teran":
         options["shared"] = not any(name.startswith("transformer_encoder_2.") for name in state)
@@ -119,7 +149,9 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
 def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
     """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen ones."""
     expected = network.state_dict()
-    misshapen = [name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape]
+    misshapen = [
+        name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape
+    ]
     missing = {name for name in expected.keys() - state.keys() if not name.endswith(COUNTERS)}
     for what, names in (
         ("missing", missing),
@@ -127,7 +159,10 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
         ("of another shape than the rest asks for", misshapen),
     ):
         if names:
-            raise EncoderError(f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint whole?")
+            raise EncoderError(
+                f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint "
+                "whole?",
+            )
     network.load_state_dict(state)
 
 
@@ -136,7 +171,9 @@ def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     alias = state.pop(ALIAS, None)
     if alias is not None and not torch.equal(alias, state[WORDS]):
-        raise EncoderError(f"{ALIAS} differs from {WORDS}, of which it should be a copy; the file is damaged")
+        raise EncoderError(
+            f"{ALIAS} differs from {WORDS}, of which it should be a copy; the file is damaged",
+        )
     return {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
 
 
@@ -174,27 +211,36 @@ def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
 
 
 def _count(state: Mapping[str, Tensor], start: str) -> int:
-    """Return the number of layers: tensor names are ``start``, the number of the layer, and a suffix."""
-    return len({name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)})
+    """Return the number of layers: tensor names are ``start``, the number of the layer, and a
+    suffix."""
+    return len(
+        {name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)},
+    )
 
 
 def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     config = checkpoint.get("config")
     if not isinstance(config, dict):
-        raise EncoderError("its entry 'config' is missing, without which a TERN is not told from a TERAN")
+        raise EncoderError(
+            "its entry 'config' is missing, without which a TERN is not told from a TERAN",
+        )
     section = config.get(name)
     return section if isinstance(section, dict) else {}
 
 
 def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
-    """Return a setting of the published configuration, or ``default`` in older files that lack it."""
+    """Return a setting of the published configuration, or ``default`` in older files that lack
+    it."""
     return _section(checkpoint, section).get(key, default)
 
 
 def _plain_types() -> list[Any]:
-    """Return types in published files beside tensors and containers: options, and scores as numpy scalars."""
+    """Return types in published files beside tensors and containers: options, and scores as numpy
+    scalars."""
     dtypes = [np.dtypes.Float64DType, np.dtypes.Float32DType, np.dtypes.Int64DType]
-    scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # numpy 2 renamed it
+    scalars = [
+        (scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
+    ]  # numpy 2 renamed it
     return [argparse.Namespace, np.dtype, *dtypes, *scalars]
 
 
@@ -208,10 +254,17 @@ def _unpack(path: Path) -> Iterator[Path]:
         yield path
         return
     with tarfile.open(path) as archive, tempfile.NamedTemporaryFile() as temporary:
-        members = [m for m in archive if m.isfile() and re.search(r"/[^.][^/]*\.pth(\.tar)?$", f"/{m.name}")]
+        members = [
+            m
+            for m in archive
+            if m.isfile() and re.search(r"/[^.][^/]*\.pth(\.tar)?$", f"/{m.name}")
+        ]
         if len(members) != 1:
             names = ", ".join(PurePosixPath(m.name).name for m in members) or "none"
-            raise EncoderError(f"{path}: an archive with several checkpoints or none ({names}); unpack it and name one")
+            raise EncoderError(
+                f"{path}: an archive with several checkpoints or none ({names}); unpack it and "
+                "name one",
+            )
         content = archive.extractfile(members[0])
         assert content is not None
         shutil.copyfileobj(content, temporary, 1 << 20)

@@ -1,7 +1,9 @@
-"""Models as the open_clip library publishes them (``open_clip_config.json``), as a CLIP of the transformers library.
+"""Models as the open_clip library publishes them (``open_clip_config.json``), as a CLIP of the
+transformers library.
 
-Both are the same networks: a vision transformer with class token and a causal text transformer. In open_clip tensors
-have other names, the three projections of an attention are one matrix, and the last projections are transposed.
+Both are the same networks: a vision transformer with class token and a causal text transformer. In
+open_clip tensors have other names, the three projections of an attention are one matrix, and the
+last projections are transposed.
 """
 
 import re
@@ -26,9 +28,12 @@ KNOWN = {
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 BLOCK = {
-    "ln_1": "layer_norm1", "ln_2": "layer_norm2", "mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2",
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
     "attn.out_proj": "self_attn.out_proj",
-}  # fmt: skip
+}
 WHOLE = {
     "logit_scale": "logit_scale",
     "visual.class_embedding": "vision_model.embeddings.class_embedding",
@@ -43,23 +48,34 @@ WHOLE = {
     "ln_final.weight": "text_model.final_layer_norm.weight",
     "ln_final.bias": "text_model.final_layer_norm.bias",
 }
-PROJECTIONS = {"visual.proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
+PROJECTIONS = {
+    "visual.proj": "visual_projection.weight",
+    "text_projection": "text_projection.weight",
+}
 UNUSED = {"attn_mask"}  # made again by either library
 
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
-    """Return the network, the tokenizer and the image processor. ValueError for another architecture."""
+    """Return the network, the tokenizer and the image processor. ValueError for another
+    architecture."""
     config = read_json(folder / CONFIG)
     network, pictures = config["model_cfg"], config.get("preprocess_cfg", {})
     check(network, pictures)
     library: Any = transformers  # it makes its names on first use
     tokenizer = library.CLIPTokenizerFast.from_pretrained(folder, local_files_only=True)
     if len(tokenizer) != network["text_cfg"]["vocab_size"]:
-        raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, its network {network['text_cfg']['vocab_size']}")
+        raise ValueError(
+            f"its tokenizer has {len(tokenizer)} tokens, its network "
+            f"{network['text_cfg']['vocab_size']}",
+        )
     tokenizer.model_max_length = network["text_cfg"].get("context_length", 77)
     config = configure(network, tokenizer)
     path = folder / weights
-    state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    state = (
+        load_file(path)
+        if path.suffix == ".safetensors"
+        else torch.load(path, "cpu", weights_only=True)
+    )
     model = transformers.CLIPModel(config)
     model.load_state_dict(rename(state), assign=True)
     return model, tokenizer, processor(network["vision_cfg"]["image_size"], pictures)
@@ -69,11 +85,22 @@ def check(network: Mapping[str, Any], pictures: Mapping[str, Any]) -> None:
     """ValueError for settings that would change the output and are not carried over."""
     parts = {"model_cfg": network, "preprocess_cfg": pictures}
     parts |= {name: network.get(name, {}) for name in ("vision_cfg", "text_cfg")}
-    odd = sorted(f"{name}.{key}" for name, part in parts.items() for key in part.keys() - KNOWN[name])
+    odd = sorted(
+        f"{name}.{key}" for name, part in parts.items() for key in part.keys() - KNOWN[name]
+    )
     if odd:
-        raise ValueError(f"an open_clip network with {', '.join(odd)}, of which the transformers library has none")
-    if pictures.get("mode", "RGB") != "RGB" or pictures.get("resize_mode", "shortest") != "shortest":
-        raise ValueError("an open_clip network whose pictures are resized in another way than to the shorter side")
+        raise ValueError(
+            f"an open_clip network with {', '.join(odd)}, of which the transformers library has "
+            "none",
+        )
+    if (
+        pictures.get("mode", "RGB") != "RGB"
+        or pictures.get("resize_mode", "shortest") != "shortest"
+    ):
+        raise ValueError(
+            "an open_clip network whose pictures are resized in another way than to the shorter "
+            "side",
+        )
     if pictures.get("interpolation", "bicubic") != "bicubic":
         raise ValueError("an open_clip network whose pictures are not interpolated bicubically")
 
@@ -93,7 +120,10 @@ def configure(network: Mapping[str, Any], tokenizer: Any) -> Any:
         | {"image_size": vision["image_size"], "patch_size": vision["patch_size"]},
         text_config=common
         | _sizes(text, heads=text["heads"])
-        | {"vocab_size": text["vocab_size"], "max_position_embeddings": text.get("context_length", 77)}
+        | {
+            "vocab_size": text["vocab_size"],
+            "max_position_embeddings": text.get("context_length", 77),
+        }
         | ends
         | {"pad_token_id": tokenizer.pad_token_id},
     )
@@ -109,7 +139,8 @@ def _sizes(tower: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 
 def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the names of the transformers library. ValueError for an unknown one."""
+    """Return the tensors under the names of the transformers library. ValueError for an unknown
+    one."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if name in UNUSED:
@@ -126,17 +157,23 @@ def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _block(name: str, tensor: Tensor) -> dict[str, Tensor]:
     match = re.fullmatch(r"(visual\.)?transformer\.resblocks\.(\d+)\.(.+?)[._](weight|bias)", name)
     if match is None or match[3] not in {"attn.in_proj", *BLOCK}:
-        raise ValueError(f"an open_clip network with the tensor {name!r}, which the transformers library has not")
+        raise ValueError(
+            f"an open_clip network with the tensor {name!r}, which the transformers library has "
+            "not",
+        )
     tower, layer, part, kind = match.groups()
     prefix = f"{'vision' if tower else 'text'}_model.encoder.layers.{layer}"
     if part == "attn.in_proj":
         thirds = zip("qkv", tensor.chunk(3), strict=True)
-        return {f"{prefix}.self_attn.{third}_proj.{kind}": rows.contiguous() for third, rows in thirds}
+        return {
+            f"{prefix}.self_attn.{third}_proj.{kind}": rows.contiguous() for third, rows in thirds
+        }
     return {f"{prefix}.{BLOCK[part]}.{kind}": tensor}
 
 
 def processor(side: int, pictures: Mapping[str, Any]) -> Any:
-    """Return the image processor: the shorter side to ``side`` pixels by Pillow, then the middle of it."""
+    """Return the image processor: the shorter side to ``side`` pixels by Pillow, then the middle of
+    it."""
     kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
     size = pictures.get("size", side)
     side = size if isinstance(size, int) else size[0]

@@ -29,19 +29,28 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     """
     model = checkpoint["model"]
     if len(model) != 2:
-        raise EncoderError("no VSRN checkpoint: its model must be two sets of tensors, of images and of texts")
+        raise EncoderError(
+            "no VSRN checkpoint: its model must be two sets of tensors, of images and of texts",
+        )
     options = checkpoint.get("opt")
     for option in ("use_abs", "no_imgnorm"):
         if getattr(options, option, False):
-            raise EncoderError(f"this VSRN was trained with the option {option}, which no published model uses")
-    state = {f"img_enc.{name}": _linear(f"img_enc.{name}", tensor) for name, tensor in model[0].items()}
+            raise EncoderError(
+                f"this VSRN was trained with the option {option}, which no published model uses",
+            )
+    state = {
+        f"img_enc.{name}": _linear(f"img_enc.{name}", tensor) for name, tensor in model[0].items()
+    }
     state |= {_text_name(name): tensor for name, tensor in model[1].items()}
     width, region_dim = shape_of(state, "img_enc.fc.weight")
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     config = VsrnConfig(
         region_dim=region_dim,
         width=width,
-        reasoning_layers=max([int(n) for name in state for n in re.findall(r"Rs_GCN_(\d+)", name)], default=0),
+        reasoning_layers=max(
+            [int(n) for name in state for n in re.findall(r"Rs_GCN_(\d+)", name)],
+            default=0,
+        ),
         # The name of the data set does not decide: checkpoints older than the variant have it too.
         variant="f30k" if any(name.startswith("img_enc.bn.") for name in state) else "coco",
     )
@@ -51,13 +60,22 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
+    """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary,
+    or JSON.
 
-    JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
-    only that class, which is replaced by an empty one. EncoderError names anything else that a file requires.
+    JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is
+    executed: it may name only that class, which is replaced by an empty one. EncoderError names
+    anything else that a file requires.
     """
-    advice = "fetch it again, or name the one that the checkpoint came with, for example coco_precomp_vocab.pkl"
-    with reading_model(lambda reason: f"{path}: no vocabulary of a VSRN that can be read safely ({reason}); {advice}"):
+    advice = (
+        "fetch it again, or name the one that the checkpoint came with, for example "
+        "coco_precomp_vocab.pkl"
+    )
+    with reading_model(
+        lambda reason: (
+            f"{path}: no vocabulary of a VSRN that can be read safely ({reason}); {advice}"
+        ),
+    ):
         data = path.read_bytes()
         content = parse_json(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickle(data))
         if isinstance(content, Mapping):
@@ -74,7 +92,8 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
     rows = len(network.txt_enc.embed.weight)
     if len(words) != rows:
         raise EncoderError(
-            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; find the vocabulary it came with"
+            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; find the "
+            "vocabulary it came with",
         )
 
 

@@ -1,17 +1,15 @@
 """Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
 
-The scores pool A, the cosines of regions and words, with those of special and padding rows set to 0:
+The scores pool A, the cosines of regions and words, with those of special and padding rows set to
+0:
 
-    mrsw    sum over words of the maximum over regions (eq. 3)
-    mwsr    sum over regions of the maximum over words (eq. 3)
-    symm    mrsw + mwsr (eq. 4)
-    mravgw  mrsw / number of words (eq. 8)
-    sum     sum of all cosines
-    mean    sum / number of cells, padding included
-    scan    sum over regions of the cosine of a region and the words that it attends to (after SCAN, ECCV 2018)
+    mrsw    sum over words of the maximum over regions (eq. 3) mwsr    sum over regions of the
+    maximum over words (eq. 3) symm    mrsw + mwsr (eq. 4) mravgw  mrsw / number of words (eq. 8)
+    sum     sum of all cosines mean    sum / number of cells, padding included scan    sum over
+    regions of the cosine of a region and the words that it attends to (after SCAN, ECCV 2018)
 
-The zeros are part of the published networks: a maximum over a padded set is never below 0. So mwsr and symm depend
-slightly on whether a set is padded, and ``mean`` on the amount of padding.
+The zeros are part of the published networks: a maximum over a padded set is never below 0. So mwsr
+and symm depend slightly on whether a set is padded, and ``mean`` on the amount of padding.
 """
 
 from __future__ import annotations
@@ -31,16 +29,25 @@ def check_pooling(pooling: str) -> str:
     return pooling
 
 
-def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
+def pool_cosines(
+    regions: Tensor,
+    region_mask: Tensor,
+    words: Tensor,
+    word_mask: Tensor,
+    pooling: str,
+) -> Tensor:
     """Alignment scores (images, sentences).
 
-    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true for valid ones.
+    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true
+    for valid ones.
     """
     if pooling in ("mrsw", "mravgw"):
         by_word = _best_regions(regions * region_mask[..., None], words, word_mask)
         return by_word if pooling == "mrsw" else by_word / word_mask.sum(dim=1).clamp(min=1)
     cosines = torch.einsum("bnd,tld->btnl", regions, words)
-    cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))  # sums are taken in full precision
+    cosines = cosines.to(
+        torch.promote_types(cosines.dtype, torch.float32),
+    )  # sums are taken in full precision
     A = cosines * (region_mask[:, None, :, None] & word_mask[None, :, None, :])
     if pooling == "sum":
         return A.sum(dim=(2, 3))
@@ -53,7 +60,8 @@ def pool_cosines(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask:
 
 
 def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    """Sum over words the maximum over regions, without cells for masked words: most of training's memory."""
+    """Sum over words the maximum over regions, without cells for masked words: most of training's
+    memory."""
     cosines = torch.einsum("bnd,wd->bnw", regions, words[word_mask])
     best = cosines.max(dim=1).values.to(torch.promote_types(cosines.dtype, torch.float32))
     owners = word_mask.nonzero(as_tuple=True)[0]
@@ -61,8 +69,14 @@ def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
 
 
 def _scan(A: Tensor, regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
-    weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2).masked_fill(~word_mask[None, :, None, :], -torch.inf)
-    weights = torch.softmax(weights, dim=3).nan_to_num()  # a sentence without words attends to nothing
+    weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2).masked_fill(
+        ~word_mask[None, :, None, :],
+        -torch.inf,
+    )
+    weights = torch.softmax(
+        weights,
+        dim=3,
+    ).nan_to_num()  # a sentence without words attends to nothing
     attended = torch.einsum("btnl,tld->btnd", weights, words)
     present = A.abs().amax(dim=3) > 0
     return (torch.cosine_similarity(regions[:, None], attended, dim=3) * present).sum(dim=2)

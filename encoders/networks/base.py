@@ -1,4 +1,5 @@
-"""Base of the networks, which map images (sets of regions) and sentences (sequences of words) into one space."""
+"""Base of the networks, which map images (sets of regions) and sentences (sequences of words) into
+one space."""
 
 from __future__ import annotations
 
@@ -17,18 +18,20 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Outputs: ``vectors`` (B, dim) of unit rows; ``sets`` (B, rows, dim), undefined beyond the length of an item."""
+    """Outputs: ``vectors`` (B, dim) of unit rows; ``sets`` (B, rows, dim), undefined beyond the
+    length of an item."""
 
     vectors: Tensor
     sets: Tensor
 
 
 class Network(nn.Module):
-    """Base of the networks, made from a configuration of sizes and of the text tower (see ``text_towers.build``).
+    """Base of the networks, made from a configuration of sizes and of the text tower (see
+    ``text_towers.build``).
 
-    A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
-    ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` says whether its vectors
-    depend on where regions are.
+    A derived class names its configuration class and the special rows of its sets:
+    ``region_margins`` and ``word_margins`` are their numbers before and after the regions and
+    words. ``reads_boxes`` says whether its vectors depend on where regions are.
     """
 
     Config: ClassVar[type]
@@ -51,7 +54,8 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encodings:
-        """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths (B,), the true n."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths
+        (B,), the true n."""
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
@@ -63,7 +67,8 @@ class Network(nn.Module):
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
-        """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
+        """Return boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are
+        regions."""
         before, _ = self.region_margins
         return _row_mask(before, before + lengths, rows)
 
@@ -91,6 +96,9 @@ def signed_power(features: Tensor, power: float) -> Tensor:
 
 def pad_regions(regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor]:
     """Return features (B, n, d), boxes (B, n, 4), lengths (B,), zero-padded to the longest."""
-    features = pad_sequence([torch.from_numpy(np.asarray(r.features)) for r in regions], batch_first=True)
+    features = pad_sequence(
+        [torch.from_numpy(np.asarray(r.features)) for r in regions],
+        batch_first=True,
+    )
     boxes = pad_sequence([torch.from_numpy(np.asarray(r.boxes)) for r in regions], batch_first=True)
     return features.float(), boxes.float(), torch.tensor([len(r) for r in regions])

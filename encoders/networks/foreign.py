@@ -14,7 +14,8 @@ from boc.errors import BocError, EncoderError, check_system
 def reading_model(message: Callable[[str], str]) -> Iterator[None]:
     """Turn any error of a library into an EncoderError with the ``message`` for one line of it.
 
-    Their own checks are many, and no class is common to what they raise: tokenizers raises Exception itself.
+    Their own checks are many, and no class is common to what they raise: tokenizers raises
+    Exception itself.
     """
     try:
         yield
@@ -28,7 +29,8 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the library of transformers, whose warnings are about what is checked here, or intended."""
+    """Silence the library of transformers, whose warnings are about what is checked here, or
+    intended."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -44,8 +46,12 @@ def _reason(error: Exception) -> str:
     """Return one line on why a file was rejected; it names what a hostile file tries to call."""
     stranger = re.search(r"GLOBAL (\S+)", str(error))
     if stranger:
-        return f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return (
+            f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it was run"
+        )
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__,
+    ]
     if "weights_only" in lines[0]:  # torch's advice to read it unsafely
         return "no file of torch's tensors"
     return " ".join(lines[:2])[:200] if lines[0].endswith(":") else lines[0]

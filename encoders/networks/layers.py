@@ -10,9 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 
 def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
-    """Stack of post-norm transformer layers with ReLU, batch first, no final norm. 0 layers leave rows as they are.
+    """Stack of post-norm transformer layers with ReLU, batch first, no final norm. 0 layers leave
+    rows as they are.
 
-    Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend on the mode.
+    Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend
+    on the mode.
     """
     if not layers:
         return _NoLayers()
@@ -33,8 +35,9 @@ def padding_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def recompute(network: nn.Module) -> None:
-    """Let the layers of transformers in ``network`` keep their inputs only, and compute the rest again on the way back
-    (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016). Results and gradients stay the same."""
+    """Let the layers of transformers in ``network`` keep their inputs only, and compute the rest
+    again on the way back (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    Results and gradients stay the same."""
     from transformers.models.bert.modeling_bert import BertLayer
 
     for module in network.modules():

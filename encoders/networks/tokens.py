@@ -1,4 +1,5 @@
-"""Tokenizers: word-pieces of a BERT, and whole words with a learned or a published vocabulary (VSRN, section 3.2)."""
+"""Tokenizers: word-pieces of a BERT, and whole words with a learned or a published vocabulary
+(VSRN, section 3.2)."""
 
 from __future__ import annotations
 
@@ -24,39 +25,54 @@ LIMIT = 512  # ids per text; the network itself has no limit
 MARKS = ("</w>", "\u2581", "\u0120")  # of tokens that end, or begin, a word
 BERT_LIMIT = 512  # positions of a BERT whose description names no other number
 
-# Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ? before a space,
-# unless it closes a single letter ("a.m.", an initial) or one of a few abbreviations.
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+")
+# Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ?
+# before a space, unless it closes a single letter ("a.m.", an initial) or one of a few
+# abbreviations.
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+",
+)
 
 
 def tokenize(text: str) -> list[str]:
-    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, except at rare sentence ends.
+    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, except at rare
+    sentence ends.
 
     EncoderError without nltk.
     """
     treebank = _treebank()
-    return [token for sentence in _SENTENCE_END.split(text.lower()) for token in treebank.tokenize(sentence)]
+    return [
+        token
+        for sentence in _SENTENCE_END.split(text.lower())
+        for token in treebank.tokenize(sentence)
+    ]
 
 
 class Vocabulary:
-    """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and <unk>.
+    """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and
+    <unk>.
 
     EncoderError for a vocabulary that begins differently or names a word twice.
     """
 
     def __init__(self, words: Sequence[str], limit: int = LIMIT) -> None:
         if tuple(words[: len(SPECIALS)]) != SPECIALS:
-            raise EncoderError(f"a vocabulary of words must begin with {' '.join(SPECIALS)}, got {list(words[:4])}")
+            raise EncoderError(
+                f"a vocabulary of words must begin with {' '.join(SPECIALS)}, got "
+                f"{list(words[:4])}",
+            )
         self.words = list(words)
         self.limit = limit
         self._ids = {word: number for number, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
-            repeated = next(word for number, word in enumerate(self.words) if self._ids[word] != number)
+            repeated = next(
+                word for number, word in enumerate(self.words) if self._ids[word] != number
+            )
             raise EncoderError(f"{repeated!r} is twice in the vocabulary; each word needs one id")
 
     @classmethod
     def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
-        """Learn the words that occur ``min_count`` times in captions, most frequent first, ties alphabetical."""
+        """Learn the words that occur ``min_count`` times in captions, most frequent first, ties
+        alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
@@ -72,7 +88,11 @@ class Vocabulary:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
         return [
-            [START, *(self._ids.get(token, UNKNOWN) for token in tokenize(text)[: self.limit - 2]), END]
+            [
+                START,
+                *(self._ids.get(token, UNKNOWN) for token in tokenize(text)[: self.limit - 2]),
+                END,
+            ]
             for text in texts
         ]
 
@@ -82,7 +102,10 @@ class Vocabulary:
 
     def dump(self) -> str:
         """JSON for ``load``."""
-        return json.dumps({"kind": "words", "words": self.words, "limit": self.limit}, ensure_ascii=False)
+        return json.dumps(
+            {"kind": "words", "words": self.words, "limit": self.limit},
+            ensure_ascii=False,
+        )
 
     @classmethod
     def load(cls, text: str) -> Vocabulary:
@@ -145,22 +168,29 @@ class WordPieces:
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
-    """Restore the tokenizer from a file of ``dump``, for the tower ``text`` (see ``text_towers.build``)."""
+    """Restore the tokenizer from a file of ``dump``, for the tower ``text`` (see
+    ``text_towers.build``)."""
     with open_whole(path) as file:
         dumped = file.read().decode()
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
         return Vocabulary.load(dumped)
-    if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(
+        tokens,
+    ):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
     limit = text.get("max_position_embeddings", BERT_LIMIT) if text["kind"] == "bert" else LIMIT
     return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
 def whole_words(tokenizer: Tokenizer) -> frozenset[str]:
-    """Return the words that are one token of a tokenizer, in lower case, without the marks of its kind."""
+    """Return the words that are one token of a tokenizer, in lower case, without the marks of its
+    kind."""
     tokens = tokenizer.get_vocab()
-    mark = next((each for each in MARKS if sum(each in token for token in tokens) > len(tokens) / 20), "")
+    mark = next(
+        (each for each in MARKS if sum(each in token for token in tokens) > len(tokens) / 20),
+        "",
+    )
     words = (token.replace(mark, "").lower() for token in tokens if mark in token)
     return frozenset(word for word in words if word.isalpha())
 
@@ -172,7 +202,8 @@ def is_words(value: Any) -> bool:
 
 @cache
 def _treebank() -> Any:
-    # Importing a part of nltk imports all of it, which takes seconds, so it is imported with the first text.
+    # Importing a part of nltk imports all of it, which takes seconds, so it is imported with the
+    # first text.
     with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
     return NLTKWordTokenizer()

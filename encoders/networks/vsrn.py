@@ -27,17 +27,19 @@ ORDERS = ("source", "reversed", "size", "random")
 class VsrnConfig:
     """Sizes and choices of the network; the defaults are the published ones.
 
-    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside the network and of the
-    common space. ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of
-    the picture's state. ``norm_axis`` is the axis along which region features are normalised: ``regions``, each channel
-    over the regions of a picture, as in the published models; or ``row``, each region, which its authors call more
-    sensible. Features are first raised to ``region_power``, keeping their signs.
+    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside the
+    network and of the common space. ``variant`` is ``coco``, or ``f30k``: without the norm before
+    reasoning, with a batch normalisation of the picture's state. ``norm_axis`` is the axis along
+    which region features are normalised: ``regions``, each channel over the regions of a picture,
+    as in the published models; or ``row``, each region, which its authors call more sensible.
+    Features are first raised to ``region_power``, keeping their signs.
 
-    The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the regions: ``gru``,
-    the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same of the words; with ``mean`` a linear
-    map stands in the place of the GRU. ``region_order`` is the order in which the GRU reads the regions: that of the
-    ``source``, which is by confidence in detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn
-    for each picture and step in training, and always the same for pictures of as many regions afterwards.
+    The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the
+    regions: ``gru``, the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same
+    of the words; with ``mean`` a linear map stands in the place of the GRU. ``region_order`` is the
+    order in which the GRU reads the regions: that of the ``source``, which is by confidence in
+    detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn for each picture
+    and step in training, and always the same for pictures of as many regions afterwards.
     """
 
     region_dim: int = 2048
@@ -57,11 +59,14 @@ class VsrnConfig:
         one_of("text_pooling", self.text_pooling, POOLINGS)
         one_of("region_order", self.region_order, ORDERS)
         if self.image_pooling == "mean" and self.region_order != "source":
-            raise EncoderError("region_order is for the GRU; leave it out, or set image_pooling=gru")
+            raise EncoderError(
+                "region_order is for the GRU; leave it out, or set image_pooling=gru",
+            )
 
 
 class Residual(nn.Sequential):
-    """The residual branch of reasoning: a linear map and a batch normalisation, over the real rows only.
+    """The residual branch of reasoning: a linear map and a batch normalisation, over the real rows
+    only.
 
     The normalisation starts at zero, so reasoning starts as the identity.
     """
@@ -82,10 +87,12 @@ class Residual(nn.Sequential):
 
 
 class Reasoning(nn.Module):
-    """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3; VSRN++, eq. 2, 3, 9).
+    """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3;
+    VSRN++, eq. 2, 3, 9).
 
-    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no bias, there is
-    no batch normalisation, and R is "row-wise normalised"; the authors' code and this one do as above.
+    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps
+    have no bias, there is no batch normalisation, and R is "row-wise normalised"; the authors' code
+    and this one do as above.
     """
 
     def __init__(self, width: int) -> None:
@@ -94,7 +101,8 @@ class Reasoning(nn.Module):
         self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
-        """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
+        """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n,
+        width)."""
         gathered = self.affinity(rows, real) @ (self.g(rows) * real[..., None])
         reasoned: Tensor = rows + self.W(gathered, real)
         return reasoned
@@ -128,7 +136,8 @@ class _ImageTower(nn.Module):
         self.axis = AXES[config.norm_axis]
 
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width), (B, n, width)."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width),
+        (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
         rows: Tensor = self.fc(features)
         reasoned = rows = self._unit(rows, real) if self.first_norm else rows
@@ -165,11 +174,13 @@ class _ImageTower(nn.Module):
 
 
 class Vsrn(Network):
-    """Maps pictures and sentences into one space: reasoning over regions, and a GRU over regions and over words.
+    """Maps pictures and sentences into one space: reasoning over regions, and a GRU over regions
+    and over words.
 
-    Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU after each word,
-    <start> and <end> included. Pictures may have any number of regions: computations along the regions of a picture or
-    a batch use the real ones only. With equal numbers they are those of the published models.
+    Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU
+    after each word, <start> and <end> included. Pictures may have any number of regions:
+    computations along the regions of a picture or a batch use the real ones only. With equal
+    numbers they are those of the published models.
     """
 
     Config = VsrnConfig
@@ -193,8 +204,14 @@ class Vsrn(Network):
         state, regions = self.img_enc(features, boxes, lengths)
         return Encodings(nn.functional.normalize(state, dim=1), regions)
 
-    def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the inputs of ``images`` of one region or more, features raised to their power, padded by zeros."""
+    def _clean(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs of ``images`` of one region or more, features raised to their power,
+        padded by zeros."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
@@ -221,5 +238,6 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a forward GRU."""
+    """Return the last row of each item in ``states`` (B, n, d) before its padding, unread by a
+    forward GRU."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]

@@ -1,6 +1,8 @@
-"""VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words, over a frozen BERT; the network.
+"""VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words, over a frozen
+BERT; the network.
 
-There is no published code. Of what the paper leaves open, ``VsrnPlusPlusConfig`` says what was chosen.
+There is no published code. Of what the paper leaves open, ``VsrnPlusPlusConfig`` says what was
+chosen.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 class VsrnPlusPlusConfig(VsrnConfig):
     """VsrnConfig with the choices of location and word reasoning. Sizes are those of the paper.
 
-    ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no axis. ``variant`` is
-    that of VSRN. Location reasoning has ``kernels`` Gaussians over the distance and angle between the centres of
-    regions, as fractions of the picture, with diagonal covariances, as in MoNet, which the paper follows. It reads the
-    regions before reasoning; a region is its own neighbour, and the weights of its neighbours sum to one. Location and
-    word reasoning have a batch normalisation, as region reasoning has. [CLS] and [SEP] take part in word reasoning and
-    in the GRU. Without ``word_reasoning`` the GRU reads the words as the text tower gives them.
+    ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no
+    axis. ``variant`` is that of VSRN. Location reasoning has ``kernels`` Gaussians over the
+    distance and angle between the centres of regions, as fractions of the picture, with diagonal
+    covariances, as in MoNet, which the paper follows. It reads the regions before reasoning; a
+    region is its own neighbour, and the weights of its neighbours sum to one. Location and word
+    reasoning have a batch normalisation, as region reasoning has. [CLS] and [SEP] take part in word
+    reasoning and in the GRU. Without ``word_reasoning`` the GRU reads the words as the text tower
+    gives them.
     """
 
     norm_axis: str = "row"
@@ -36,7 +40,8 @@ class VsrnPlusPlusConfig(VsrnConfig):
 
 
 class Kernels(nn.Module):
-    """Gaussian kernels with learned means and covariances over polar coordinates (MoNet; VSRN++, section 3.3).
+    """Gaussian kernels with learned means and covariances over polar coordinates (MoNet; VSRN++,
+    section 3.3).
 
     The initial means are spread over distances up to half the picture and evenly over the circle.
     """
@@ -45,25 +50,31 @@ class Kernels(nn.Module):
         super().__init__()
         angles = torch.arange(M) * (2 * math.pi / M) - math.pi
         self.means = nn.Parameter(torch.stack([torch.rand(M) / 2, angles], dim=1))
-        self.log_deviations = nn.Parameter(torch.log(torch.tensor([0.25, math.pi / 4])).repeat(M, 1))
+        self.log_deviations = nn.Parameter(
+            torch.log(torch.tensor([0.25, math.pi / 4])).repeat(M, 1),
+        )
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
-        """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last axis) for region i.
+        """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last
+        axis) for region i.
 
         They are zero if j is padding.
         """
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-        distance, angle = (x / s for x, s in zip((distance, angle), self.log_deviations.exp().unbind(1), strict=True))
+        distance, angle = (
+            x / s
+            for x, s in zip((distance, angle), self.log_deviations.exp().unbind(1), strict=True)
+        )
         exponents = -(distance.square() + angle.square()).movedim(-1, 1) / 2
         near = real[:, None, None, :]
         return exponents.masked_fill(~near, -torch.inf).softmax(dim=-1)
 
 
 class LocationReasoning(nn.Module):
-    """v_i + W_r [W_m sum_j kappa_m(p(i, j)) v_j], concatenated over the kernels m (VSRN++, eq. 4), with W_r followed by
-    a batch normalisation as in ``Reasoning``."""
+    """v_i + W_r [W_m sum_j kappa_m(p(i, j)) v_j], concatenated over the kernels m (VSRN++, eq. 4),
+    with W_r followed by a batch normalisation as in ``Reasoning``."""
 
     def __init__(self, config: VsrnPlusPlusConfig) -> None:
         super().__init__()
@@ -72,7 +83,8 @@ class LocationReasoning(nn.Module):
         self.W = Residual(config.kernels * config.width, config.width)
 
     def forward(self, rows: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
-        """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more -> (B, n, width)."""
+        """Reason: rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, one true a row or more
+        -> (B, n, width)."""
         weights = self.kernels(boxes, real)
         # W_m before the sum over j: one product for all kernels; the sum is linear.
         mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1)).transpose(1, 2)
@@ -81,7 +93,8 @@ class LocationReasoning(nn.Module):
 
 
 class VsrnPlusPlus(Vsrn):
-    """VSRN with location reasoning over regions, and reasoning over words (hidden states of a BERT) before the GRU.
+    """VSRN with location reasoning over regions, and reasoning over words (hidden states of a BERT)
+    before the GRU.
 
     Sets are those of ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
     """
@@ -102,8 +115,8 @@ class VsrnPlusPlus(Vsrn):
 
 
 def polar(boxes: Tensor) -> Tensor:
-    """Return polar coordinates of the centre of region j relative to that of region i: boxes (B, n, 4) ->
-    (B, i, j, 2), angles in [-pi, pi]."""
+    """Return polar coordinates of the centre of region j relative to that of region i: boxes (B, n,
+    4) -> (B, i, j, 2), angles in [-pi, pi]."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     offset = centres[:, None] - centres[:, :, None]
     return torch.stack([offset.norm(dim=-1), torch.atan2(offset[..., 1], offset[..., 0])], dim=-1)

@@ -17,12 +17,14 @@ KINDS = {
     "scan": ("precomputed", "load_scan", "DIR", "encoders"),
     "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
 }
-"""Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with its packages."""
+"""Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with
+its packages."""
 
 
 def load(spec: str, network: Path | None = None) -> RegionSource:
-    """Load the region source ``KIND`` or ``KIND:ARGUMENT``; ``network`` is the file that its ``save_onnx`` has written,
-    from which it is loaded without torch. EncoderError for an unknown kind or a missing package."""
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``; ``network`` is the file that its
+    ``save_onnx`` has written, from which it is loaded without torch. EncoderError for an unknown
+    kind or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")
@@ -36,4 +38,7 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
 
 def spec_forms() -> dict[str, str]:
     """Return the spec of each kind of region source by name: ``tsv:FILE`` for ``tsv``."""
-    return {kind: f"{kind}:{argument}" if argument else kind for kind, (_, _, argument, _) in KINDS.items()}
+    return {
+        kind: f"{kind}:{argument}" if argument else kind
+        for kind, (_, _, argument, _) in KINDS.items()
+    }

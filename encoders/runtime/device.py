@@ -1,4 +1,5 @@
-"""The device that networks run on. Torch, which takes seconds to import, is imported where it is asked."""
+"""The device that networks run on. Torch, which takes seconds to import, is imported where it is
+asked."""
 
 from __future__ import annotations
 
@@ -13,17 +14,25 @@ from boc.types import Runtime
 
 def runs_onnx(runtime: Runtime) -> bool:
     """Return whether networks in ONNX do what ``runtime`` asks for, as far as they are there."""
-    return runtime.device in ("auto", "cpu") and runtime.precision == "float32" and not runtime.compile
+    return (
+        runtime.device in ("auto", "cpu") and runtime.precision == "float32" and not runtime.compile
+    )
 
 
 def import_for_torch(name: str) -> ModuleType:
-    """Import a module of this folder that needs torch. EncoderError says how to get what is missing."""
-    with needing("this model has no networks in ONNX that are usable here, and torch", "encoders", EncoderError):
+    """Import a module of this folder that needs torch. EncoderError says how to get what is
+    missing."""
+    with needing(
+        "this model has no networks in ONNX that are usable here, and torch",
+        "encoders",
+        EncoderError,
+    ):
         return import_module(f".{name}", __package__)
 
 
 def has_cuda() -> bool:
-    """Return whether torch is installed and this machine has the driver of a CUDA card, without importing torch."""
+    """Return whether torch is installed and this machine has the driver of a CUDA card, without
+    importing torch."""
     if find_spec("torch") is None:
         return False
     try:
@@ -34,7 +43,8 @@ def has_cuda() -> bool:
 
 
 def pick(device: str) -> str:
-    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
+    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a
+    missing device."""
     import torch
 
     if device == "auto":
@@ -47,7 +57,8 @@ def pick(device: str) -> str:
 
 
 def fast_bfloat16(device: str) -> bool:
-    """Return whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
+    """Return whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and
+    CPUs with AMX."""
     import torch
 
     if device == "cuda":

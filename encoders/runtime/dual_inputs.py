@@ -17,15 +17,17 @@ from boc.types import ImageRef
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-THINNEST = 100  # largest ratio of the long to the short side: resizing the short side enlarges the long one too
+# largest ratio of the long to the short side: resizing the short side enlarges the long one too
+THINNEST = 100
 
 Inputs = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class ClipInput:
-    """The input of the network for a picture: ``inputs`` are arrays by name, ``boxes`` float32 (n, 4) the patches as
-    fractions of the width and height of the picture; n is 0 for a network without patches."""
+    """The input of the network for a picture: ``inputs`` are arrays by name, ``boxes`` float32 (n,
+    4) the patches as fractions of the width and height of the picture; n is 0 for a network without
+    patches."""
 
     inputs: Inputs
     boxes: NDArray[np.float32]
@@ -36,8 +38,9 @@ class ClipInput:
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares pictures with the image processor of the library. ``grid`` holds the numbers of rows and columns of
-    patches, None for a network without patches; with NaFlex networks each picture has its own grid."""
+    """Prepares pictures with the image processor of the library. ``grid`` holds the numbers of rows
+    and columns of patches, None for a network without patches; with NaFlex networks each picture
+    has its own grid."""
 
     processor: Any
     grid: tuple[int, int] | None
@@ -46,40 +49,60 @@ class Preparer:
         picture = read_image(image.path)
         width, height = picture.size
         if max(width, height) > THINNEST * min(width, height):
-            raise ImageError(f"{image.path}: {width} x {height} pixels, the limit is 1 : {THINNEST}; crop the picture")
+            raise ImageError(
+                f"{image.path}: {width} x {height} pixels, the limit is 1 : {THINNEST}; crop the "
+                "picture",
+            )
         inputs = self.inputs(picture)
         if self.grid is None:
             return ClipInput(inputs, np.empty((0, 4), np.float32))
-        rows, columns = inputs["spatial_shapes"].tolist() if "spatial_shapes" in inputs else self.grid
+        rows, columns = (
+            inputs["spatial_shapes"].tolist() if "spatial_shapes" in inputs else self.grid
+        )
         return ClipInput(inputs, patch_boxes(window(self.processor, width, height), rows, columns))
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        # Explicit, because the rows of a picture with one or three rows could be mistaken for channels.
+        # Explicit, because the rows of a picture with one or three rows could be mistaken for
+        # channels.
         arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
 
 
 def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
-    """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width and height of the
-    picture. Beyond [0, 1] if the crop is larger than the picture."""
+    """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width
+    and height of the picture. Beyond [0, 1] if the crop is larger than the picture."""
     size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
     if getattr(processor, "do_resize", False):
         width, height = resized(size, width, height)
-    if not getattr(processor, "do_center_crop", False) or not crop.get("height") or not crop.get("width"):
+    if (
+        not getattr(processor, "do_center_crop", False)
+        or not crop.get("height")
+        or not crop.get("width")
+    ):
         return 0.0, 0.0, 1.0, 1.0
     left, top = (width - crop["width"]) // 2, (height - crop["height"]) // 2
-    return left / width, top / height, (left + crop["width"]) / width, (top + crop["height"]) / height
+    return (
+        left / width,
+        top / height,
+        (left + crop["width"]) / width,
+        (top + crop["height"]) / height,
+    )
 
 
 def resized(size: Mapping[str, int], width: int, height: int) -> tuple[int, int]:
-    """Return the width and height of a picture that is brought to a ``size``: its shortest edge, or both."""
+    """Return the width and height of a picture that is brought to a ``size``: its shortest edge, or
+    both."""
     if shortest := size.get("shortest_edge"):
         short = min(width, height)
         return int(shortest * width / short), int(shortest * height / short)
     return size.get("width") or width, size.get("height") or height
 
 
-def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int) -> NDArray[np.float32]:
+def patch_boxes(
+    seen: tuple[float, float, float, float],
+    rows: int,
+    columns: int,
+) -> NDArray[np.float32]:
     """Return (rows * columns, 4): ``seen`` cut into equal parts, row by row, within [0, 1]."""
     xs, ys = np.linspace(seen[0], seen[2], columns + 1), np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
@@ -90,8 +113,8 @@ def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int
 
 @dataclass(frozen=True)
 class PixelForm:
-    """Resizing, cropping and scaling of pictures with Pillow, by the settings of the image processors of CLIP and
-    SigLIP, which it stands for where transformers is not imported.
+    """Resizing, cropping and scaling of pictures with Pillow, by the settings of the image
+    processors of CLIP and SigLIP, which it stands for where transformers is not imported.
 
     ``size`` is the shorter side, or height and width; ``resample`` a filter of Pillow.
     """
@@ -107,26 +130,48 @@ class PixelForm:
 
     @classmethod
     def of(cls, processor: Any) -> PixelForm:
-        """Return the form of an image processor of transformers; AttributeError or TypeError for one of another
-        kind. Whether it computes the same is to be compared."""
+        """Return the form of an image processor of transformers; AttributeError or TypeError for
+        one of another kind. Whether it computes the same is to be compared."""
         sizes = (dict(getattr(processor, name, None) or {}) for name in ("size", "crop_size"))
-        size, crop = ({key: value for key, value in each.items() if value is not None} for each in sizes)
+        size, crop = (
+            {key: value for key, value in each.items() if value is not None} for each in sizes
+        )
         crops = bool(getattr(processor, "do_center_crop", False))
-        means, deviations = (tuple(map(float, each)) for each in (processor.image_mean, processor.image_std))
+        means, deviations = (
+            tuple(map(float, each)) for each in (processor.image_mean, processor.image_std)
+        )
         factor = float(processor.rescale_factor)
-        return cls(bool(processor.do_resize), size, int(processor.resample), crops, crop, factor, means, deviations)
+        return cls(
+            bool(processor.do_resize),
+            size,
+            int(processor.resample),
+            crops,
+            crop,
+            factor,
+            means,
+            deviations,
+        )
 
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
         """Return the pixels (3, height, width) of a picture in RGB, as processors do."""
         if self.do_resize:
-            picture = picture.resize(resized(self.size, *picture.size), Image.Resampling(self.resample))
+            picture = picture.resize(
+                resized(self.size, *picture.size),
+                Image.Resampling(self.resample),
+            )
         if self.do_center_crop:
             left, top = (
-                (side - self.crop_size[name]) // 2 for side, name in zip(picture.size, ("width", "height"), strict=True)
+                (side - self.crop_size[name]) // 2
+                for side, name in zip(picture.size, ("width", "height"), strict=True)
             )
-            picture = picture.crop((left, top, left + self.crop_size["width"], top + self.crop_size["height"]))
+            picture = picture.crop(
+                (left, top, left + self.crop_size["width"], top + self.crop_size["height"]),
+            )
         pixels = np.asarray(picture, np.float32) * np.float32(self.rescale_factor)
-        normed = (pixels - np.array(self.image_mean, np.float32)) / np.array(self.image_std, np.float32)
+        normed = (pixels - np.array(self.image_mean, np.float32)) / np.array(
+            self.image_std,
+            np.float32,
+        )
         return {"pixel_values": [np.ascontiguousarray(normed.transpose(2, 0, 1), np.float32)]}
 
 
@@ -150,8 +195,12 @@ class TextForm:
         encodings: list[Encoding] = self.tokenizer.encode_batch(list(texts))
         return encodings
 
-    def arrays(self, batch: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return padded ids (B, L), which of them are not padding (B, L), and which are words and not special."""
+    def arrays(
+        self,
+        batch: Sequence[Encoding],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return padded ids (B, L), which of them are not padding (B, L), and which are words and
+        not special."""
         width = self.limit if self.full else max(1, *(len(each) for each in batch))
         ids = np.full((len(batch), width), self.pad, np.int64)
         attended, words = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)

@@ -33,7 +33,9 @@ class DualOnnx(OnnxSessions):
         self.form = TextForm(tokenizer, **details["text"])
         self._concepts = details["grid"] is not None
         grid = tuple(details["grid"]) if self._concepts else None
-        self.preparer = Preparer(PixelForm(**details["pixels"]), grid) if IMAGE in record.files else None
+        self.preparer = (
+            Preparer(PixelForm(**details["pixels"]), grid) if IMAGE in record.files else None
+        )
 
     def images(self, prepared: Sequence[ClipInput]) -> tuple[NDArray[np.float32], Ragged]:
         pixels = [each.inputs["pixel_values"] for each in prepared]
@@ -41,10 +43,19 @@ class DualOnnx(OnnxSessions):
 
     def texts(self, encodings: Sequence[Encoding]) -> tuple[NDArray[np.float32], Ragged]:
         arrays = [self.form.arrays([each]) for each in encodings]
-        return self._of(self.text, "input_ids", [ids[0] for ids, _, _ in arrays], [own[0] for *_, own in arrays])
+        return self._of(
+            self.text,
+            "input_ids",
+            [ids[0] for ids, _, _ in arrays],
+            [own[0] for *_, own in arrays],
+        )
 
     def _of(
-        self, session: Any, name: str, inputs: Sequence[NDArray[Any]], places: Sequence[Any]
+        self,
+        session: Any,
+        name: str,
+        inputs: Sequence[NDArray[Any]],
+        places: Sequence[Any],
     ) -> tuple[NDArray[np.float32], Ragged]:
         """Return the vectors of inputs, and the rows ``places`` of each set."""
         kept = places if self._concepts else [slice(0)] * len(places)

@@ -22,11 +22,14 @@ REGIONS = "regions.onnx"  # the network of the region source, if it has one in O
 
 def reading_damaged(folder: Path) -> AbstractContextManager[None]:
     """Turn any error into one that names a damaged model in ``folder``."""
-    return reading_model(lambda reason: f"{folder}: damaged model ({reason}); train or convert it again")
+    return reading_model(
+        lambda reason: f"{folder}: damaged model ({reason}); train or convert it again",
+    )
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
+    """Return the SHA-256 over the files that determine the output: configuration, weights,
+    tokenizer."""
     return sha256(folder / "config.json", folder / WEIGHTS, folder / "tokenizer.json")
 
 
@@ -40,19 +43,29 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(
             f"{folder}: no model folder (no config.json); train one with boc train, "
-            "or say where it is now: --encoder KIND:FOLDER"
+            "or say where it is now: --encoder KIND:FOLDER",
         )
     try:
         config: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
-        raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error
+        raise EncoderError(
+            f"{path}: damaged ({error}); train the model again with boc train",
+        ) from error
     version = config.get("format")
     if isinstance(version, int) and version != FORMAT:
         step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
-        raise EncoderError(f"{path}: model format {version}, this boc reads format {FORMAT}; {step}")
+        raise EncoderError(
+            f"{path}: model format {version}, this boc reads format {FORMAT}; {step}",
+        )
     if str(config.get("kind")) not in KINDS or version != FORMAT or not set(config) >= PARTS:
-        raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
+        raise EncoderError(
+            f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o "
+            "FOLDER",
+        )
     if not (folder / WEIGHTS).is_file():
-        raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it continues where it stopped")
+        raise EncoderError(
+            f"{folder}: no weights yet; repeat the boc train command, it continues where it "
+            "stopped",
+        )
     return config

@@ -27,19 +27,43 @@ from ..regions.feature_maps import MapRegions
 from .model_config import FORMAT, REGIONS, SETTINGS, WEIGHTS, read_config, reading_damaged
 from .onnx_record import IMAGE, RECORD, TEXT
 
-NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
-NAMES = (*SETTINGS, WEIGHTS, TEXT, IMAGE, REGIONS, RECORD, "training.json", "history.json", "training")
+NETWORKS: dict[str, type[Network]] = {
+    "tern": Tern,
+    "teran": Teran,
+    "vsrn": Vsrn,
+    "vsrnpp": VsrnPlusPlus,
+}
+NAMES = (
+    *SETTINGS,
+    WEIGHTS,
+    TEXT,
+    IMAGE,
+    REGIONS,
+    RECORD,
+    "training.json",
+    "history.json",
+    "training",
+)
 """The contents of a model folder, also while it is trained."""
 
 RETIRED = {
-    "covariance": "diagonal", "points": "centre", "units": "picture", "neighbours": "all", "normalised_kernels": True,
-    "location_input": "features", "batch_norm": True, "special_words": True, "affinity": "mean",
-}  # fmt: skip
-"""Settings of VSRN and VSRN++ that older folders have besides, and the one value of each that is still read."""
+    "covariance": "diagonal",
+    "points": "centre",
+    "units": "picture",
+    "neighbours": "all",
+    "normalised_kernels": True,
+    "location_input": "features",
+    "batch_norm": True,
+    "special_words": True,
+    "affinity": "mean",
+}
+"""Settings of VSRN and VSRN++ that older folders have besides, and the one value of each that is
+still read."""
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
-    """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
+    """Return a network of ``kind`` with random weights. EncoderError for an unknown setting or a
+    wrong value."""
     network = NETWORKS[kind]
     config = {name: value for name, value in config.items() if (name, value) not in RETIRED.items()}
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
@@ -68,20 +92,31 @@ def check_boxes(kind: str, source: RegionSource) -> None:
     """EncoderError if networks of ``kind`` read boxes, and the source gives none."""
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
-            f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use a source with boxes, "
-            "such as files: or tsv:, or a vsrn"
+            f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use "
+            "a source with boxes, "
+            "such as files: or tsv:, or a vsrn",
         )
 
 
-def create_folder(folder: Path, kind: str, network: Network, tokens: Tokens, source: RegionSource) -> None:
-    """Write a model folder without its weights, which ``save_weights`` adds and replaces. EncoderError if the source
-    lacks the boxes that the network reads."""
+def create_folder(
+    folder: Path,
+    kind: str,
+    network: Network,
+    tokens: Tokens,
+    source: RegionSource,
+) -> None:
+    """Write a model folder without its weights, which ``save_weights`` adds and replaces.
+    EncoderError if the source lacks the boxes that the network reads."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)  # wherever the folder is then
+    spec = re.sub(
+        "^onnx:[^?]*",
+        f"onnx:{REGIONS}",
+        source.identity.spec,
+    )  # wherever the folder is then
     config = {
         "format": FORMAT,
         "kind": kind,
@@ -94,10 +129,14 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: Tokens, sou
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no longer used."""
+    """Replace the weights in a model folder atomically; networks in ONNX of the old ones are no
+    longer used."""
     (folder / RECORD).unlink(missing_ok=True)
     with replacing(folder / WEIGHTS) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()},
+            temporary,
+        )
 
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:

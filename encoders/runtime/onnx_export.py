@@ -30,15 +30,17 @@ from .onnx_record import IMAGE, RECORD, TEXT, OnnxRecord, Parts, read_record
 from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
-CLOSE = 0.01  # largest difference of a row by its length: the cosine is above .9999; the runtimes add in another order
+# largest difference of a row by its length: the cosine is above .9999; the runtimes add in another
+# order
+CLOSE = 0.01
 LENGTHS = (0, 1, 3, 9)  # of the random inputs that are compared
 SIZES = ((320, 200), (90, 131), (256, 256))  # of pictures that are compared
 SENTENCES = ("a photo", "a dog", "two dogs play in the snow", "")
 
 
 class _Tower(NamedTuple):
-    """A network to export: an example of its inputs, how many of their axes have any length, and a function that gives
-    vectors and rows by either runtime, for comparison."""
+    """A network to export: an example of its inputs, how many of their axes have any length, and a
+    function that gives vectors and rows by either runtime, for comparison."""
 
     module: nn.Module
     example: dict[str, NDArray[Any]]
@@ -47,11 +49,11 @@ class _Tower(NamedTuple):
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write the networks of a model folder, or of a folder with a dual encoder, in ONNX beside its weights, unless they
-    are there.
+    """Write the networks of a model folder, or of a folder with a dual encoder, in ONNX beside its
+    weights, unless they are there.
 
-    Yields a line before each. A network with an operation that ONNX lacks is left to torch, with a line that says so.
-    EncoderError if ONNX Runtime computes something else than torch.
+    Yields a line before each. A network with an operation that ONNX lacks is left to torch, with a
+    line that says so. EncoderError if ONNX Runtime computes something else than torch.
     """
     dual = not is_model(folder)
     parts = clip.parts(str(folder), folder) if dual else model_config.parts(folder)
@@ -70,20 +72,37 @@ def _export_sets(folder: Path, parts: Parts) -> Iterator[str]:
     regions = [_random_regions(rng, length, network.config.region_dim) for length in LENGTHS]
     places = [range(len(row)) for row in texts]
     towers = {
-        TEXT: _Tower(_Texts(network), {"ids": np.array([texts[-1]] * 2)}, 2, lambda on: on.texts(texts, places)[:2]),
-        IMAGE: _Tower(_Images(network), image_inputs([regions[-1]] * 2), 2, lambda on: on.images(regions)),
+        TEXT: _Tower(
+            _Texts(network),
+            {"ids": np.array([texts[-1]] * 2)},
+            2,
+            lambda on: on.texts(texts, places)[:2],
+        ),
+        IMAGE: _Tower(
+            _Images(network),
+            image_inputs([regions[-1]] * 2),
+            2,
+            lambda on: on.images(regions),
+        ),
     }
     reference = TorchTowers(network, Runtime("cpu"))
     yield from _write(folder, parts, towers, reference, network.dim, OnnxTowers)
 
 
 def _export_dual(folder: Path, parts: Parts) -> Iterator[str]:
-    """As ``export``. Pictures that are prepared in another way than that of ``PixelForm`` are left to torch."""
+    """As ``export``. Pictures that are prepared in another way than that of ``PixelForm`` are left
+    to torch."""
     network = clip.open_network(str(folder), folder, Runtime("cpu"))
     encodings, form = network.form.encode(SENTENCES), network.form
     free = 1 if form.full else 2
-    towers = {TEXT: _Tower(_DualTexts(network), {"input_ids": form.arrays(encodings[:1] * 2)[0]}, free,
-                           lambda on: on.texts(encodings))}  # fmt: skip
+    towers = {
+        TEXT: _Tower(
+            _DualTexts(network),
+            {"input_ids": form.arrays(encodings[:1] * 2)[0]},
+            free,
+            lambda on: on.texts(encodings),
+        ),
+    }
     details: dict[str, Any] = {"grid": network.preparer.grid, "pixels": None}
     details["text"] = {"limit": form.limit, "pad": form.pad, "full": form.full, "left": form.left}
     pictures = [Image.radial_gradient("L").convert("RGB").resize(size) for size in SIZES]
@@ -111,7 +130,8 @@ def _write(
     names: list[str] | None = None,
     **details: Any,
 ) -> Iterator[str]:
-    """Write the networks, compare each with ``reference``, and write the record of these and of the files ``names``."""
+    """Write the networks, compare each with ``reference``, and write the record of these and of the
+    files ``names``."""
     written = []
     for name, tower in towers.items():
         yield f"writing {name}"
@@ -120,13 +140,19 @@ def _write(
                 _write_onnx(tower, temporary)
             written.append(name)
         except OnnxExporterError as error:
-            yield f"{name} is left to torch: {next(iter(str(error.__cause__ or error).splitlines()), '')}"
+            yield (
+                f"{name} is left to torch: "
+                f"{next(iter(str(error.__cause__ or error).splitlines()), '')}"
+            )
     record = OnnxRecord.of(folder, parts, dim, [*written, *(names or [])], **details)
     for name in written:
         results = (towers[name].encode(on) for on in (runtime(folder, record, 2), reference))
         (vectors, sets), (expected, rows) = results
         if not _are_close(vectors, expected) or not _are_close(sets.values, rows.values):
-            raise EncoderError(f"{folder / name}: ONNX Runtime computes something else than torch; report this model")
+            raise EncoderError(
+                f"{folder / name}: ONNX Runtime computes something else than torch; report this "
+                "model",
+            )
     record.write(folder)
 
 
@@ -138,7 +164,12 @@ def _write_onnx(tower: _Tower, path: Path) -> None:
     }
     with _quiet():
         program = torch.onnx.export(
-            tower.module.eval(), kwargs=inputs, dynamic_shapes=free, dynamo=True, verbose=False, opset_version=18
+            tower.module.eval(),
+            kwargs=inputs,
+            dynamic_shapes=free,
+            dynamo=True,
+            verbose=False,
+            opset_version=18,
         )
     assert program is not None
     program.save(path)
@@ -169,7 +200,9 @@ class _Texts(_Part):
 class _DualTexts(_Part):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         vectors, hidden = self.network.text(input_ids=input_ids)
-        return vectors, hidden if self.network.preparer.grid is None else self.network.text.joint(hidden)
+        return vectors, hidden if self.network.preparer.grid is None else self.network.text.joint(
+            hidden,
+        )
 
 
 class _DualImages(_Part):
@@ -181,7 +214,11 @@ class _DualImages(_Part):
         return vectors, self.network.image.joint(hidden[:, hidden.shape[1] - grid[0] * grid[1] :])
 
 
-def _pixel_form(processor: Any, pictures: list[Image.Image], expected: list[Inputs]) -> PixelForm | None:
+def _pixel_form(
+    processor: Any,
+    pictures: list[Image.Image],
+    expected: list[Inputs],
+) -> PixelForm | None:
     """Return the form of a processor, None if it prepares pictures in another way."""
     try:
         form = PixelForm.of(processor)
@@ -195,14 +232,19 @@ def _pixel_form(processor: Any, pictures: list[Image.Image], expected: list[Inpu
 
 
 def _random_regions(rng: np.random.Generator, count: int, width: int) -> Regions:
-    corners = np.sort(rng.random((count, 2, 2), np.float32), axis=1)  # the first one is above and left of the second
+    corners = np.sort(
+        rng.random((count, 2, 2), np.float32),
+        axis=1,
+    )  # the first one is above and left of the second
     return Regions(rng.random((count, width), np.float32), corners.reshape(count, 4))
 
 
 def _are_close(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     if one.shape != other.shape:
         return False
-    return bool((np.linalg.norm(one - other, axis=1) <= CLOSE * np.linalg.norm(other, axis=1)).all())
+    return bool(
+        (np.linalg.norm(one - other, axis=1) <= CLOSE * np.linalg.norm(other, axis=1)).all(),
+    )
 
 
 @contextmanager

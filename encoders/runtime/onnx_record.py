@@ -1,4 +1,5 @@
-"""The networks in ONNX beside the weights of a model, and the record that ties them to these weights."""
+"""The networks in ONNX beside the weights of a model, and the record that ties them to these
+weights."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ TEXT, IMAGE, RECORD = "text.onnx", "image.onnx", "onnx.json"
 
 @dataclass(frozen=True)
 class Parts:
-    """The files of a model that its networks in ONNX were made of: small ``settings``, which are hashed with every use,
-    and ``weights``, which are hashed again only where they are newer than the record. ``digest`` is that of the
-    identity of the model."""
+    """The files of a model that its networks in ONNX were made of: small ``settings``, which are
+    hashed with every use, and ``weights``, which are hashed again only where they are newer than
+    the record. ``digest`` is that of the identity of the model."""
 
     settings: Sequence[str]
     weights: Sequence[str]
@@ -35,9 +36,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class OnnxRecord:
-    """What networks in ONNX were made of: ``digest`` and ``dim`` of the identity of the model, the SHA-256 of its
-    ``settings``, the bytes of its ``weights``. ``files`` has the SHA-256 of each network by its file name; ``details``
-    is what its runtime needs besides."""
+    """What networks in ONNX were made of: ``digest`` and ``dim`` of the identity of the model, the
+    SHA-256 of its ``settings``, the bytes of its ``weights``. ``files`` has the SHA-256 of each
+    network by its file name; ``details`` is what its runtime needs besides."""
 
     digest: str
     dim: int
@@ -52,7 +53,14 @@ class OnnxRecord:
             raise ValueError(f"no record of networks: {self!r:.200}")
 
     @classmethod
-    def of(cls, folder: Path, parts: Parts, dim: int, names: Iterable[str], **details: Any) -> OnnxRecord:
+    def of(
+        cls,
+        folder: Path,
+        parts: Parts,
+        dim: int,
+        names: Iterable[str],
+        **details: Any,
+    ) -> OnnxRecord:
         """Describe the files ``names`` that were just written into ``folder``."""
         files = {name: sha256(folder / name) for name in names}
         return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
@@ -62,14 +70,24 @@ class OnnxRecord:
 
     def is_whole(self, folder: Path) -> bool:
         """Return whether all networks have the bytes that were written."""
-        return all((folder / name).is_file() and sha256(folder / name) == self.files[name] for name in self.files)
+        return all(
+            (folder / name).is_file() and sha256(folder / name) == self.files[name]
+            for name in self.files
+        )
 
     def check(self, folder: Path, name: str) -> Path:
-        """Return the path of a file. EncoderError if it was touched since and is not the one that was written."""
+        """Return the path of a file. EncoderError if it was touched since and is not the one that
+        was written."""
         path, record = folder / name, folder / RECORD
-        untouched = record.exists() and path.is_file() and path.stat().st_ctime_ns <= record.stat().st_ctime_ns
+        untouched = (
+            record.exists()
+            and path.is_file()
+            and path.stat().st_ctime_ns <= record.stat().st_ctime_ns
+        )
         if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
-            raise EncoderError(f"{path}: missing or damaged; make it again with boc convert {folder}")
+            raise EncoderError(
+                f"{path}: missing or damaged; make it again with boc convert {folder}",
+            )
         return path
 
 

@@ -42,9 +42,11 @@ class OnnxSessions:
         inputs: Callable[[list[int]], Mapping[str, NDArray[Any]]],
         rows: Callable[..., NDArray[np.float32]],
     ) -> tuple[NDArray[np.float32], Ragged]:
-        """Run a network on inputs with these ``lengths``, those of one length together, so that there is no padding.
+        """Run a network on inputs with these ``lengths``, those of one length together, so that
+        there is no padding.
 
-        ``inputs`` gives those at some places; ``rows`` the set at a place, from what the network gives beside vectors.
+        ``inputs`` gives those at some places; ``rows`` the set at a place, from what the network
+        gives beside vectors.
         """
         vectors = np.empty((len(lengths), self.record.dim), np.float32)
         sets: list[NDArray[np.float32]] = [vectors[:0]] * len(lengths)
@@ -67,11 +69,17 @@ class OnnxTowers(OnnxSessions):
         )
 
     def texts(
-        self, ids: Sequence[list[int]], places: Places | None = None
+        self,
+        ids: Sequence[list[int]],
+        places: Places | None = None,
     ) -> tuple[NDArray[np.float32], Ragged, Places]:
         chosen: list[Sequence[int]] = list(places) if places is not None else [range(0)] * len(ids)
 
-        def rows(place: int, own: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+        def rows(
+            place: int,
+            own: NDArray[np.float32],
+            mask: NDArray[np.bool_],
+        ) -> NDArray[np.float32]:
             if places is None:
                 chosen[place] = np.flatnonzero(mask).tolist()
             return own[list(chosen[place])]
@@ -85,30 +93,44 @@ class OnnxTowers(OnnxSessions):
 def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield the places of inputs with these lengths, at most ``most`` of one length at a time."""
     order = np.argsort(lengths, kind="stable")
-    for group in np.split(order, np.flatnonzero(np.diff(np.array(lengths)[order])) + 1 if len(order) else []):
+    for group in np.split(
+        order,
+        np.flatnonzero(np.diff(np.array(lengths)[order])) + 1 if len(order) else [],
+    ):
         for start in range(0, len(group), most):
             yield group[start : start + most].tolist()
 
 
 def image_inputs(regions: Sequence[Regions]) -> dict[str, NDArray[Any]]:
-    """Return the inputs of the network for pictures with equally many regions; without any, it reads a row of zeros
-    that does not count."""
+    """Return the inputs of the network for pictures with equally many regions; without any, it
+    reads a row of zeros that does not count."""
     rows = {
         "features": np.stack([np.asarray(each.features, np.float32) for each in regions]),
         "boxes": np.stack([np.asarray(each.boxes, np.float32) for each in regions]),
     }
     if not len(regions[0]):
-        rows = {name: np.zeros((len(regions), 1, values.shape[2]), np.float32) for name, values in rows.items()}
+        rows = {
+            name: np.zeros((len(regions), 1, values.shape[2]), np.float32)
+            for name, values in rows.items()
+        }
     return {**rows, "lengths": np.full(len(regions), len(regions[0]), np.int64)}
 
 
 def run(session: Any, dim: int, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """Run a network that gives vectors of ``dim`` values; inputs that it does not read, such as the boxes for a VSRN,
-    are left out."""
-    with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"):
-        outputs: list[NDArray[Any]] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})
+    """Run a network that gives vectors of ``dim`` values; inputs that it does not read, such as the
+    boxes for a VSRN, are left out."""
+    with reading_model(
+        lambda reason: (
+            f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"
+        ),
+    ):
+        outputs: list[NDArray[Any]] = session.run(
+            None,
+            {each.name: inputs[each.name] for each in session.get_inputs()},
+        )
     if outputs[0].shape[1:] != (dim,):
         raise EncoderError(
-            f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {dim}; make it again: boc convert"
+            f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {dim}; make it again: "
+            "boc convert",
         )
     return outputs

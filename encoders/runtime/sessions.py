@@ -12,9 +12,11 @@ from ..networks.foreign import reading_model
 
 
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
-    """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without ONNX Runtime, or for
-    a damaged file."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it keeps a device id and looks up its collector otherwise
+    """Open a network, a file or its bytes; ``threads`` is 0 for one a core. EncoderError without
+    ONNX Runtime, or for a damaged file."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = (
+        "1"  # it keeps a device id and looks up its collector otherwise
+    )
     with needing("this network", "search", EncoderError):
         import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -23,5 +25,7 @@ def open_session(model: Path | bytes, threads: int = 0) -> Any:
     name = "a network" if isinstance(model, bytes) else str(model)
     with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
         return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else name, options, providers=["CPUExecutionProvider"]
+            model if isinstance(model, bytes) else name,
+            options,
+            providers=["CPUExecutionProvider"],
         )

@@ -1,4 +1,5 @@
-"""The encoder around a trained network, with its region source and tokenizer; torch is imported only if it is used."""
+"""The encoder around a trained network, with its region source and tokenizer; torch is imported
+only if it is used."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class SetEncoder:
-    """A trained network as an Encoder. The concept sets are the regions and words without special rows.
+    """A trained network as an Encoder. The concept sets are the regions and words without special
+    rows.
 
-    ``images`` encodes a batch: vectors (n, d), and the row of each region; ``texts`` too, by ids, with the places of
-    words. ``source`` opens the region source with the first picture.
+    ``images`` encodes a batch: vectors (n, d), and the row of each region; ``texts`` too, by ids,
+    with the places of words. ``source`` opens the region source with the first picture.
     """
 
     def __init__(
@@ -62,7 +64,12 @@ class SetEncoder:
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
         vectors, sets = self._images(prepared)
-        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets([r.boxes for r in prepared], 4))
+        return Embeddings(
+            "image",
+            vectors,
+            sets,
+            boxes=Ragged.from_sets([r.boxes for r in prepared], 4),
+        )
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         return self.encode_words(texts)[0]
@@ -82,13 +89,18 @@ class SetEncoder:
 
 
 class AloneEncoder(SetEncoder):
-    """An encoder whose concepts have no context: each region and each word goes through the network alone (BoC, section
-    IV). Global vectors are those of the whole pictures and sentences."""
+    """An encoder whose concepts have no context: each region and each word goes through the network
+    alone (BoC, section IV). Global vectors are those of the whole pictures and sentences."""
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
-        """Each region is encoded as the only region of a picture, which costs as much as a picture."""
+        """Each region is encoded as the only region of a picture, which costs as much as a
+        picture."""
         whole = super().encode_images(prepared)
-        single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
+        single = [
+            Regions(r.features[i : i + 1], r.boxes[i : i + 1])
+            for r in prepared
+            for i in range(len(r))
+        ]
         alone = super().encode_images(single).concepts
         assert alone is not None
         return _with_concepts(whole, alone.values)
@@ -96,7 +108,10 @@ class AloneEncoder(SetEncoder):
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
         whole, words = self.encode_words(texts)
-        each, place = np.unique(np.concatenate([np.empty(0, np.int64), *map(np.array, words)]), return_inverse=True)
+        each, place = np.unique(
+            np.concatenate([np.empty(0, np.int64), *map(np.array, words)]),
+            return_inverse=True,
+        )
         first, last = self.tokens.ids([""])[0]
         alone = [[first, int(word), last] for word in each]
         _, sets, _ = self.encode_ids(alone, [[1]] * len(alone))
@@ -104,8 +119,8 @@ class AloneEncoder(SetEncoder):
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
-    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which has the same global
-    vectors, and another digest.
+    """Return the encoder of a model folder ``FOLDER``, or without context, ``FOLDER?alone``, which
+    has the same global vectors, and another digest.
 
     Raises EncoderError if the folder holds no network, or the variant is unknown.
     """
@@ -117,7 +132,8 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
 
 
 def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
-    """Sentences go through ONNX Runtime wherever a folder has its networks, pictures only where there is no GPU."""
+    """Sentences go through ONNX Runtime wherever a folder has its networks, pictures only where
+    there is no GPU."""
     config = read_config(folder)
     with reading_damaged(folder):
         tokens = read_tokens(folder / "tokenizer.json", config["text"])
@@ -137,7 +153,8 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
             loaded = regions.load(config["regions"]["spec"], network if network.is_file() else None)
         if loaded.identity.digest != config["regions"]["digest"]:
             raise EncoderError(
-                f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one"
+                f"{folder}: its region source {config['regions']['spec']} has changed; restore "
+                "the old one",
             )
         return loaded
 
@@ -147,7 +164,13 @@ def _load(folder: Path, kind: str, runtime: Runtime) -> SetEncoder:
         onnx = OnnxTowers(folder, record, runtime.batch)
         on_cpu = IMAGE in files and (runtime.device == "cpu" or not has_cuda())
         images = onnx.images if on_cpu else lambda prepared: on_torch().images(prepared)
-        return SetEncoder(images, onnx.texts, tokens, source, Identity(name, record.digest, record.dim))
+        return SetEncoder(
+            images,
+            onnx.texts,
+            tokens,
+            source,
+            Identity(name, record.digest, record.dim),
+        )
     towers = on_torch()
     identity = Identity(name, folder_digest(folder), towers.network.dim)
     return SetEncoder(towers.images, towers.texts, tokens, source, identity)

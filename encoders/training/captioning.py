@@ -1,4 +1,5 @@
-"""The caption branch of VSRN: regions must also suffice to generate the caption (VSRN, section 3.4, eq. 8).
+"""The caption branch of VSRN: regions must also suffice to generate the caption (VSRN, section 3.4,
+eq. 8).
 
 It is used in training only.
 """
@@ -14,10 +15,16 @@ from ..networks.vsrn import at_last
 MAX_LENGTH = 60
 
 
-def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
-    """Pad the ids of whole captions, start to end, to targets (B, T) int64, T at most ``max_length``.
+def caption_targets(
+    ids: Sequence[Sequence[int]],
+    max_length: int = MAX_LENGTH,
+    pad: int = 0,
+) -> Tensor:
+    """Pad the ids of whole captions, start to end, to targets (B, T) int64, T at most
+    ``max_length``.
 
-    A longer caption is cut and keeps its end. A shorter one is followed by a pad at least, to be predicted too.
+    A longer caption is cut and keeps its end. A shorter one is followed by a pad at least, to be
+    predicted too.
     """
     cut = [row if len(row) < max_length else [*row[: max_length - 1], row[-1]] for row in ids]
     targets = torch.full((len(cut), min(1 + max(map(len, cut), default=0), max_length)), pad)
@@ -27,14 +34,20 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, 
 
 
 class CaptionBranch(nn.Module):
-    """A GRU encodes the regions V* of a picture; another generates the caption with attention to the first.
+    """A GRU encodes the regions V* of a picture; another generates the caption with attention to
+    the first.
 
-    It is that of the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the width of the
-    regions, ``vocabulary`` the number of ids.
+    It is that of the authors' code, with additive attention; the paper prints LSTMs. ``dim`` is the
+    width of the regions, ``vocabulary`` the number of ids.
     """
 
     def __init__(
-        self, dim: int, vocabulary: int, hidden: int = 512, word_dim: int = 300, input_dropout: float = 0.2
+        self,
+        dim: int,
+        vocabulary: int,
+        hidden: int = 512,
+        word_dim: int = 300,
+        input_dropout: float = 0.2,
     ) -> None:
         super().__init__()
         self.vid2hid = nn.Linear(dim, hidden)
@@ -48,13 +61,19 @@ class CaptionBranch(nn.Module):
         self.dropout = nn.Dropout(input_dropout)
 
     def forward(
-        self, regions: Tensor, lengths: Tensor, targets: Tensor, owners: Tensor | None = None, pad: int = 0
+        self,
+        regions: Tensor,
+        lengths: Tensor,
+        targets: Tensor,
+        owners: Tensor | None = None,
+        pad: int = 0,
     ) -> Tensor:
-        """Compute the negative log-likelihood of the captions, each word given those before, summed, over their number.
+        """Compute the negative log-likelihood of the captions, each word given those before,
+        summed, over their number.
 
-        regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from ``caption_targets``, which count from
-        the second to the first pad. ``owners`` (C,) are the pictures of the captions; without them C is B and caption i
-        belongs to picture i.
+        regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from
+        ``caption_targets``, which count from the second to the first pad. ``owners`` (C,) are the
+        pictures of the captions; without them C is B and caption i belongs to picture i.
         """
         lengths = lengths.clamp(min=1)
         read, _ = self.encoder(self.dropout(self.vid2hid(regions)))
@@ -71,4 +90,6 @@ class CaptionBranch(nn.Module):
             states.append(state)
         counted = targets[:, :-1] != pad
         logits = self.out(torch.stack(states, dim=1)[counted])
-        return nn.functional.cross_entropy(logits, targets[:, 1:][counted], reduction="sum") / len(targets)
+        return nn.functional.cross_entropy(logits, targets[:, 1:][counted], reduction="sum") / len(
+            targets,
+        )

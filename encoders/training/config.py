@@ -23,32 +23,43 @@ class TrainConfig:
     """The settings of a training run."""
 
     epochs: int = 30  # largest number of passes over the pictures
-    objective: str = "matching"  # matching, alignment and generation, joined by + (see objectives.py)
-    pooling: str = "mrsw"  # score of an alignment from the cosines of regions and words (see networks/alignment.py)
-    # Weight the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the paper of TERAN does
-    # for "TERN w. Align"; otherwise they are added.
+    objective: str = (
+        "matching"  # matching, alignment and generation, joined by + (see objectives.py)
+    )
+    # score of an alignment from the cosines of regions and words (see networks/alignment.py)
+    pooling: str = "mrsw"
+    # Weight the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
+    # paper of TERAN does for "TERN w. Align"; otherwise they are added.
     uncertainty: bool = False
-    loss: str = "hinge"  # hinge, the triplet loss, or contrast, cross entropy against all negatives of the batch
+    # hinge, the triplet loss, or contrast, cross entropy against all negatives of the batch
+    loss: str = "hinge"
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
-    fragments: float = 0.0  # probability that a run of words replaces its caption (see fragments.py)
-    # Weight of telling a caption from the same one with left and right, above and below exchanged, by the alignment.
+    fragments: float = (
+        0.0  # probability that a run of words replaces its caption (see fragments.py)
+    )
+    # Weight of telling a caption from the same one with left and right, above and below exchanged,
+    # by the alignment.
     opposites: float = 0.0
     margin: float = 0.2  # of the triplet loss of dot products, which are cosines
-    alignment_margin: float = 0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
-    # Number of hardest negatives per pair at the start, and in the last third of the epochs; in between it falls
-    # exponentially. 1 and 1 is the published loss.
+    alignment_margin: float = (
+        0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
+    )
+    # Number of hardest negatives per pair at the start, and in the last third of the epochs; in
+    # between it falls exponentially. 1 and 1 is the published loss.
     negatives_first: int = 100
     negatives_last: int = 1
-    # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that ``clip`` does not
-    # depend on the batch size.
+    # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that
+    # ``clip`` does not depend on the batch size.
     summed: bool = False
-    sinkhorn: int = 0  # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 for none
+    # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 for none
+    sinkhorn: int = 0
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
     generation_hidden: int = 512  # width of its recurrent states
     batch_size: int = 128  # pictures per batch
-    recompute: bool = False  # compute layers again on the way back instead of keeping their activations: less memory
+    # compute layers again on the way back instead of keeping their activations: less memory
+    recompute: bool = False
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # largest learning rate
     schedule: str = "cosine"  # cosine to 0, or steps: times ``decay`` every ``decay_epochs`` epochs
@@ -59,21 +70,29 @@ class TrainConfig:
     weight_decay: float = 1e-4  # decoupled (AdamW); 0 is Adam
     clip: float = 2.0  # largest norm of a gradient
     region_keep: float = 1.0  # probability that a region stays in a training batch
-    feature_keep: float = 1.0  # probability that a component of a region feature stays in a training batch
+    feature_keep: float = (
+        1.0  # probability that a component of a region feature stays in a training batch
+    )
     warm_start: bool = True  # start from the closed-form solution (see warmstart.py)
-    # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values keep the concepts of
-    # an item apart, which alignment needs.
+    # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values
+    # keep the concepts of an item apart, which alignment needs.
     averaging: float = 8.0
-    average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
+    average: float = (
+        0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
+    )
     held_out: int = 500  # random pictures held out for validation, where none are named
-    # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum of both directions'
-    # NDCG@25, as TERAN's authors; or ndcg-image, that of sentence to picture, as TERN's.
+    # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
+    # of both directions' NDCG@25, as TERAN's authors; or ndcg-image, that of sentence to picture,
+    # as TERN's.
     choose: str = "recall"
-    # For NDCG: rouge-l (also if empty), or a file with the published relevance matrix of the validation captions.
+    # For NDCG: rouge-l (also if empty), or a file with the published relevance matrix of the
+    # validation captions.
     relevance: str = ""
-    keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
+    # the best weights at validation, or the last, where captions held out are found too soon
+    keep: str = "best"
     patience: int = 5  # epochs without a better validation before training stops
-    mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
+    # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
+    mixed: bool = True
     seed: int = 0  # of every random choice
 
     def __post_init__(self) -> None:
@@ -82,9 +101,17 @@ class TrainConfig:
         one_of("choose", self.choose, CHOICES)
         one_of("keep", self.keep, ("best", "last"))
         if self.relevance and self.choose == "recall":
-            raise EncoderError("relevance is for choose=ndcg or choose=ndcg-image; set one, or leave relevance out")
+            raise EncoderError(
+                "relevance is for choose=ndcg or choose=ndcg-image; set one, or leave relevance "
+                "out",
+            )
         for name in ("fragments", "opposites"):
             if getattr(self, name) and self.text_lr == 0:
-                raise EncoderError(f"{name} need a text tower that learns; set text_lr, or {name} to 0")
+                raise EncoderError(
+                    f"{name} need a text tower that learns; set text_lr, or {name} to 0",
+                )
         if self.opposites and "alignment" not in self.objective.split("+"):
-            raise EncoderError(f"opposites need an alignment, which objective={self.objective} lacks; set them to 0")
+            raise EncoderError(
+                f"opposites need an alignment, which objective={self.objective} lacks; set them "
+                "to 0",
+            )

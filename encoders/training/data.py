@@ -20,7 +20,8 @@ from ..networks.base import pad_regions
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pictures, and the numbers of the captions of each: ``captions[i]`` belong to picture ``pictures[i]``."""
+    """Pictures, and the numbers of the captions of each: ``captions[i]`` belong to picture
+    ``pictures[i]``."""
 
     pictures: NDArray[np.int64]
     captions: list[NDArray[np.int64]]
@@ -39,7 +40,8 @@ class Pairs:
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
 
     def apart(self, pictures: Collection[int]) -> tuple[Pairs, Pairs]:
-        """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in order."""
+        """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in
+        order."""
         mask = np.isin(self.pictures, np.fromiter(pictures, np.int64))
         return self._take(np.flatnonzero(~mask)), self._take(np.flatnonzero(mask))
 
@@ -48,9 +50,13 @@ class Pairs:
         return self._take(np.sort(np.random.default_rng(seed).permutation(len(self))[:size]))
 
     def batches(
-        self, size: int, per_picture: int, rng: np.random.Generator
+        self,
+        size: int,
+        per_picture: int,
+        rng: np.random.Generator,
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """Yield one pass in random order: numbers of pictures, of some captions of each, and their owners."""
+        """Yield one pass in random order: numbers of pictures, of some captions of each, and their
+        owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -69,16 +75,24 @@ class RegionReader:
     def __init__(self, path: Path) -> None:
         with FeatureFile(path) as file:
             if file.header.kind != "regions":
-                raise EncoderError(f"{path}: holds {file.header.kind}, training needs regions: boc extract --regions")
+                raise EncoderError(
+                    f"{path}: holds {file.header.kind}, training needs regions: boc extract "
+                    "--regions",
+                )
             self.identity = file.header.identity
             self.offsets = file.offsets("image")
             self.features = file.memory_map("image", "ragged/features")
             self.boxes = file.memory_map("image", "ragged/boxes")
 
-    def __call__(self, pictures: Sequence[int] | NDArray[np.int64], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self,
+        pictures: Sequence[int] | NDArray[np.int64],
+        keep: float = 1.0,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).
 
-        Each region is kept with probability ``keep`` (by torch's generator), at least one per picture.
+        Each region is kept with probability ``keep`` (by torch's generator), at least one per
+        picture.
         """
         chosen = [self._rows(i, keep) for i in pictures]
         return pad_regions([Regions(self.features[rows], self.boxes[rows]) for rows in chosen])
@@ -93,16 +107,20 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """Return the numbers of the pictures with these ids in a regions file. EncoderError if there is none."""
+    """Return the numbers of the pictures with these ids in a regions file. EncoderError if there is
+    none."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:
-        raise EncoderError(f"{path}: holds none of the {len(ids)} pictures to validate on; extract them too")
+        raise EncoderError(
+            f"{path}: holds none of the {len(ids)} pictures to validate on; extract them too",
+        )
     return numbers
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
-    """Read the pictures with captions of a regions file (only those of ``ids``, if given), and those captions.
+    """Read the pictures with captions of a regions file (only those of ``ids``, if given), and
+    those captions.
 
     Raises EncoderError if no picture has a caption.
     """
@@ -112,7 +130,11 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
     captions = [caption for caption in captions if caption.group in own]
     for number, caption in enumerate(captions):
         own[caption.group].append(number)
-    pairs = [(i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)]
+    pairs = [
+        (i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)
+    ]
     if not pairs:
-        raise EncoderError(f"{path}: no picture with captions to learn from; extract from a CSV of image,caption")
+        raise EncoderError(
+            f"{path}: no picture with captions to learn from; extract from a CSV of image,caption",
+        )
     return Pairs(np.array([i for i, _ in pairs], dtype=np.int64), [c for _, c in pairs]), captions

@@ -1,12 +1,14 @@
 """Texts that training reads instead of captions: fragments of them, and captions turned round.
 
-Queries are shorter than captions. A fragment is a run of words. It describes the picture of its caption, and perhaps
-others: a picture whose captions have all of its words is no negative of it. So "red rocket" has to be told apart from
-pictures of blue rockets and of red boats; whole captions hardly require this, since their other words suffice.
+Queries are shorter than captions. A fragment is a run of words. It describes the picture of its
+caption, and perhaps others: a picture whose captions have all of its words is no negative of it. So
+"red rocket" has to be told apart from pictures of blue rockets and of red boats; whole captions
+hardly require this, since their other words suffice.
 
-A caption is turned round by exchanging left and right, above and below. It then is false for its picture, while all
-else that it says is true. Without it, nothing requires that "a cat to the left of a car" differs from "a cat to the
-right of a car", since two pictures of a batch hardly ever have the same things.
+A caption is turned round by exchanging left and right, above and below. It then is false for its
+picture, while all else that it says is true. Without it, nothing requires that "a cat to the left
+of a car" differs from "a cat to the right of a car", since two pictures of a batch hardly ever have
+the same things.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,11 +24,17 @@ from .data import Pairs
 class Fragments:
     """Fragments of captions, and the pictures that are negatives of a fragment.
 
-    ``ids`` are the token ids of the captions, the first and the last of each special; ``stops`` are ids of words
-    without content; a caption is cut with probability ``share``.
+    ``ids`` are the token ids of the captions, the first and the last of each special; ``stops`` are
+    ids of words without content; a caption is cut with probability ``share``.
     """
 
-    def __init__(self, ids: Sequence[Sequence[int]], pairs: Pairs, stops: Sequence[int], share: float) -> None:
+    def __init__(
+        self,
+        ids: Sequence[Sequence[int]],
+        pairs: Pairs,
+        stops: Sequence[int],
+        share: float,
+    ) -> None:
         self._ids = ids
         self._stops = frozenset(stops)
         self._share = share
@@ -40,7 +48,8 @@ class Fragments:
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it is a negative."""
+        """Return whether (pictures, rows) a picture's captions lack a word of the row, so that it
+        is a negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
@@ -56,13 +65,18 @@ class Fragments:
 
 
 def exchange_opposites(
-    rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
+    rows: Sequence[Sequence[int]],
+    opposites: Mapping[int, int],
+    stops: Collection[int],
 ) -> tuple[list[int], list[list[int]]]:
-    """Exchange words of ``opposites`` in ``rows`` that say where something is; return places and new rows.
+    """Exchange words of ``opposites`` in ``rows`` that say where something is; return places and
+    new rows.
 
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
-    says = [not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows]
+    says = [
+        not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows
+    ]
     places = [place for place, affected in enumerate(says) if affected]
     return places, [[opposites.get(id, id) for id in rows[place]] for place in places]

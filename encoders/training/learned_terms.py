@@ -1,10 +1,11 @@
 """Training of terms from pictures and their captions: a codebook in the loop of the training.
 
-The head (``boc.codecs.learned``) begins as a codebook, spherical k-means over the rows of both modalities, and is then
-trained like an encoder: an item has its ``z`` largest activations, of unit length, and each caption is to be nearer to
-its own picture than to the others of a batch, and the other way round (InfoNCE; van den Oord et al., 2018). A penalty
-on the squares of the mean activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to the expected
-postings, and keeps terms in use by both. The encoder stays as it is, so that a feature file is enough.
+The head (``boc.codecs.learned``) begins as a codebook, spherical k-means over the rows of both
+modalities, and is then trained like an encoder: an item has its ``z`` largest activations, of unit
+length, and each caption is to be nearer to its own picture than to the others of a batch, and the
+other way round (InfoNCE; van den Oord et al., 2018). A penalty on the squares of the mean
+activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to the expected postings,
+and keeps terms in use by both. The encoder stays as it is, so that a feature file is enough.
 """
 
 from collections import Counter
@@ -34,8 +35,8 @@ CROWD = 256  # rows per term that it is learned from, at most
 COMMON = 0.05  # share of the items that have a term at first
 ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
-# Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
-# postings as a dictionary reads; the others are usual values, hardly compared.
+# Budgets and the weight of the penalty were chosen among few on training photographs held out, the
+# budgets for as many postings as a dictionary reads; the others are usual values, hardly compared.
 Z, QUERY_Z = 8, 16
 SEED = 0
 EPOCHS = 6
@@ -57,7 +58,8 @@ class Pairs:
 
 
 class Head(nn.Module):
-    """The parameters: ``directions`` float32 (p, d), ``thresholds`` float32 (2, 2, p) by modality and kind of row."""
+    """The parameters: ``directions`` float32 (p, d), ``thresholds`` float32 (2, 2, p) by modality
+    and kind of row."""
 
     def __init__(self, directions: Floats, thresholds: Floats) -> None:
         super().__init__()
@@ -69,25 +71,44 @@ class Head(nn.Module):
 
         The largest rows are found without gradients, and only their products computed with them.
         """
-        side, starts, lengths = MODALITIES.index(modality), rows.offsets[:-1, None], np.diff(rows.offsets)[:, None]
-        places = torch.from_numpy(starts + np.minimum(np.arange(lengths.max()), lengths - 1))  # short sets repeat a row
+        side, starts, lengths = (
+            MODALITIES.index(modality),
+            rows.offsets[:-1, None],
+            np.diff(rows.offsets)[:, None],
+        )
+        places = torch.from_numpy(
+            starts + np.minimum(np.arange(lengths.max()), lengths - 1),
+        )  # short sets repeat a row
         kinds = torch.ones(len(rows.values), dtype=torch.int64)
         kinds[places[:, 0]] = 0
         values = torch.from_numpy(rows.values)
         with torch.no_grad():
-            best, which = (values @ self.directions.T - self.thresholds[side, kinds])[places].max(dim=1)
+            best, which = (values @ self.directions.T - self.thresholds[side, kinds])[places].max(
+                dim=1,
+            )
             least = best.topk(min(z, best.shape[1]), dim=1).values[:, -1:]
             items, terms = ((best >= least) & (best > 0)).nonzero(as_tuple=True)
             chosen = places[items, which[items, terms]]
-        excess = (values[chosen] * self.directions[terms]).sum(dim=1) - self.thresholds[side, kinds[chosen], terms]
-        return normalize(torch.zeros_like(best).index_put((items, terms), torch.log1p(excess)), eps=1e-6)
+        excess = (values[chosen] * self.directions[terms]).sum(dim=1) - self.thresholds[
+            side,
+            kinds[chosen],
+            terms,
+        ]
+        return normalize(
+            torch.zeros_like(best).index_put((items, terms), torch.log1p(excess)),
+            eps=1e-6,
+        )
 
 
 def learned_terms(
-    files: Sequence[FeatureFile], terms: int = 2048, *, tell: Callable[[str], None] = lambda stage: None
+    files: Sequence[FeatureFile],
+    terms: int = 2048,
+    *,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per picture and
-    ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two pictures with captions."""
+    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per
+    picture and ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two
+    pictures with captions."""
     identity = check_files(files, concepts=False)
     tell("reading pictures and captions")
     pairs = read_pairs(files)
@@ -126,17 +147,22 @@ def read_pairs(files: Sequence[FeatureFile]) -> Pairs:
                         captions.setdefault(number[item.group], []).append(place)
     if len(captions) < 2:
         raise FeatureFileError(
-            f"{files[0].path}: {len(captions)} pictures with captions, at least 2 are needed to learn terms; "
-            "give a file of pictures with captions"
+            f"{files[0].path}: {len(captions)} pictures with captions, at least 2 are needed to "
+            "learn terms; "
+            "give a file of pictures with captions",
         )
     rows = {modality: Ragged.concatenate(parts[modality]) for modality in MODALITIES}
     return Pairs(rows, {picture: np.array(places) for picture, places in captions.items()})
 
 
 def first_head(pairs: Pairs, terms: int) -> Head:
-    """Begin with centroids of the centred rows of both modalities, and thresholds that one item in twenty exceeds."""
+    """Begin with centroids of the centred rows of both modalities, and thresholds that one item in
+    twenty exceeds."""
     rng = np.random.default_rng(SEED)
-    drawn, means = [], np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32)
+    drawn, means = (
+        [],
+        np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32),
+    )
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
         kinds = np.ones(len(rows.values), np.int64)
@@ -145,17 +171,34 @@ def first_head(pairs: Pairs, terms: int) -> Head:
             means[number, kind] = rows.values[kinds == kind].mean(axis=0, dtype=np.float64)
         chosen = rng.permutation(len(kinds))[: SAMPLE * terms]
         drawn.append(rows.values[chosen] - means[number, kinds[chosen]])
-    directions = kmeans(np.concatenate(drawn), terms, seed=SEED, rounds=ROUNDS, spherical=True, crowd=CROWD)
+    directions = kmeans(
+        np.concatenate(drawn),
+        terms,
+        seed=SEED,
+        rounds=ROUNDS,
+        spherical=True,
+        crowd=CROWD,
+    )
     thresholds = means @ directions.T
     for number, modality in enumerate(MODALITIES):
         rows = pairs.rows[modality]
-        best = largest_products(rows.take(rng.permutation(len(rows))[:ITEMS].tolist()), directions, thresholds[number])
+        best = largest_products(
+            rows.take(rng.permutation(len(rows))[:ITEMS].tolist()),
+            directions,
+            thresholds[number],
+        )
         thresholds[number] += np.quantile(best, 1 - COMMON, axis=0).astype(np.float32)
     return Head(directions, thresholds)
 
 
 def train(
-    head: Head, pairs: Pairs, *, z: int = Z, query_z: int = QUERY_Z, epochs: int = EPOCHS, rate: float = RATE
+    head: Head,
+    pairs: Pairs,
+    *,
+    z: int = Z,
+    query_z: int = QUERY_Z,
+    epochs: int = EPOCHS,
+    rate: float = RATE,
 ) -> Iterator[float]:
     """Change the head in place, and yield the mean loss of each epoch."""
     rng = np.random.default_rng(SEED)
@@ -164,16 +207,25 @@ def train(
     steps = epochs * (len(pictures) // per_batch)
     adam = torch.optim.Adam(head.parameters(), lr=rate, betas=BETAS)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam, lambda step: min(1, (step + 1) / WARMUP) * (1 + np.cos(np.pi * step / steps)) / 2
+        adam,
+        lambda step: min(1, (step + 1) / WARMUP) * (1 + np.cos(np.pi * step / steps)) / 2,
     )
     for _ in range(epochs):
         losses, order = [], rng.permutation(pictures)
         for start in range(0, len(order) - per_batch + 1, per_batch):
             chosen = order[start : start + per_batch].tolist()
-            captions = [rng.permutation(pairs.captions[picture])[:PER_PICTURE] for picture in chosen]
-            owners = torch.from_numpy(np.repeat(np.arange(len(chosen)), [len(each) for each in captions]))
+            captions = [
+                rng.permutation(pairs.captions[picture])[:PER_PICTURE] for picture in chosen
+            ]
+            owners = torch.from_numpy(
+                np.repeat(np.arange(len(chosen)), [len(each) for each in captions]),
+            )
             images = head(pairs.rows["image"].take(chosen), "image", z)
-            texts = head(pairs.rows["text"].take(np.concatenate(captions).tolist()), "text", query_z)
+            texts = head(
+                pairs.rows["text"].take(np.concatenate(captions).tolist()),
+                "text",
+                query_z,
+            )
             positive = torch.arange(len(chosen))[:, None] == owners
             loss = contrast(images @ texts.T, positive, TEMPERATURE) / len(owners)
             loss = loss + BALANCE * sum((side.mean(dim=0) ** 2).sum() for side in (images, texts))
@@ -185,7 +237,12 @@ def train(
         yield float(np.mean(losses))
 
 
-def _labels(directions: Floats, thresholds: Floats, captions: Ragged, files: Sequence[FeatureFile]) -> Iterator[Label]:
+def _labels(
+    directions: Floats,
+    thresholds: Floats,
+    captions: Ragged,
+    files: Sequence[FeatureFile],
+) -> Iterator[Label]:
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     best = np.zeros((0, len(directions)), np.float32)
@@ -196,7 +253,10 @@ def _labels(directions: Floats, thresholds: Floats, captions: Ragged, files: Seq
         best = np.concatenate([best, part])
         rows = np.concatenate([rows, np.broadcast_to(np.array(numbers)[:, None], part.shape)])
         order = np.argsort(-best, axis=0, kind="stable")[:CAPTIONS]
-        best, rows = np.take_along_axis(best, order, axis=0), np.take_along_axis(rows, order, axis=0)
+        best, rows = (
+            np.take_along_axis(best, order, axis=0),
+            np.take_along_axis(rows, order, axis=0),
+        )
     for having, which in zip(best.T, rows.T, strict=True):
         typical = [words[row] for row in which[having > 0].tolist()]
         counts = Counter(word for caption in typical for word in sorted(caption))

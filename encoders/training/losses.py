@@ -1,8 +1,8 @@
 """The losses of image-sentence matching.
 
-Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences
-describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all others are
-negative.
+Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``,
+which sentences describe which picture, and ``apart``, which do not; other pairs are ignored.
+Without ``apart``, all others are negative.
 """
 
 import torch
@@ -10,36 +10,53 @@ from torch import Tensor
 
 
 def hinge(
-    scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1, apart: Tensor | None = None
+    scores: Tensor,
+    positive: Tensor,
+    margin: float = 0.2,
+    negatives: int = 1,
+    apart: Tensor | None = None,
 ) -> Tensor:
-    """Compute the hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
+    """Compute the hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over
+    the batch.
 
-    Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives`` hardest negative
-    sentences s in row i, and the same over pictures in column j. With one, as published, only the hardest counts; with
-    more, training from random weights does not collapse.
+    Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives``
+    hardest negative sentences s in row i, and the same over pictures in column j. With one, as
+    published, only the hardest counts; with more, training from random weights does not collapse.
     """
     others = _others(scores, positive, apart)
     images, sentences = positive.nonzero(as_tuple=True)
     own = scores[images, sentences][:, None]
     by_row = (margin + others[images] - own).clamp(min=0)
     by_column = (margin + others[:, sentences].T - own).clamp(min=0)
-    costs = (rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum() for rows in (by_row, by_column))
+    costs = (
+        rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum()
+        for rows in (by_row, by_column)
+    )
     return sum(costs, scores.new_zeros(()))
 
 
-def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor | None = None) -> Tensor:
-    """Compute the cross entropy of each positive pair against its negatives, both directions, summed over the batch
-    (InfoNCE: van den Oord et al., 2018; as in CLIP, Radford et al., ICML 2021). Scores are divided by
-    ``temperature``."""
+def contrast(
+    scores: Tensor,
+    positive: Tensor,
+    temperature: float,
+    apart: Tensor | None = None,
+) -> Tensor:
+    """Compute the cross entropy of each positive pair against its negatives, both directions,
+    summed over the batch (InfoNCE: van den Oord et al., 2018; as in CLIP, Radford et al., ICML
+    2021). Scores are divided by ``temperature``."""
     others = _others(scores, positive, apart) / temperature
     images, sentences = positive.nonzero(as_tuple=True)
     own = scores[images, sentences] / temperature
-    costs = (torch.logaddexp(own, rows.logsumexp(dim=1)) - own for rows in (others[images], others[:, sentences].T))
+    costs = (
+        torch.logaddexp(own, rows.logsumexp(dim=1)) - own
+        for rows in (others[images], others[:, sentences].T)
+    )
     return sum((cost.sum() for cost in costs), scores.new_zeros(()))
 
 
 def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Compute the mean cross entropy of choosing ``scores`` (n,) over ``others`` (n,), divided by ``temperature``."""
+    """Compute the mean cross entropy of choosing ``scores`` (n,) over ``others`` (n,), divided by
+    ``temperature``."""
     return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 

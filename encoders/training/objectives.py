@@ -1,4 +1,5 @@
-"""Training objectives: matching of global vectors, alignment of concepts, generation of captions, or several."""
+"""Training objectives: matching of global vectors, alignment of concepts, generation of captions,
+or several."""
 
 from __future__ import annotations
 
@@ -25,14 +26,23 @@ OBJECTIVES = ("matching", "alignment", "generation")
 
 
 class Objective(nn.Module):
-    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights for training only.
+    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights for
+    training only.
 
-    ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global vectors
-    (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled region-word cosines (TERAN);
-    ``generation``, the negative log-likelihood of a caption given the regions (VSRN).
+    ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global
+    vectors (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled
+    region-word cosines (TERAN); ``generation``, the negative log-likelihood of a caption given the
+    regions (VSRN).
     """
 
-    def __init__(self, config: TrainConfig, network: Network, captions: Captions, *, mixed: bool = False) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: Network,
+        captions: Captions,
+        *,
+        mixed: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         self.mixed = mixed
@@ -40,7 +50,8 @@ class Objective(nn.Module):
         unknown = [part for part in self.parts if part not in OBJECTIVES]
         if unknown or self.parts == ["generation"]:
             raise EncoderError(
-                f"objective must join matching or alignment (and generation) by +, got {config.objective!r}"
+                "objective must join matching or alignment (and generation) by +, got "
+                f"{config.objective!r}",
             )
         check_pooling(config.pooling)
         self._margins = network.region_margins
@@ -61,9 +72,10 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
         turned: Sequence[int] = (),
     ) -> Tensor:
-        """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures,
-        captions) says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how
-        many count (see ``hinge``). The chunks hold the captions, then those at ``turned`` once more, turned round."""
+        """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``;
+        ``positive`` (pictures, captions) says which captions describe which picture, ``apart``
+        which do not (see losses.py), ``negatives`` how many count (see ``hinge``). The chunks hold
+        the captions, then those at ``turned`` once more, turned round."""
         losses = []
         for part in self.parts:
             if part == "generation":
@@ -74,9 +86,19 @@ class Objective(nn.Module):
                 losses.append(self.config.generation_weight * generation_loss)
             else:
                 scores = self.scores(part, images, region_mask, chunks)
-                loss = self._ranking_loss(part, scores[:, : len(numbers)], positive, negatives, apart)
+                loss = self._ranking_loss(
+                    part,
+                    scores[:, : len(numbers)],
+                    positive,
+                    negatives,
+                    apart,
+                )
                 if turned and part == "alignment":
-                    loss = loss + len(numbers) * self.config.opposites * self._opposites_loss(scores, positive, turned)
+                    loss = loss + len(numbers) * self.config.opposites * self._opposites_loss(
+                        scores,
+                        positive,
+                        turned,
+                    )
                 losses.append(loss if self.config.summed else loss / len(numbers))
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
@@ -84,7 +106,12 @@ class Objective(nn.Module):
         return 0.5 * weighted.sum()
 
     def _ranking_loss(
-        self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
+        self,
+        part: str,
+        scores: Tensor,
+        positive: Tensor,
+        negatives: int,
+        apart: Tensor | None,
     ) -> Tensor:
         config, matching = self.config, part == "matching"
         if matching and config.sinkhorn:
@@ -92,7 +119,13 @@ class Objective(nn.Module):
         if config.loss == "contrast":
             temperature = config.temperature if matching else config.alignment_temperature
             return contrast(scores, positive, temperature, apart)
-        return hinge(scores, positive, config.margin if matching else config.alignment_margin, negatives, apart)
+        return hinge(
+            scores,
+            positive,
+            config.margin if matching else config.alignment_margin,
+            negatives,
+            apart,
+        )
 
     def _opposites_loss(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
         """Compute the loss of captions beside themselves turned round, for their own pictures."""
@@ -101,7 +134,13 @@ class Objective(nn.Module):
         others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
         return preference(scores[own, places], others, self.config.alignment_temperature)
 
-    def scores(self, part: str, images: Encodings, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    def scores(
+        self,
+        part: str,
+        images: Encodings,
+        region_mask: Tensor,
+        chunks: Sequence[Chunk],
+    ) -> Tensor:
         """Score pictures and captions (pictures, captions) by ``matching`` or ``alignment``."""
         columns = []
         for chunk in chunks:
@@ -112,7 +151,11 @@ class Objective(nn.Module):
         return in_order(chunks, columns)
 
     def _alignment_scores(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
-        with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
+        with torch.autocast(
+            regions.device.type,
+            dtype=torch.bfloat16,
+            enabled=self.mixed and self.training,
+        ):
             # TERN's sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
             return pool_cosines(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
@@ -130,10 +173,18 @@ class _Generation(nn.Module):
         super().__init__()
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
-        self._number = {int(id): number for number, id in enumerate(used)}  # 0, the padding, stays 0
+        self._number = {
+            int(id): number for number, id in enumerate(used)
+        }  # 0, the padding, stays 0
         self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden)
 
-    def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
+    def forward(
+        self,
+        regions: Tensor,
+        lengths: Tensor,
+        numbers: Sequence[int],
+        positive: Tensor,
+    ) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows).to(regions.device)
         loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))

@@ -1,83 +1,202 @@
 """Training recipes: settings by name. Values are strings, as for ``--set``.
 
-``small`` and those that begin with ``photos`` learn from thousands of pictures in minutes on two cores; they were
-chosen on pictures held out of training. The others are the published settings, which need a GPU and a hundred thousand
-pictures; they are those of the authors' code where it differs from the paper (TERN: learning rate 2e-6, not 2e-5;
-batches of 80, not 90). An epoch is one pass over the pictures with one caption of each: five are one of theirs.
+``small`` and those that begin with ``photos`` learn from thousands of pictures in minutes on two
+cores; they were chosen on pictures held out of training. The others are the published settings,
+which need a GPU and a hundred thousand pictures; they are those of the authors' code where it
+differs from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not 90). An epoch is one
+pass over the pictures with one caption of each: five are one of theirs.
 """
 
 SMALL = {
-    "kind": "tern", "text": "small", "text_layers": "2", "text_lr": "1",
-    "visual_width": "256", "visual_layers": "1", "joint_width": "256", "feedforward": "512", "region_power": "0.5",
-    "epochs": "7", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
-    "negatives_first": "60", "negatives_last": "6", "dropout": "0", "held_out": "200",
-}  # fmt: skip
+    "kind": "tern",
+    "text": "small",
+    "text_layers": "2",
+    "text_lr": "1",
+    "visual_width": "256",
+    "visual_layers": "1",
+    "joint_width": "256",
+    "feedforward": "512",
+    "region_power": "0.5",
+    "epochs": "7",
+    "batch_size": "64",
+    "captions_per_picture": "2",
+    "lr": "1e-3",
+    "warmup": "40",
+    "negatives_first": "60",
+    "negatives_last": "6",
+    "dropout": "0",
+    "held_out": "200",
+}
 
-# Words and regions meet one by one, so that "red" and "rocket" are found in one place; I-CLS learns beside them for the
-# first stage of a search. Small enough to learn from scratch in four minutes of one core.
+# Words and regions meet one by one, so that "red" and "rocket" are found in one place; I-CLS learns
+# beside them for the first stage of a search. Small enough to learn from scratch in four minutes of
+# one core.
 SCENES = {
-    "kind": "teran", "text": "small-gru", "text_layers": "1", "text_lr": "1",
-    "visual_width": "256", "visual_layers": "0", "joint_width": "256", "joint_layers": "0", "feedforward": "256",
-    "region_power": "0.5", "vector": "gathered", "scaled": "1", "box_weight": "8", "stop_words": "0", "last_word": "1",
-    "objective": "matching+alignment", "loss": "contrast", "temperature": "0.033", "alignment_temperature": "0.1",
-    "fragments": "0.5", "opposites": "0.5", "warm_start": "0", "dropout": "0",
-    "epochs": "24", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
+    "kind": "teran",
+    "text": "small-gru",
+    "text_layers": "1",
+    "text_lr": "1",
+    "visual_width": "256",
+    "visual_layers": "0",
+    "joint_width": "256",
+    "joint_layers": "0",
+    "feedforward": "256",
+    "region_power": "0.5",
+    "vector": "gathered",
+    "scaled": "1",
+    "box_weight": "8",
+    "stop_words": "0",
+    "last_word": "1",
+    "objective": "matching+alignment",
+    "loss": "contrast",
+    "temperature": "0.033",
+    "alignment_temperature": "0.1",
+    "fragments": "0.5",
+    "opposites": "0.5",
+    "warm_start": "0",
+    "dropout": "0",
+    "epochs": "24",
+    "batch_size": "64",
+    "captions_per_picture": "2",
+    "lr": "1e-3",
+    "warmup": "50",
+    "held_out": "200",
     "keep": "last",
-}  # fmt: skip
+}
 
 PHOTOS = {
-    "kind": "tern", "text": "minilm", "text_layers": "6", "text_lr": "0.17",
-    "visual_width": "768", "visual_layers": "1", "joint_width": "384", "feedforward": "512", "region_power": "0.5",
-    "residual": "1", "loss": "contrast", "temperature": "0.05",
-    "epochs": "4", "batch_size": "128", "captions_per_picture": "2", "lr": "4e-4", "warmup": "40",
-    "region_keep": "0.7", "feature_keep": "0.8", "weight_decay": "0.05", "held_out": "500",
-}  # fmt: skip
+    "kind": "tern",
+    "text": "minilm",
+    "text_layers": "6",
+    "text_lr": "0.17",
+    "visual_width": "768",
+    "visual_layers": "1",
+    "joint_width": "384",
+    "feedforward": "512",
+    "region_power": "0.5",
+    "residual": "1",
+    "loss": "contrast",
+    "temperature": "0.05",
+    "epochs": "4",
+    "batch_size": "128",
+    "captions_per_picture": "2",
+    "lr": "4e-4",
+    "warmup": "40",
+    "region_keep": "0.7",
+    "feature_keep": "0.8",
+    "weight_decay": "0.05",
+    "held_out": "500",
+}
 
-# Scores by mrsw are sums over the words, so the temperature is higher; rows keep apart, so the start averages less.
+# Scores by mrsw are sums over the words, so the temperature is higher; rows keep apart, so the
+# start averages less.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
-    "kind": "vsrn", "text": "minilm-words", "text_layers": "1", "text_lr": "0.1",
-    "objective": "matching+generation", "generation_hidden": "128", "generation_weight": "0.01",
-    "width": "384", "norm_axis": "row", "region_power": "0.5",
-    "epochs": "8", "batch_size": "128", "captions_per_picture": "2", "lr": "3e-4", "warmup": "80",
-    "loss": "contrast", "temperature": "0.05", "region_keep": "0.7", "feature_keep": "0.8",
-    "weight_decay": "0.05", "held_out": "500",
-}  # fmt: skip
+    "kind": "vsrn",
+    "text": "minilm-words",
+    "text_layers": "1",
+    "text_lr": "0.1",
+    "objective": "matching+generation",
+    "generation_hidden": "128",
+    "generation_weight": "0.01",
+    "width": "384",
+    "norm_axis": "row",
+    "region_power": "0.5",
+    "epochs": "8",
+    "batch_size": "128",
+    "captions_per_picture": "2",
+    "lr": "3e-4",
+    "warmup": "80",
+    "loss": "contrast",
+    "temperature": "0.05",
+    "region_keep": "0.7",
+    "feature_keep": "0.8",
+    "weight_decay": "0.05",
+    "held_out": "500",
+}
 
 PUBLISHED = {
-    "text": "bert-base-uncased", "text_layers": "6", "text_lr": "1",
-    "batch_size": "80", "captions_per_picture": "1", "epochs": "150", "patience": "150", "held_out": "1000",
-    "lr": "2e-6", "schedule": "steps", "decay": "0.1", "decay_epochs": "150", "warmup": "1000", "weight_decay": "0",
-    "clip": "2", "summed": "1", "negatives_first": "1", "negatives_last": "1", "warm_start": "0", "average": "0",
+    "text": "bert-base-uncased",
+    "text_layers": "6",
+    "text_lr": "1",
+    "batch_size": "80",
+    "captions_per_picture": "1",
+    "epochs": "150",
+    "patience": "150",
+    "held_out": "1000",
+    "lr": "2e-6",
+    "schedule": "steps",
+    "decay": "0.1",
+    "decay_epochs": "150",
+    "warmup": "1000",
+    "weight_decay": "0",
+    "clip": "2",
+    "summed": "1",
+    "negatives_first": "1",
+    "negatives_last": "1",
+    "warm_start": "0",
+    "average": "0",
     "mixed": "0",
-}  # fmt: skip
+}
 
 TERN = {**PUBLISHED, "kind": "tern", "choose": "ndcg-image"}
 
 TERAN = {
-    **PUBLISHED, "kind": "teran", "objective": "alignment", "pooling": "mrsw", "choose": "ndcg",
-    "lr": "1e-5", "batch_size": "40", "decay_epochs": "100", "warmup": "0",
-}  # fmt: skip
+    **PUBLISHED,
+    "kind": "teran",
+    "objective": "alignment",
+    "pooling": "mrsw",
+    "choose": "ndcg",
+    "lr": "1e-5",
+    "batch_size": "40",
+    "decay_epochs": "100",
+    "warmup": "0",
+}
 
 VSRN = {
-    **PUBLISHED, "kind": "vsrn", "text": "words", "text_layers": "1", "objective": "matching+generation",
-    "lr": "2e-4", "batch_size": "128", "decay_epochs": "75", "warmup": "0",
-}  # fmt: skip
+    **PUBLISHED,
+    "kind": "vsrn",
+    "text": "words",
+    "text_layers": "1",
+    "objective": "matching+generation",
+    "lr": "2e-4",
+    "batch_size": "128",
+    "decay_epochs": "75",
+    "warmup": "0",
+}
 
 RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # A mean over the words: among sums, long captions win whatever a picture shows (docs/results/encoders.md).
+    # A mean over the words: among sums, long captions win whatever a picture shows
+    # (docs/results/encoders.md).
     "photos-teran": {
-        **ALIGNED, "kind": "teran", "objective": "alignment", "pooling": "mravgw", "alignment_temperature": "0.05",
+        **ALIGNED,
+        "kind": "teran",
+        "objective": "alignment",
+        "pooling": "mravgw",
+        "alignment_temperature": "0.05",
     },
-    "photos-align": {**ALIGNED, "objective": "matching+alignment", "uncertainty": "1", "averaging": "4"},
+    "photos-align": {
+        **ALIGNED,
+        "objective": "matching+alignment",
+        "uncertainty": "1",
+        "averaging": "4",
+    },
     "photos-vsrn": VSRN_PHOTOS,
     "photos-vsrnpp": {
-        **VSRN_PHOTOS, "kind": "vsrnpp", "text": "minilm", "text_layers": "6", "text_lr": "0", "sinkhorn": "20",
-        "loss": "hinge", "negatives_first": "30", "negatives_last": "30", "epochs": "4",
+        **VSRN_PHOTOS,
+        "kind": "vsrnpp",
+        "text": "minilm",
+        "text_layers": "6",
+        "text_lr": "0",
+        "sinkhorn": "20",
+        "loss": "hinge",
+        "negatives_first": "30",
+        "negatives_last": "30",
+        "epochs": "4",
     },
     "tern": TERN,
     "tern-align": {**TERN, "objective": "matching+alignment", "uncertainty": "1"},
@@ -86,7 +205,13 @@ RECIPES: dict[str, dict[str, str]] = {
     "vsrn": {**VSRN, "variant": "coco"},
     "vsrn-f30k": {**VSRN, "variant": "f30k", "decay_epochs": "50"},
     "vsrnpp": {
-        **VSRN, "kind": "vsrnpp", "text": "bert-base-uncased", "text_layers": "12", "text_lr": "0", "sinkhorn": "20",
-        "epochs": "80", "decay_epochs": "40",
+        **VSRN,
+        "kind": "vsrnpp",
+        "text": "bert-base-uncased",
+        "text_layers": "12",
+        "text_lr": "0",
+        "sinkhorn": "20",
+        "epochs": "80",
+        "decay_epochs": "40",
     },
-}  # fmt: skip
+}

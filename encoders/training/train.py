@@ -32,9 +32,9 @@ from .trainer import Progress, RunState, Trainer
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a run apart from its data: the kind of network and its sizes, the text tower (see
-    ``load_tower``), the training settings, and for ``stop_words=0`` the file of other stop-words than the usual 318,
-    one a line; the authors of TERAN take those of NLTK."""
+    """The settings of a run apart from its data: the kind of network and its sizes, the text tower
+    (see ``load_tower``), the training settings, and for ``stop_words=0`` the file of other
+    stop-words than the usual 318, one a line; the authors of TERAN take those of NLTK."""
 
     kind: str
     text: str
@@ -45,7 +45,8 @@ class Recipe:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
-        """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig, and of this class.
+        """Make a recipe of RECIPES with other ``settings``: fields of the network, of TrainConfig,
+        and of this class.
 
         EncoderError for an unknown name or an invalid value.
         """
@@ -55,7 +56,11 @@ class Recipe:
         kind = values.pop("kind")
         if kind not in NETWORKS:
             raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
-        fields_of = {"sizes": _types(NETWORKS[kind].Config), "train": _types(TrainConfig), "rest": REST}
+        fields_of = {
+            "sizes": _types(NETWORKS[kind].Config),
+            "train": _types(TrainConfig),
+            "rest": REST,
+        }
         del fields_of["sizes"]["region_dim"]
         groups: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
         for key, value in values.items():
@@ -64,7 +69,12 @@ class Recipe:
                 known = ", ".join(key for group in fields_of.values() for key in group)
                 raise EncoderError(f"no setting {key!r}; known: {known}")
             groups[group][key] = _parse_value(key, value, fields_of[group][key])
-        recipe = cls(kind=kind, sizes=groups["sizes"], train=TrainConfig(**groups["train"]), **groups["rest"])
+        recipe = cls(
+            kind=kind,
+            sizes=groups["sizes"],
+            train=TrainConfig(**groups["train"]),
+            **groups["rest"],
+        )
         recipe._check_vector()
         return recipe
 
@@ -74,8 +84,10 @@ class Recipe:
         vector = self.sizes.get("vector", defaults.get("vector"))
         if "matching" not in self.train.objective.split("+") and vector != "mean":
             raise EncoderError(
-                f"objective={self.train.objective} trains the concepts of a {self.kind} and leaves its global vector "
-                "as chance made it; add matching, as in objective=matching+alignment, or take a teran with vector=mean"
+                f"objective={self.train.objective} trains the concepts of a {self.kind} and "
+                "leaves its global vector "
+                "as chance made it; add matching, as in objective=matching+alignment, or take a "
+                "teran with vector=mean",
             )
 
 
@@ -87,12 +99,17 @@ def _types(config: type) -> dict[str, str]:
 
 
 def describe(
-    recipe: Recipe, items: str, source: RegionSource, validate: Collection[str] | None = None
+    recipe: Recipe,
+    items: str,
+    source: RegionSource,
+    validate: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Describe everything that determines the result of a run: the recipe, the digest of the items, that of the region
-    source, that of the ids of the pictures to ``validate`` on, if they are named.
+    """Describe everything that determines the result of a run: the recipe, the digest of the items,
+    that of the region source, that of the ids of the pictures to ``validate`` on, if they are
+    named.
 
-    EncoderError, before regions are extracted, for a missing text tower, or a source without the boxes it reads.
+    EncoderError, before regions are extracted, for a missing text tower, or a source without the
+    boxes it reads.
     """
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
@@ -103,18 +120,28 @@ def describe(
 
 
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
-    """Raise EncoderError, before regions are cut, for too few pictures to train or to validate on."""
-    held_out, batch = recipe.train.held_out if validated is None else validated, recipe.train.batch_size
+    """Raise EncoderError, before regions are cut, for too few pictures to train or to validate
+    on."""
+    held_out, batch = (
+        recipe.train.held_out if validated is None else validated,
+        recipe.train.batch_size,
+    )
     if pictures < held_out + batch:
-        fewer = f"--set held_out={max(1, pictures // 10)}" if validated is None else "fewer ids in --validate"
+        fewer = (
+            f"--set held_out={max(1, pictures // 10)}"
+            if validated is None
+            else "fewer ids in --validate"
+        )
         raise EncoderError(
-            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give "
-            f"more, or {fewer} and --set batch_size={max(2, pictures // 10)}"
+            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has "
+            f"{batch}; give "
+            f"more, or {fewer} and --set batch_size={max(2, pictures // 10)}",
         )
 
 
 def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Return whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
+    """Return whether ``folder`` holds the result of ``run``. EncoderError if it holds another run,
+    finished or not."""
     note = folder / "training.json"
     if not note.exists():
         return False
@@ -123,7 +150,7 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     if differing:
         raise EncoderError(
             f"{folder} holds a model trained with another {' and '.join(differing)}; "
-            "repeat that command to go on, or choose another folder with -o"
+            "repeat that command to go on, or choose another folder with -o",
         )
     return (folder / "history.json").exists()
 
@@ -136,9 +163,11 @@ def best(folder: Path) -> Recalls:
 
 
 class Training:
-    """The run from ``describe``, on a regions file, into ``folder``; with the same arguments it continues.
+    """The run from ``describe``, on a regions file, into ``folder``; with the same arguments it
+    continues.
 
-    ``ids`` restricts it to these pictures; those of ``validate`` are held out. EncoderError if the data do not fit.
+    ``ids`` restricts it to these pictures; those of ``validate`` are held out. EncoderError if the
+    data do not fit.
     """
 
     def __init__(
@@ -158,17 +187,38 @@ class Training:
         torch.manual_seed(recipe.train.seed)
         reader = RegionReader(regions)
         if source.identity.digest != reader.identity.digest:
-            raise EncoderError(f"{regions} was made by another region source than {source.identity.spec}")
+            raise EncoderError(
+                f"{regions} was made by another region source than {source.identity.spec}",
+            )
         pairs, captions = read_pairs(regions, ids)
-        tower = text_towers.load_tower(recipe.text, recipe.text_layers, [caption.content for caption in captions])
+        tower = text_towers.load_tower(
+            recipe.text,
+            recipe.text_layers,
+            [caption.content for caption in captions],
+        )
         network = _build(reader.identity.dim, recipe, tower)
         (folder / "training").mkdir(parents=True, exist_ok=True)
         frozen, width = recipe.train.text_lr == 0, network.txt_enc.width
-        self._captions = Captions(captions, tower.tokens, width, frozen=frozen, folder=folder / "training")
+        self._captions = Captions(
+            captions,
+            tower.tokens,
+            width,
+            frozen=frozen,
+            folder=folder / "training",
+        )
         held_out = None
         if validate is not None:
             pairs, held_out = pairs.apart(numbers_of(regions, validate))
-        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device, held_out)
+        self._trainer = Trainer(
+            folder,
+            network,
+            pairs,
+            reader,
+            self._captions,
+            recipe.train,
+            self.device,
+            held_out,
+        )
         create_folder(folder, recipe.kind, network, tower.tokens, source)
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
@@ -209,4 +259,6 @@ def _parse_value(name: str, value: str, kind: str) -> int | float | str | bool:
     try:
         return int(value) if kind == "int" else float(value)
     except ValueError:
-        raise EncoderError(f"{name} must be a number, got {value!r}; write for example --set {name}=1") from None
+        raise EncoderError(
+            f"{name} must be a number, got {value!r}; write for example --set {name}=1",
+        ) from None

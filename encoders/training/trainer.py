@@ -1,6 +1,7 @@
 """The training loop of all networks: resumable at any step; it keeps the best weights.
 
-Every random choice depends on the seed and the step or epoch alone, so a continued run ends with the same weights.
+Every random choice depends on the seed and the step or epoch alone, so a continued run ends with
+the same weights.
 """
 
 import json
@@ -45,7 +46,8 @@ WARM_START = 20_000  # pictures used by the closed form
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run; ``recalls`` is set after a validation, ``ndcg`` too where it chooses the weights."""
+    """The progress of a run; ``recalls`` is set after a validation, ``ndcg`` too where it chooses
+    the weights."""
 
     step: int
     steps: int
@@ -65,7 +67,8 @@ class RunState:
     history: list[dict[str, Any]] | tuple[()] = ()
 
     def over(self, config: TrainConfig, steps: int) -> bool:
-        """Return whether the last step is done, or ``patience`` validations brought no improvement."""
+        """Return whether the last step is done, or ``patience`` validations brought no
+        improvement."""
         since = sum(entry["step"] > self.best_step for entry in self.history)
         return self.step >= steps or since >= config.patience
 
@@ -73,7 +76,8 @@ class RunState:
 class Trainer:
     """One run in one model folder. ``run`` continues where the last one stopped.
 
-    It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random ones of ``pairs``.
+    It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random
+    ones of ``pairs``.
     """
 
     def __init__(
@@ -97,20 +101,29 @@ class Trainer:
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
-        self.train, self.held_out = (pairs, held_out) if held_out is not None else self._hold_out(pairs)
+        self.train, self.held_out = (
+            (pairs, held_out) if held_out is not None else self._hold_out(pairs)
+        )
         if len(self.train) < config.batch_size:
             raise EncoderError(
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
-                "give more pictures or a smaller --set batch_size="
+                "give more pictures or a smaller --set batch_size=",
             )
         share, ids = config.fragments, self.captions.ids
         self.fragments = Fragments(ids, self.train, self.captions.stops, share) if share else None
         self.steps_per_epoch = len(self.train) // config.batch_size
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self._groups(),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation
-        self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        self.average = {
+            name: parameter.detach().clone() for name, parameter in self.learned.items()
+        }
         self._relevance = self._load_relevance() if config.choose != "recall" else None
         self.state = RunState()
         self._loss = 0.0  # of the last batch
@@ -118,7 +131,8 @@ class Trainer:
     def _hold_out(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
         if not 1 <= self.config.held_out < len(pairs):
             raise EncoderError(
-                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {self.config.held_out}"
+                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got "
+                f"{self.config.held_out}",
             )
         return pairs.hold_out(self.config.held_out, self.config.seed)
 
@@ -136,11 +150,16 @@ class Trainer:
         while not self.state.over(self.config, self.steps):
             epoch, done = divmod(self.state.step, self.steps_per_epoch)
             rng = np.random.default_rng((self.config.seed, epoch))
-            batches = self.train.batches(self.config.batch_size, self.config.captions_per_picture, rng)
+            batches = self.train.batches(
+                self.config.batch_size,
+                self.config.captions_per_picture,
+                rng,
+            )
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                # On a CPU the gradients of fused attention take several times as long for small sets.
+                # On a CPU the gradients of fused attention take several times as long for small
+                # sets.
                 with sdpa_kernel(SDPBackend.MATH) if self.device == "cpu" else nullcontext():
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
@@ -169,7 +188,9 @@ class Trainer:
         frozen = self.config.text_lr == 0
         for parameter in text:
             parameter.requires_grad_(not frozen)
-        others = [p for name, p in self.network.named_parameters() if not name.startswith("txt_enc.")]
+        others = [
+            p for name, p in self.network.named_parameters() if not name.startswith("txt_enc.")
+        ]
         others += list(self.objective.parameters())
         groups: list[dict[str, Any]] = [{"params": others, "share": 1.0}]
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
@@ -182,7 +203,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * self.config.lr * self._factor(self.state.step)
         torch.nn.utils.clip_grad_norm_(
-            [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
+            [p for group in self.optimizer.param_groups for p in group["params"]],
+            self.config.clip,
         )
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, self.state.step)
@@ -194,19 +216,31 @@ class Trainer:
         self.objective.train()
         if self.captions.frozen:
             self.network.txt_enc.eval()
-        features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
+        features, boxes, lengths = (
+            t.to(self.device) for t in self.regions(pictures, self.config.region_keep)
+        )
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
         rows, apart, turned = self._read(pictures, numbers, step)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images = self.network.images(features, boxes, lengths)
             mask = self.network.region_mask(lengths, images.sets.shape[1])
             chunks = self.captions.encode(self.network, numbers, self.device, rows)
-        belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
+        belongs = (
+            positive.to(self.device),
+            self._negatives(step),
+            None if apart is None else apart.to(self.device),
+        )
         loss: Tensor = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
         return loss
 
-    def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
-        """Return the texts to read instead of captions; the negative pairs; which texts are turned round at the end."""
+    def _read(
+        self,
+        pictures: Any,
+        numbers: Any,
+        step: int,
+    ) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
+        """Return the texts to read instead of captions; the negative pairs; which texts are turned
+        round at the end."""
         rows: list[list[int]] | None = None
         apart: Tensor | None = None
         turned: list[int] = []
@@ -234,7 +268,10 @@ class Trainer:
         power = self.network.config.region_power
         if getattr(self.network.config, "scaled", False):
             pictures = self.train.sample(SCALED, self.config.seed).pictures
-            scale(self.network, torch.cat([signed_power(self.regions([i])[0][0], power) for i in pictures]))
+            scale(
+                self.network,
+                torch.cat([signed_power(self.regions([i])[0][0], power) for i in pictures]),
+            )
         if self.config.warm_start:
             self._warm_start()
 
@@ -242,7 +279,10 @@ class Trainer:
         pairs = self.train.sample(WARM_START, self.config.seed)
         power = self.network.config.region_power
         means = torch.stack(
-            [signed_power(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures]
+            [
+                signed_power(self.regions([i])[0][0], power).mean(dim=0).nan_to_num()
+                for i in pairs.pictures
+            ],
         )
         each = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
         numbers = np.concatenate(pairs.captions)
@@ -250,11 +290,16 @@ class Trainer:
             latent_semantics(self.network.txt_enc.embed, self.captions.bags(numbers))
         words = self.captions.means(self.network, numbers, self.device)
         warm_start(self.network, means[torch.from_numpy(each)], words, self.config.averaging)
-        self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        self.average = {
+            name: parameter.detach().clone() for name, parameter in self.learned.items()
+        }
 
     def _load_relevance(self) -> NDArray[np.float32]:
-        """Return the relevance of the held-out pictures to their captions. BocError if the file is of others."""
-        texts = [self.captions.texts[number] for numbers in self.held_out.captions for number in numbers]
+        """Return the relevance of the held-out pictures to their captions. BocError if the file is
+        of others."""
+        texts = [
+            self.captions.texts[number] for numbers in self.held_out.captions for number in numbers
+        ]
         if self.config.relevance in ("", "rouge-l"):
             return rouge_l_matrix(texts, self.held_out.owners)
         relevance = read_relevance(Path(self.config.relevance), len(texts))
@@ -262,11 +307,19 @@ class Trainer:
         return relevance
 
     def _validate(self) -> tuple[Recalls, Ndcg | None]:
-        """Evaluate the averaged weights on the held-out pictures, and write the best weights to the folder."""
+        """Evaluate the averaged weights on the held-out pictures, and write the best weights to the
+        folder."""
         weights = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._set(self.average)
         owners = self.held_out.owners
-        scores = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
+        scores = validate(
+            self.network,
+            self.objective,
+            self.held_out,
+            self.regions,
+            self.captions,
+            self.device,
+        )
         recalls = evaluate_recall(scores, owners)
         ndcg = None if self._relevance is None else evaluate_ndcg(scores, owners, self._relevance)
         entry = {"step": self.state.step, "loss": self._loss, **asdict(recalls)}
@@ -287,15 +340,22 @@ class Trainer:
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
-    """Return the factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
+    """Return the factor of the learning rate at ``step`` (from 0): linear up, then half a cosine
+    down to 0."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 @torch.no_grad()
-def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], decay: float, step: int) -> None:
-    """Move the running average towards ``learned``, in place; early steps have more weight, so that it is unbiased."""
+def update_average(
+    average: dict[str, Tensor],
+    learned: Mapping[str, Tensor],
+    decay: float,
+    step: int,
+) -> None:
+    """Move the running average towards ``learned``, in place; early steps have more weight, so that
+    it is unbiased."""
     share = 1 - min(decay, (step + 1) / (step + 10))
     for name, tensor in learned.items():
         average[name].lerp_(tensor, share)
@@ -303,32 +363,54 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 
 @torch.inference_mode()
 def validate(
-    network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
+    network: Network,
+    objective: Objective,
+    pairs: Pairs,
+    regions: RegionReader,
+    captions: Captions,
+    device: str,
 ) -> NDArray[np.float32]:
-    """Compute the ranking scores (captions, pictures) of the pictures of ``pairs`` and all their captions."""
+    """Compute the ranking scores (captions, pictures) of the pictures of ``pairs`` and all their
+    captions."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)
     parts = range(0, len(numbers), EVAL_BATCH)
-    chunks = [captions.encode(network, numbers[start : start + EVAL_BATCH], device) for start in parts]
+    chunks = [
+        captions.encode(network, numbers[start : start + EVAL_BATCH], device) for start in parts
+    ]
     scores = []
     for start in range(0, len(pairs), EVAL_BATCH):
-        features, boxes, lengths = (t.to(device) for t in regions(pairs.pictures[start : start + EVAL_BATCH]))
+        features, boxes, lengths = (
+            t.to(device) for t in regions(pairs.pictures[start : start + EVAL_BATCH])
+        )
         images = network.images(features, boxes, lengths)
         mask = network.region_mask(lengths, images.sets.shape[1])
         columns = [objective.scores(objective.ranking, images, mask, part) for part in chunks]
         scores.append(torch.cat(columns, dim=1).cpu().numpy())
-    by_caption: NDArray[np.float32] = np.ascontiguousarray(np.concatenate(scores).T, dtype=np.float32)
+    by_caption: NDArray[np.float32] = np.ascontiguousarray(
+        np.concatenate(scores).T,
+        dtype=np.float32,
+    )
     return by_caption
 
 
 def save(
-    path: Path, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
+    path: Path,
+    state: RunState,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    optimizer: torch.optim.Optimizer,
 ) -> None:
     """Save everything that a run needs to continue in one safetensors file, replaced atomically."""
-    flat = {f"{kind}.{name}": tensor for kind, named in tensors.items() for name, tensor in named.items()}
+    flat = {
+        f"{kind}.{name}": tensor
+        for kind, named in tensors.items()
+        for name, tensor in named.items()
+    }
     for number, moments in optimizer.state_dict()["state"].items():
-        flat |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
+        flat |= {
+            f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()
+        }
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in flat.items()}
@@ -336,7 +418,11 @@ def save(
 
 
 @torch.no_grad()
-def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer) -> RunState:
+def restore(
+    path: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    optimizer: torch.optim.Optimizer,
+) -> RunState:
     """Restore a saved run into ``tensors`` and the optimizer."""
     moments: dict[int, dict[str, Tensor]] = {}
     with safe_open(path, "pt") as file:
@@ -348,5 +434,7 @@ def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: 
             else:
                 tensors[kind][name].copy_(file.get_tensor(key))
         state = RunState(**parse_json(file.metadata()["state"]))
-    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]},
+    )
     return state

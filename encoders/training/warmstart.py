@@ -1,9 +1,10 @@
 """A closed-form start: a TERN whose initial output is canonical correlation analysis (CCA).
 
-From random weights, the two pipelines learn little from a few thousand pictures before they overfit. So their linear
-maps start as the regularised CCA (Hardoon et al., Canonical Correlation Analysis, Neural Computation 2004) of the mean
-region of a picture and the mean word vector of its captions, and their attention starts as plain averaging. The
-architecture of TERN does not change; training continues from there.
+From random weights, the two pipelines learn little from a few thousand pictures before they
+overfit. So their linear maps start as the regularised CCA (Hardoon et al., Canonical Correlation
+Analysis, Neural Computation 2004) of the mean region of a picture and the mean word vector of its
+captions, and their attention starts as plain averaging. The architecture of TERN does not change;
+training continues from there.
 """
 
 import math
@@ -39,7 +40,8 @@ class Projection:
 def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
     """Return the ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
 
-    Directions are weighted by their correlation, and scaled so that projections have unit variance on the whole.
+    Directions are weighted by their correlation, and scaled so that projections have unit variance
+    on the whole.
     """
     X, Y = X.double(), Y.double()
     means = X.mean(dim=0), Y.mean(dim=0)
@@ -53,16 +55,20 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
 
 @torch.no_grad()
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
-    """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
-    tf-idf. Pretrained vectors are kept if the columns after them are zero; then only these are filled.
+    """Set word vectors so that a caption's mean is its latent semantic analysis: the leading
+    singular directions of tf-idf. Pretrained vectors are kept if the columns after them are zero;
+    then only these are filled.
 
-    ``bags`` (n, V) has the relative frequency of each word in each caption. Words that all have become zero.
+    ``bags`` (n, V) has the relative frequency of each word in each caption. Words that all have
+    become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
     free = (weight == 0).all(axis=0)
     known = bags @ weight[:, ~free] if free.any() else np.ones(1)
     columns = np.flatnonzero(free if free.any() else ~free)
-    spread = np.log(bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])))
+    spread = np.log(
+        bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])),
+    )
     rank = min(len(columns), *bags.shape)
     _, _, directions = randomized_svd(bags * spread, rank, random_state=0)
     vectors = (directions * spread).T
@@ -74,8 +80,8 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 
 @torch.no_grad()
 def scale(network: Network, regions: Tensor) -> None:
-    """Set ``network`` to centre and scale features by the statistics of ``regions`` (n, region_dim), raised to its
-    power. Nearly constant features are not amplified."""
+    """Set ``network`` to centre and scale features by the statistics of ``regions`` (n,
+    region_dim), raised to its power. Nearly constant features are not amplified."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
     network.region_deviation.copy_(deviation + LEAST * deviation.mean())
@@ -85,9 +91,9 @@ def scale(network: Network, regions: Tensor) -> None:
 def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
     """Set ``network`` so that its output is close to CCA of the paired rows.
 
-    ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words`` (n, h) mean outputs
-    of the text tower. ``averaging`` is the weight of the average of a set against the value of each row in the
-    attention of TERN and TERAN; at 0, rows stay separate.
+    ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words``
+    (n, h) mean outputs of the text tower. ``averaging`` is the weight of the average of a set
+    against the value of each row in the attention of TERN and TERAN; at 0, rows stay separate.
     """
     if isinstance(network, Vsrn):
         _start_vsrn(network, regions, words)
@@ -116,30 +122,45 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
-    """Start VSRN: reasoning as the identity, also for locations and words; the GRUs as moving averages."""
+    """Start VSRN: reasoning as the identity, also for locations and words; the GRUs as moving
+    averages."""
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
     _project(network.img_enc.fc.weight, network.img_enc.fc.bias, images)
     eye = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
     if network.img_enc.img_rnn is not None:
-        _accumulate(network.img_enc.img_rnn, eye, REGIONS, LINEAR * rank**0.5)  # its inputs are unit vectors
+        _accumulate(
+            network.img_enc.img_rnn,
+            eye,
+            REGIONS,
+            LINEAR * rank**0.5,
+        )  # its inputs are unit vectors
     if network.txt_rnn is not None:
-        _accumulate(network.txt_rnn, texts, WORDS, LINEAR / WORDS**0.5)  # means have unit variance, words more
+        _accumulate(
+            network.txt_rnn,
+            texts,
+            WORDS,
+            LINEAR / WORDS**0.5,
+        )  # means have unit variance, words more
     else:
         _project(network.txt_fc.weight, network.txt_fc.bias, texts)
 
 
 def _whitening(X: Tensor, ridge: float) -> Tensor:
-    """Return the inverse square root of the covariance of the centred X, plus ``ridge`` times its mean variance."""
+    """Return the inverse square root of the covariance of the centred X, plus ``ridge`` times its
+    mean variance."""
     C = X.T @ X / len(X)
-    values, vectors = torch.linalg.eigh(C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=C.dtype))
+    values, vectors = torch.linalg.eigh(
+        C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=C.dtype),
+    )
     root: Tensor = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
     return root
 
 
 def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
-    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part, recombined."""
+    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part,
+    recombined."""
     first, last = fusion[0], fusion[2]
     width = len(projection.mean)
     shift = projection.mean @ projection.matrix
@@ -157,7 +178,8 @@ def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) 
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
-    """Set the weight (out, in) and bias (out,) of a linear map to the projection, with weak noise in the rest."""
+    """Set the weight (out, in) and bias (out,) of a linear map to the projection, with weak noise
+    in the rest."""
     rank = projection.matrix.shape[1]
     weight.mul_(QUIET)
     bias.zero_()
@@ -166,7 +188,8 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
 
 
 def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
-    """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps, times ``scale``."""
+    """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps,
+    times ``scale``."""
     width = rnn.hidden_size
     update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
     for parameter in rnn.parameters():
@@ -174,7 +197,11 @@ def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -
     rnn.bias_ih_l0.zero_()
     rnn.bias_hh_l0.zero_()
     rnn.bias_ih_l0[update] = math.log(length - 1)
-    _project(rnn.weight_ih_l0[new], rnn.bias_ih_l0[new], Projection(projection.mean, projection.matrix * scale))
+    _project(
+        rnn.weight_ih_l0[new],
+        rnn.bias_ih_l0[new],
+        Projection(projection.mean, projection.matrix * scale),
+    )
 
 
 def _identity(linear: nn.Linear, rank: int) -> None:
@@ -193,7 +220,8 @@ def _damp(layer: Any) -> None:
 
 
 def _average(attention: nn.MultiheadAttention, weight: float) -> None:
-    """Pass values unchanged, ``weight`` times as strong as the row: with uniform attention rows become the mean."""
+    """Pass values unchanged, ``weight`` times as strong as the row: with uniform attention rows
+    become the mean."""
     if weight == 0:
         attention.out_proj.weight.mul_(QUIET)
         return

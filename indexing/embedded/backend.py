@@ -1,4 +1,5 @@
-"""The back end of the embedded engine: indexes in a folder, which are listed, made, edited and removed."""
+"""The back end of the embedded engine: indexes in a folder, which are listed, made, edited and
+removed."""
 
 import shutil
 from collections.abc import Mapping
@@ -25,7 +26,12 @@ class EmbeddedBackend:
     def exists(self, name: str) -> bool:
         return (self.folder / name / "CURRENT").is_file()
 
-    def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> EmbeddedWriter:
+    def create(
+        self,
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> EmbeddedWriter:
         return EmbeddedWriter(self.folder / name, manifest, arrays)
 
     def edit(self, name: str) -> EmbeddedEditor:
@@ -34,13 +40,17 @@ class EmbeddedBackend:
 
     def create_part(self, *given: Any) -> NoReturn:
         raise BackendError(
-            f"one process loads an index of file:{self.folder}; leave out --shard, or load into a server"
+            f"one process loads an index of file:{self.folder}; leave out --shard, or load into "
+            "a server",
         )
 
     learn_once = create_part
 
     def attach(self, name: str) -> NoReturn:
-        raise BackendError(f"file:{self.folder} holds indexes of boc only; attach to a server's with --at elastic+URL")
+        raise BackendError(
+            f"file:{self.folder} holds indexes of boc only; attach to a server's with --at "
+            "elastic+URL",
+        )
 
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:
@@ -83,7 +93,7 @@ class EmbeddedBackend:
             return None
         except OSError as error:
             raise BackendError(
-                f"{home / 'CURRENT'}: cannot be read ({error.strerror or error}); {advice(error)}"
+                f"{home / 'CURRENT'}: cannot be read ({error.strerror or error}); {advice(error)}",
             ) from error
 
     def _check(self, name: str) -> None:
@@ -91,5 +101,6 @@ class EmbeddedBackend:
             known = self.names()
             there = f"it holds: {', '.join(known)}" if known else "it holds none"
             raise BackendError(
-                f"no index {name!r} in file:{self.folder} ({there}); make it with boc index {name} SOURCE"
+                f"no index {name!r} in file:{self.folder} ({there}); make it with boc index "
+                f"{name} SOURCE",
             )

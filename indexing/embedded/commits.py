@@ -1,15 +1,14 @@
 """Commits: each is a file that lists the segments of an index; CURRENT names the current commit.
 
     NAME/CURRENT            the name of the current commit; replaced atomically by renaming
-    NAME/commit-*.json      manifest, codec, segments with their deleted rows, size and SHA-256 of every file
-    NAME/loading.json       the commit of an unfinished load
-    NAME/codec-*/*.npy      learned arrays of the codec
-    NAME/segment-*/         see ``segment.py``
-    NAME/dead-*.npy         tombstones: int32 rows of a segment that are deleted or replaced
-    NAME/.checked           stamps of files that were verified
+    NAME/commit-*.json      manifest, codec, segments with their deleted rows, size and SHA-256 of
+    every file NAME/loading.json       the commit of an unfinished load NAME/codec-*/*.npy
+    learned arrays of the codec NAME/segment-*/         see ``segment.py`` NAME/dead-*.npy
+    tombstones: int32 rows of a segment that are deleted or replaced NAME/.checked           stamps
+    of files that were verified
 
-Files never change once a commit lists them. Folders, commits and tombstone files are named by their contents. The next
-writer removes files that neither CURRENT nor loading.json needs.
+Files never change once a commit lists them. Folders, commits and tombstone files are named by their
+contents. The next writer removes files that neither CURRENT nor loading.json needs.
 """
 
 import hashlib
@@ -80,7 +79,11 @@ def read(path: Path) -> Commit:
         for name in (
             raw["codec"],
             *files,
-            *(each for entry in entries for each in (entry.name, "dead" if entry.dead is None else entry.dead)),
+            *(
+                each
+                for entry in entries
+                for each in (entry.name, "dead" if entry.dead is None else entry.dead)
+            ),
         ):
             if not isinstance(name, str) or not _FILE.fullmatch(name):
                 raise ValueError(f"no name of a file: {str(name)[:40]!r}")
@@ -101,12 +104,16 @@ def read_current(home: Path) -> tuple[str, Commit]:
     path = home / name
     if not _COMMIT.fullmatch(name):
         _refuse_older(home, name)
-        raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
+        raise ManifestError(
+            f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}",
+        )
     try:
         digest = sha256(path)
     except OSError as error:
         check_system(path, error, BackendError)
-        raise ManifestError(f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}") from error
+        raise ManifestError(
+            f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}",
+        ) from error
     if name != f"commit-{digest[:16]}.json":
         raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged; {DAMAGED}")
     return name, read(path)
@@ -129,7 +136,11 @@ def publish(home: Path, commit: Commit) -> None:
     _replace_file(home / name, data)
     fs.sync(home)
     _replace_file(home / "CURRENT", name.encode())
-    for folder in (home, home.parent, home.parent.parent):  # the engine may have made these folders too
+    for folder in (
+        home,
+        home.parent,
+        home.parent.parent,
+    ):  # the engine may have made these folders too
         fs.sync(folder)
     known = _read_checks(home)
     _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
@@ -174,7 +185,9 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
     told = {f"{name}.npy": _size_and_digest(array) for name, array in arrays.items()}
     kept = f"codec-{name_of(told)}"
     if (home / kept).is_dir() and _whole(home / kept, told):
-        return kept, {f"{kept}/{file}": each for file, each in told.items()}  # a full disk has no room for it again
+        return kept, {
+            f"{kept}/{file}": each for file, each in told.items()
+        }  # a full disk has no room for it again
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -224,7 +237,8 @@ def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
 def check(home: Path, commit: Commit) -> None:
     """ManifestError naming a file that is missing, cut short, or has changed since it was written.
 
-    A file with the stamp of its last verification is not read; all others are read and compared. ``damage`` reads all.
+    A file with the stamp of its last verification is not read; all others are read and compared.
+    ``damage`` reads all.
     """
     known, stamps = _read_checks(home), {}
     for name, told in commit.files.items():
@@ -233,7 +247,9 @@ def check(home: Path, commit: Commit) -> None:
         if stamps[name][0] != told[0]:
             raise ManifestError(f"{path}: missing or cut short; {DAMAGED}")
         if known.get(name) != stamps[name] and sha256(path) != told[1]:
-            raise ManifestError(f"{path}: its bytes have changed since they were written; {DAMAGED}")
+            raise ManifestError(
+                f"{path}: its bytes have changed since they were written; {DAMAGED}",
+            )
     if any(known.get(name) != mark for name, mark in stamps.items()):
         _remember(home, stamps)
 
@@ -241,11 +257,14 @@ def check(home: Path, commit: Commit) -> None:
 def damage(home: Path, commit: Commit) -> list[str]:
     """Return the files that have changed or are missing; reads all."""
     files = [(home / name, told) for name, told in commit.files.items()]
-    return [str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]]
+    return [
+        str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]
+    ]
 
 
 def stamp(path: Path) -> list[int]:
-    """Return the size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
+    """Return the size of a file, its times and inode, which change when it is written; [-1] if it
+    is missing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,7 @@
 """All file operations of the embedded engine, in one place, so that crash tests can replace them.
 
-After ``create`` and ``adopt`` a file's bytes survive a power cut, its name only after ``sync`` of its folder.
+After ``create`` and ``adopt`` a file's bytes survive a power cut, its name only after ``sync`` of
+its folder.
 """
 
 import os
@@ -21,13 +22,14 @@ def _report_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BackendError(
-            f"{path}: cannot be written ({error.strerror or error}); {advice(error)}, and repeat"
+            f"{path}: cannot be written ({error.strerror or error}); {advice(error)}, and repeat",
         ) from error
 
 
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file for writing; its bytes are synced when the block succeeds. BackendError if that fails."""
+    """Open a new file for writing; its bytes are synced when the block succeeds. BackendError if
+    that fails."""
     with _report_errors(path), path.open("wb") as handle:
         yield handle
         handle.flush()

@@ -1,7 +1,8 @@
 """Searching an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits make new segments and
-tombstones, which one rename publishes. A process that dies leaves the last commit intact; a reader keeps its own.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits make new
+segments and tombstones, which one rename publishes. A process that dies leaves the last commit
+intact; a reader keeps its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from .shortlist import Shortlist
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MASKS = 1 << 25  # bytes of the masks of filters that are cached, but for 16 sets of filters at least
+MASKS = (
+    1 << 25
+)  # bytes of the masks of filters that are cached, but for 16 sets of filters at least
 PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
@@ -48,8 +51,8 @@ PARTS = {  # part of the size, by the first word of a file name
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of methods of an index: where arrays do not fit each other, the files are looked at before any is
-    called damaged. Forged files can have right digests."""
+    """Decorator of methods of an index: where arrays do not fit each other, the files are looked at
+    before any is called damaged. Forged files can have right digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -78,17 +81,23 @@ class EmbeddedIndex:
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
         cached = max(16, MASKS // (1 + sum(len(part.segment) for part in self._parts)))
-        self._ranking = lru_cache(cached)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
+        self._ranking = lru_cache(cached)(
+            partial(_ranking_of, self._parts, self.manifest, self.shortlist),
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
     def _misfit(self, error: Exception) -> ManifestError:
         if self._damage:
-            return ManifestError(f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}")
+            return ManifestError(
+                f"{self._home}: damaged ({', '.join(self._damage[:3])}: changed since); {DAMAGED}",
+            )
         return ManifestError(
-            f"{self._home}: its files are as they were written, but do not fit each other, or boc fails on this "
-            f"request ({error}); keep them, and report this; if a stranger made the index, do not use it"
+            f"{self._home}: its files are as they were written, but do not fit each other, or "
+            "boc fails on this "
+            f"request ({error}); keep them, and report this; if a stranger made the index, do "
+            "not use it",
         )
 
     @cached_property
@@ -103,7 +112,9 @@ class EmbeddedIndex:
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         ranked, begun = self._rank(request, stages), perf_counter()
         numbers, rows, scores = ranked.flat()
-        hits = ranked.split(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
+        hits = ranked.split(
+            list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
+        )
         if stages is not None:
             stages.took("content_ms", begun)
         return hits
@@ -119,7 +130,11 @@ class EmbeddedIndex:
 
     def _rank(self, request: SearchRequest, stages: Stages | None) -> TopRows:
         check_request(request, self.manifest, self._home)
-        return self._ranking(request.modality, tuple(request.filters))(request, self._matching, stages)
+        return self._ranking(request.modality, tuple(request.filters))(
+            request,
+            self._matching,
+            stages,
+        )
 
     @_refusing
     def passing(self, modality: Modality, filters: Sequence[Filter]) -> int:
@@ -130,12 +145,17 @@ class EmbeddedIndex:
     def request(self, *query: Any, **options: Any) -> NoReturn:
         name = self._home.name
         raise BackendError(
-            f"{name} is in a folder, which answers no HTTP requests; boc serve {name} does, under /api, and so does a "
-            f"server that holds it: boc copy {name} --to elastic+URL"
+            f"{name} is in a folder, which answers no HTTP requests; boc serve {name} does, "
+            "under /api, and so does a "
+            f"server that holds it: boc copy {name} --to elastic+URL",
         )
 
     def match(
-        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+        self,
+        texts: Sequence[str],
+        k: int,
+        modality: Modality | None = None,
+        filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
         check_conditions(k, modality, filters, self.manifest)
         masks, answers = self._ranking(modality, tuple(filters)).masks, []
@@ -143,7 +163,9 @@ class EmbeddedIndex:
             pairs = zip(self._matching(text), masks, strict=True)
             matches = [one if mask is None else _apply_mask(*one, mask) for one, mask in pairs]
             numbers, rows, scores = best_of(self._parts, matches, k)
-            answers.append(list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())))
+            answers.append(
+                list(map(Hit, read(self._parts, numbers, rows, Segment.items), scores.tolist())),
+            )
         return answers
 
     def _matching(self, text: str) -> list[Rows]:
@@ -154,7 +176,10 @@ class EmbeddedIndex:
     @cached_property
     def _words(self) -> bm25.Ranking:
         searched = [(part.segment.words, part.live) for part in self._parts]
-        return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
+        return bm25.Ranking(
+            [words for words, _ in searched if words],
+            [live for words, live in searched if words],
+        )
 
     @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
@@ -171,8 +196,14 @@ class EmbeddedIndex:
         groups = locate(self._parts, ids)
         stored = [part.segment.concepts for part in self._parts]
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
-        sets = [take_sets(part.segment.concepts, rows) for part, _, rows in groups if part.segment.concepts]
-        whole = side_by_side(sets or [take_sets(each, np.zeros(0, np.int64)) for each in stored[:1] if each])
+        sets = [
+            take_sets(part.segment.concepts, rows)
+            for part, _, rows in groups
+            if part.segment.concepts
+        ]
+        whole = side_by_side(
+            sets or [take_sets(each, np.zeros(0, np.int64)) for each in stored[:1] if each],
+        )
         return take_sets(whole, np.argsort(order))
 
     def items(self) -> Iterator[Item]:
@@ -188,7 +219,10 @@ class EmbeddedIndex:
     @_refusing
     def sample(self, count: int, modality: Modality) -> list[str]:
         pairs = list(zip(self._parts, self._ranking(modality, ()).masks, strict=True))
-        sizes = [len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs]
+        sizes = [
+            len(part.segment) if mask is None else int(np.count_nonzero(mask))
+            for part, mask in pairs
+        ]
         ends = np.cumsum([0, *sizes])
         drawn = np.random.default_rng(0).choice(ends[-1], min(count, ends[-1]), replace=False)
         ids: list[str] = []
@@ -222,7 +256,9 @@ class EmbeddedIndex:
         parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
         for part, _, rows in groups:
             postings = part.segment.postings
-            parts.append(postings.matrix_of(rows) if among is None else postings.lookup(rows, among))
+            parts.append(
+                postings.matrix_of(rows) if among is None else postings.lookup(rows, among),
+            )
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in groups)])
         terms = sparse.vstack(parts, format="csr", dtype=np.int32)[np.argsort(order)]
         terms.sort_indices()
@@ -230,7 +266,10 @@ class EmbeddedIndex:
 
     @_refusing
     def document_frequencies(self) -> NDArray[np.int64]:
-        counts: NDArray[np.int64] = np.sum([part.segment.count(part.live) for part in self._parts], axis=0)
+        counts: NDArray[np.int64] = np.sum(
+            [part.segment.count(part.live) for part in self._parts],
+            axis=0,
+        )
         return counts
 
     def damaged_files(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""The best rows of queries in one native call: posting lists of some parts, then products with stored vectors.
+"""The best rows of queries in one native call: posting lists of some parts, then products with
+stored vectors.
 
 ``_search.c`` lets other threads run meanwhile. Callers do the same in numpy where it was not built.
 """
@@ -31,12 +32,13 @@ BATCH = 256  # queries per call; Ctrl-C works between calls
 ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 Arrays: TypeAlias = tuple[NDArray[Any] | None, ...]
-"""A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids, vectors or None."""
+"""A part: starts, rows, frequencies, peaks of its posting lists; mask, bytes and offsets of ids,
+vectors or None."""
 
 
 class TopRows(NamedTuple):
-    """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts), ``rows`` and
-    ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
+    """The best rows of n queries: the first ``counts[i]`` of row i of ``parts`` (numbers of parts),
+    ``rows`` and ``scores``, all (n, k), best first, of equal scores that of the smaller id."""
 
     parts: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -46,7 +48,12 @@ class TopRows(NamedTuple):
     @classmethod
     def empty(cls, n: int, k: int) -> TopRows:
         """Room for the results of n queries."""
-        return cls(np.empty((n, k), np.int32), np.empty((n, k), np.int64), np.empty((n, k)), np.empty(n, np.int64))
+        return cls(
+            np.empty((n, k), np.int32),
+            np.empty((n, k), np.int64),
+            np.empty((n, k)),
+            np.empty(n, np.int64),
+        )
 
     def flat(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
         """Return parts, rows and scores (m,) of all queries, query by query."""
@@ -66,16 +73,24 @@ class TopRows(NamedTuple):
         if len(self.counts) == 1:
             return [values]
         ends = np.cumsum(self.counts).tolist()
-        return [values[end - count : end] for end, count in zip(ends, self.counts.tolist(), strict=True)]
+        return [
+            values[end - count : end] for end, count in zip(ends, self.counts.tolist(), strict=True)
+        ]
 
 
 class Kernel:
     """Answers queries over some parts, each given by its arrays and its number of rows.
 
-    ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit each other.
+    ``dim`` is the width of the vectors, 0 if there are none. ValueError for arrays that do not fit
+    each other.
     """
 
-    def __init__(self, parts: Sequence[tuple[Arrays, int]], dim: int = 0, signs: NDArray[Any] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[Arrays, int]],
+        dim: int = 0,
+        signs: NDArray[Any] | None = None,
+    ) -> None:
         self._plan = None if _search is None else _search.plan(tuple(parts), dim, signs)
         self._starts: list[Any] = [(arrays[0], max(1, -(-rows // BLOCK))) for arrays, rows in parts]
         self._rows = sum(rows for _, rows in parts)
@@ -92,13 +107,15 @@ class Kernel:
         enough: int = 0,
         usual: float = 0,
     ) -> tuple[TopRows, int] | None:
-        """Return the k best of ``depth`` candidates of each query, and the number of all candidates.
+        """Return the k best of ``depth`` candidates of each query, and the number of all
+        candidates.
 
-        With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then be the code that
-        makes terms of these, which are plain (``boc.vectors.are_plain``). If ``few`` is not 0, all rows that pass are
-        compared where they are at most ``few``, or fewer candidates than ``enough``, or than half of ``usual`` for each
-        term of a query, share a term with it. None if it was not built, if a score may be 2**32 or more, or for arrays
-        of other types.
+        With ``vectors`` (n, d) of the queries they are ranked by dot products; ``queries`` may then
+        be the code that makes terms of these, which are plain (``boc.vectors.are_plain``). If
+        ``few`` is not 0, all rows that pass are compared where they are at most ``few``, or fewer
+        candidates than ``enough``, or than half of ``usual`` for each term of a query, share a term
+        with it. None if it was not built, if a score may be 2**32 or more, or for arrays of other
+        types.
         """
         depth = max(1, min(depth, self._rows))
         k, size = min(k, depth), depth if size is None else size
@@ -108,13 +125,27 @@ class Kernel:
             assert vectors is not None
             ranked = TopRows.empty(len(vectors), k)
             numbers = depth, size, few, enough, usual
-            read = _search.best(self._plan, self._code(queries), *numbers, *ranked, vectors, None, None, None)
+            read = _search.best(
+                self._plan,
+                self._code(queries),
+                *numbers,
+                *ranked,
+                vectors,
+                None,
+                None,
+                None,
+            )
             return None if read < 0 else (ranked, read)
-        if queries.data.dtype != np.int32 or (vectors is not None and not are_plain(vectors, vectors.shape[1])):
+        if queries.data.dtype != np.int32 or (
+            vectors is not None and not are_plain(vectors, vectors.shape[1])
+        ):
             return None
         n = queries.shape[0]
         ranked = TopRows.empty(n, k)
-        offsets, terms = queries.indptr.astype(np.int64), queries.indices.astype(np.int32, copy=False)
+        offsets, terms = (
+            queries.indptr.astype(np.int64),
+            queries.indices.astype(np.int32, copy=False),
+        )
 
         def answer(first: int) -> int:
             last = min(first + step, n)
@@ -135,7 +166,9 @@ class Kernel:
 
     def _workers(self, queries: TermMatrix) -> int:
         terms = queries.indices
-        work = [int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts]
+        work = [
+            int((s[(terms + 1) * b] - s[terms * b]).sum(dtype=np.int64)) for s, b in self._starts
+        ]
         return max(1, min(sum(work) // SHARE, os.cpu_count() or 1))
 
 

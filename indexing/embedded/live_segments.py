@@ -58,7 +58,10 @@ class Part:
         """Return the number of live rows of each modality."""
         if self.live is None:
             return self.segment.counts
-        totals = np.bincount(self.segment.modality[self.live != 0], minlength=len(MODALITIES)).tolist()
+        totals = np.bincount(
+            self.segment.modality[self.live != 0],
+            minlength=len(MODALITIES),
+        ).tolist()
         return dict(zip(MODALITIES, totals, strict=True))
 
 
@@ -73,16 +76,24 @@ class Snapshot:
 
 
 def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
-    """Open the current commit in ``home``. ManifestError naming a file that is missing, damaged or of another format.
+    """Open the current commit in ``home``. ManifestError naming a file that is missing, damaged or
+    of another format.
 
     ``scattered`` means random access to the vectors, as in searches, and not sequential reading.
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
     try:
-        return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
+        return Snapshot(
+            commit.manifest,
+            commits.load_codec(home, commit),
+            open_parts(home, commit, scattered),
+            commit,
+        )
     except (ValueError, IndexError) as error:
-        raise ManifestError(f"{home}: damaged, its files do not fit each other ({error}); {DAMAGED}") from error
+        raise ManifestError(
+            f"{home}: damaged, its files do not fit each other ({error}); {DAMAGED}",
+        ) from error
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part]:
@@ -94,7 +105,9 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
         if entry.dead is not None:
             dead = load_array(home / entry.dead)
             if dead.min(initial=0) < 0 or dead.max(initial=0) >= len(segment):
-                raise ManifestError(f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {DAMAGED}")
+                raise ManifestError(
+                    f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {DAMAGED}",
+                )
             live = np.ones(len(segment), np.uint8)
             live[dead] = 0
         prefix = f"{entry.name}/"
@@ -104,20 +117,33 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
 
 
 def masks_of(
-    parts: Sequence[Part], modality: Modality | None, filters: Sequence[Filter]
+    parts: Sequence[Part],
+    modality: Modality | None,
+    filters: Sequence[Filter],
 ) -> list[NDArray[np.uint8] | None]:
-    """Return the mask of rows of each part that are live, of this modality, and pass all filters; None if all do."""
+    """Return the mask of rows of each part that are live, of this modality, and pass all filters;
+    None if all do."""
     return [_mask(part, modality, filters) for part in parts]
 
 
-def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> NDArray[np.uint8] | None:
+def _mask(
+    part: Part,
+    modality: Modality | None,
+    filters: Sequence[Filter],
+) -> NDArray[np.uint8] | None:
     segment, mask = part.segment, part.live
     if modality is not None and segment.counts[modality] < len(segment):
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        words = segment.words  # None if no item of the segment has metadata: only != holds without the field
-        passed = np.full(len(segment), condition.op == "!=") if words is None else words.passing(condition)
+        words = (
+            segment.words
+        )  # None if no item of the segment has metadata: only != holds without the field
+        passed = (
+            np.full(len(segment), condition.op == "!=")
+            if words is None
+            else words.passing(condition)
+        )
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
 
@@ -128,7 +154,8 @@ def read(
     rows: NDArray[np.int64],
     of: Callable[[Segment, NDArray[np.int64]], list[T]],
 ) -> list[T]:
-    """Return the values that ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
+    """Return the values that ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,),
+    in that order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
     values: dict[int, T] = {}
@@ -148,10 +175,16 @@ def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
     raise KeyError(key)
 
 
-def locate(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the parts with some of ``ids``: positions in ``ids``, and rows. KeyError for an unknown id."""
+def locate(
+    parts: Sequence[Part],
+    ids: Sequence[str],
+) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the parts with some of ``ids``: positions in ``ids``, and rows. KeyError for an
+    unknown id."""
     owners = [owner(parts, key) for key in ids]
-    positions = {id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts}
+    positions = {
+        id(part): [i for i, (each, _) in enumerate(owners) if each is part] for part in parts
+    }
     return [
         (part, np.array(mine), np.array([owners[i][1] for i in mine], dtype=np.int64))
         for part in parts
@@ -160,14 +193,19 @@ def locate(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArra
 
 
 def list_entries(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
-    """Return the entries of a commit for stored parts, and their files, with new ones for tombstones."""
+    """Return the entries of a commit for stored parts, and their files, with new ones for
+    tombstones."""
     entries: list[Entry] = []
     files: Files = {}
     for part in parts:
         assert part.name is not None
         dead = None
         if part.live is not None:
-            dead, entry = commits.keep_array(home, "dead", np.flatnonzero(part.live == 0).astype(np.int32))
+            dead, entry = commits.keep_array(
+                home,
+                "dead",
+                np.flatnonzero(part.live == 0).astype(np.int32),
+            )
             files |= entry
         entries.append(Entry(part.name, len(part.segment), dead))
         files |= part.files

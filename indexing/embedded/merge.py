@@ -23,7 +23,11 @@ from .segment import Segment, load, write
 from .segment import merge as merge_segments
 
 MERGE = 8  # segments of similar size that are merged into one
-FEW = 1 << 14  # rows; segments of fewer are merged with each other at once: each costs a query as much as a large one
+FEW = (
+    1 << 14
+    # rows; segments of fewer are merged with each other at once: each costs a query as much as a
+    # large one
+)
 WASTE = 0.5  # share of deleted rows at which a segment is rewritten
 
 
@@ -37,12 +41,19 @@ class _Job:
 
 
 class Merger:
-    """Keeps the number of ``parts`` of an index small; merges run in a background thread, one at a time.
+    """Keeps the number of ``parts`` of an index small; merges run in a background thread, one at a
+    time.
 
     Size classes are powers of ``MERGE``, so a row is written about log(n) times in total.
     """
 
-    def __init__(self, home: Path, manifest: Manifest, parts: list[Part], code: CompactCode | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        manifest: Manifest,
+        parts: list[Part],
+        code: CompactCode | None = None,
+    ) -> None:
         self.parts = parts
         self._code = code
         self._home = home
@@ -57,9 +68,12 @@ class Merger:
         self.close()
 
     def add(self, segment: Segment) -> None:
-        """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar size."""
+        """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar
+        size."""
         stage = self._stage()
-        self.parts.append(self._keep_part(stage, write(stage, segment, self._manifest.fields, self._code)))
+        self.parts.append(
+            self._keep_part(stage, write(stage, segment, self._manifest.fields, self._code)),
+        )
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -76,11 +90,15 @@ class Merger:
     def settle(self) -> None:
         """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
-        while ripe := _ripe(self.parts) or [p for p in self.parts if len(p) < (1 - WASTE) * len(p.segment)][:1]:
+        while (
+            ripe := _ripe(self.parts)
+            or [p for p in self.parts if len(p) < (1 - WASTE) * len(p.segment)][:1]
+        ):
             self._merge(ripe)
 
     def compact(self) -> None:
-        """Merge all parts into one, unless there is only one without deleted rows, and with all files."""
+        """Merge all parts into one, unless there is only one without deleted rows, and with all
+        files."""
         self._adopt()
         if len(self.parts) > 1 or any(self._is_due(part) for part in self.parts):
             self._merge(self.parts)
@@ -95,7 +113,11 @@ class Merger:
 
     def _merge(self, parts: Sequence[Part]) -> None:
         kept = [part for part in parts if len(part)]
-        merged = [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
+        merged = (
+            [self._write_merge([part.segment for part in kept], [part.live for part in kept])[0]]
+            if kept
+            else []
+        )
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
 
     def _adopt(self) -> None:
@@ -108,12 +130,18 @@ class Merger:
             if part.live is not None:
                 gone = np.flatnonzero((part.live == 0) & (1 if before is None else before != 0))
                 if len(gone):
-                    merged.live = np.ones(len(merged.segment), np.uint8) if merged.live is None else merged.live
+                    merged.live = (
+                        np.ones(len(merged.segment), np.uint8)
+                        if merged.live is None
+                        else merged.live
+                    )
                     merged.live[places[gone]] = 0
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
     def _write_merge(
-        self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
+        self,
+        segments: Sequence[Segment],
+        live: Sequence[NDArray[np.uint8] | None],
     ) -> tuple[Part, list[NDArray[np.int64]]]:
         stage = self._stage()
         files, moved = merge_segments(stage, segments, live, self._manifest.fields, self._code)
@@ -130,9 +158,13 @@ class Merger:
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts to merge: two or more of ``FEW`` rows, or ``MERGE`` in the smallest such size class, or none."""
+    """Return the parts to merge: two or more of ``FEW`` rows, or ``MERGE`` in the smallest such
+    size class, or none."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows
             sizes[-1 if len(part) < FEW else int(math.log(len(part), MERGE))].append(part)
-    return next((ripe for size, ripe in sorted(sizes.items()) if len(ripe) >= (2 if size < 0 else MERGE)), [])
+    return next(
+        (ripe for size, ripe in sorted(sizes.items()) if len(ripe) >= (2 if size < 0 else MERGE)),
+        [],
+    )

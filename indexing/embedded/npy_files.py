@@ -29,7 +29,8 @@ Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
 SMALL = 1 << 16  # bytes of a file that is read as a whole
 DAMAGED = "make the index again with boc index --replace"
 _HEADER = re.compile(
-    rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
+    rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, "
+    rb"]*)\), \} *\n",
     re.DOTALL,
 )
 
@@ -41,7 +42,13 @@ class Output:
         self.folder = folder
         self.files: Files = {}
 
-    def array(self, name: str, dtype: Any, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
+    def array(
+        self,
+        name: str,
+        dtype: Any,
+        shape: tuple[int, ...],
+        blocks: Iterable[NDArray[Any]],
+    ) -> None:
         with self.file(f"{name}.npy") as handle:
             write_header(handle, np.dtype(dtype), shape)
             for block in blocks:
@@ -65,7 +72,8 @@ class Output:
 
 
 class HashingFile:
-    """A file that computes the digest of its bytes while it is written; without ``handle``, only the digest."""
+    """A file that computes the digest of its bytes while it is written; without ``handle``, only
+    the digest."""
 
     def __init__(self, handle: BinaryIO | None = None) -> None:
         self._handle = handle
@@ -84,7 +92,8 @@ class HashingFile:
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
     """Map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
-    numpy parses the header as a Python expression, which is slower and may fail in threads (CPython 3.11).
+    numpy parses the header as a Python expression, which is slower and may fail in threads (CPython
+    3.11).
     """
     try:
         mapped = _map(path)
@@ -103,7 +112,8 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
-    """Map a file into memory; read one of few bytes, since a map holds a descriptor and edits make many small files."""
+    """Map a file into memory; read one of few bytes, since a map holds a descriptor and edits make
+    many small files."""
     with path.open("rb") as handle:
         if os.fstat(handle.fileno()).st_size <= SMALL:
             return handle.read()
@@ -111,8 +121,9 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def release(array: NDArray[Any]) -> None:
-    """Let the pages of a mapped array go that were read: they stay in the page cache, but no longer count as memory of
-    the process. It has no effect on arrays in memory, or on systems without madvise."""
+    """Let the pages of a mapped array go that were read: they stay in the page cache, but no longer
+    count as memory of the process. It has no effect on arrays in memory, or on systems without
+    madvise."""
     owner = _map_of(array)
     if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
         owner.madvise(mmap.MADV_DONTNEED)
@@ -157,7 +168,8 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of lists with at most ``most`` entries in total, or a single longer list; ``counts`` are lengths."""
+    """Yield ranges of lists with at most ``most`` entries in total, or a single longer list;
+    ``counts`` are lengths."""
     ends, first = np.cumsum(counts), 0
     while first < len(counts):
         before = ends[first - 1] if first else 0

@@ -2,17 +2,16 @@
 
 The folder of a segment has, for n rows sorted by id and V terms::
 
-    starts, rows, frequencies .npy   the posting lists, see ``postings.py``
-    vectors.npy          (n, d)      the dense vectors, for re-ranking; of int8 uint8 (n, d + 4), the scales beside them
+    starts, rows, frequencies .npy   the posting lists, see ``postings.py`` vectors.npy          (n,
+    d)      the dense vectors, for re-ranking; of int8 uint8 (n, d + 4), the scales beside them
     concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
-    concept_offsets.npy  int64 (n + 1,)  their offsets per item,
-    concept_scales.npy   float32 (N,)    and the scales of int8 rows
-    compact.npy          uint8 (n, d / 4)  codes of the vectors, which order candidates; there if the code of
-    compact_scales.npy   float32 (n,)      the index has a mean, and the segment was not written before they were
-    modality.npy         uint8 (n,)  0 picture, 1 sentence
-    ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
-    fields                           the same, if the manifest declares metadata: JSON per item
-    words.sqlite                     the text and metadata index, see ``text_index.py``
+    concept_offsets.npy  int64 (n + 1,)  their offsets per item, concept_scales.npy   float32 (N,)
+    and the scales of int8 rows compact.npy          uint8 (n, d / 4)  codes of the vectors, which
+    order candidates; there if the code of compact_scales.npy   float32 (n,)      the index has a
+    mean, and the segment was not written before they were modality.npy         uint8 (n,)  0
+    picture, 1 sentence ids, content, group              each .bin (UTF-8) and .npy (int64 offsets
+    (n + 1,)) fields                           the same, if the manifest declares metadata: JSON per
+    item words.sqlite                     the text and metadata index, see ``text_index.py``
 """
 
 from __future__ import annotations
@@ -37,13 +36,25 @@ from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
 from .kernel import BLOCK as ROWS
-from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
+from .npy_files import (
+    DAMAGED,
+    Files,
+    Output,
+    Sets,
+    load_array,
+    load_strings,
+    offsets_of,
+    release,
+    spans,
+    write_header,
+)
 from .postings import Postings
 from .string_column import Strings
 from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
-"""The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and frequencies."""
+"""The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and
+frequencies."""
 
 BLOCK = 16384  # rows copied at a time
 POSTINGS = 1 << 22  # postings merged at a time
@@ -93,7 +104,8 @@ class Segment:
         return list(map(Item, ids, modalities, content, group, *map(_objects, metadata)))
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
-        """Return the items of all rows, or of the ``live`` ones, read block by block unless they are in memory."""
+        """Return the items of all rows, or of the ``live`` ones, read block by block unless they
+        are in memory."""
         if self.held is not None and live is None:
             return iter(self.held)
         rows = np.arange(len(self)) if live is None else np.flatnonzero(live)
@@ -116,7 +128,9 @@ def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
     """Return the metadata of some items. ValueError if they are not one JSON object per item."""
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
-        raise ValueError(f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects")
+        raise ValueError(
+            f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects",
+        )
     return objects
 
 
@@ -128,7 +142,8 @@ def gather_segment(
     types: Mapping[str, FieldType],
     rows: Iterable[int],
 ) -> Segment:
-    """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows, which are freed."""
+    """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows,
+    which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
     order, chosen = np.array(ordered, dtype=np.int64), [items[row] for row in ordered]
     texts = {
@@ -137,10 +152,19 @@ def gather_segment(
         "group": Strings.of([item.group for item in chosen]),
     }
     if types:
-        texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
+        texts["fields"] = Strings.of(
+            json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen
+        )
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
-    return Segment(Postings.from_matrix(terms[order]), _pick_rows(vectors, order), sets, modality, texts, held=chosen)
+    return Segment(
+        Postings.from_matrix(terms[order]),
+        _pick_rows(vectors, order),
+        sets,
+        modality,
+        texts,
+        held=chosen,
+    )
 
 
 def _pick_rows(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
@@ -160,7 +184,11 @@ def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConc
     """Return the concept sets ``chosen``, in that order."""
     places = _places(concepts.offsets, chosen)
     ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
-    return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
+    return StoredConcepts(
+        concepts.values[places],
+        ends,
+        None if concepts.scales is None else concepts.scales[places],
+    )
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
@@ -178,15 +206,28 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     """
 
     def map_array(name: str) -> NDArray[Any]:
-        return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
+        return load_array(
+            folder / f"{name}.npy",
+            scattered=scattered and name in ("vectors", "concepts"),
+        )
 
     modality = map_array("modality")
-    if modality.dtype != np.uint8 or modality.ndim != 1 or modality.max(initial=0) >= len(MODALITIES):
-        raise ManifestError(f"{folder / 'modality.npy'}: damaged (no list of modalities); {DAMAGED}")
+    if (
+        modality.dtype != np.uint8
+        or modality.ndim != 1
+        or modality.max(initial=0) >= len(MODALITIES)
+    ):
+        raise ManifestError(
+            f"{folder / 'modality.npy'}: damaged (no list of modalities); {DAMAGED}",
+        )
     n = len(modality)
     try:
         postings = Postings(
-            map_array("starts"), map_array("rows"), map_array("frequencies"), n, manifest.codec["n_terms"]
+            map_array("starts"),
+            map_array("rows"),
+            map_array("frequencies"),
+            n,
+            manifest.codec["n_terms"],
         )
     except ValueError as error:
         raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
@@ -195,7 +236,9 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         scales = map_array("concept_scales") if manifest.concept_dtype == "int8" else None
         concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
-            raise ManifestError(f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}")
+            raise ManifestError(
+                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}",
+            )
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
@@ -205,19 +248,40 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     return Segment(postings, map_array("vectors"), concepts, modality, texts, searched, compact)
 
 
-def write(folder: Path, segment: Segment, types: Mapping[str, FieldType], code: CompactCode | None = None) -> Files:
-    """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given; return its files."""
+def write(
+    folder: Path,
+    segment: Segment,
+    types: Mapping[str, FieldType],
+    code: CompactCode | None = None,
+) -> Files:
+    """Write a segment in memory to the empty ``folder``, with compact codes if ``code`` is given;
+    return its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
-    arrays |= {"starts": postings.starts, "rows": postings.rows, "frequencies": postings.frequencies}
+    arrays |= {
+        "starts": postings.starts,
+        "rows": postings.rows,
+        "frequencies": postings.frequencies,
+    }
     if concepts is not None:
         arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
         if concepts.scales is not None:
             arrays["concept_scales"] = concepts.scales
-    jobs = [partial(out.words, partial(text_index_writer.write, items=segment.all_items(), types=types))]
-    jobs += [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
-    jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
+    jobs = [
+        partial(
+            out.words,
+            partial(text_index_writer.write, items=segment.all_items(), types=types),
+        ),
+    ]
+    jobs += [
+        partial(out.array, name, array.dtype, array.shape, [array])
+        for name, array in arrays.items()
+    ]
+    jobs += [
+        partial(out.strings, name, [(s.data, np.diff(s.offsets))])
+        for name, s in segment.texts.items()
+    ]
     if code is not None:
         jobs.append(partial(out.compact, len(segment), code, [(segment.vectors, segment.modality)]))
     _together(jobs)
@@ -232,17 +296,22 @@ def merge(
     types: Mapping[str, FieldType],
     code: CompactCode | None = None,
 ) -> tuple[Files, list[NDArray[np.int64]]]:
-    """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if ``code`` is given;
-    return its files and the new rows.
+    """Write the live rows of parts as one segment to the empty ``folder``, with compact codes if
+    ``code`` is given; return its files and the new rows.
 
-    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks.
+    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and
+    blocks.
     """
     merged = _MergeOrder(parts, live)
     out = _Output(folder)
 
     def make(path: Path) -> bool:
         return text_index_writer.merge(
-            path, [_words_of(part, types) for part in parts], merged.moved, len(merged), types
+            path,
+            [_words_of(part, types) for part in parts],
+            merged.moved,
+            len(merged),
+            types,
         )
 
     jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
@@ -251,7 +320,10 @@ def merge(
     return out.files, merged.moved
 
 
-def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.ItemWords | None:
+def _words_of(
+    part: Segment,
+    types: Mapping[str, FieldType],
+) -> TextIndex | text_index_writer.ItemWords | None:
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.ItemWords(part.all_items(), types)
@@ -267,7 +339,10 @@ def _together(jobs: Sequence[Callable[[], None]]) -> None:
 def _write_rows(out: _Output, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
     """Write everything except postings and text index."""
     if code is not None:
-        vectors, modalities = merged.column(lambda part: part.vectors), merged.column(lambda part: part.modality)
+        vectors, modalities = (
+            merged.column(lambda part: part.vectors),
+            merged.column(lambda part: part.modality),
+        )
         out.compact(len(merged), code, zip(vectors, modalities, strict=True))
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
     dtype, width = like.vectors.dtype, like.vectors.shape[1]
@@ -287,7 +362,11 @@ class _MergeOrder:
             np.arange(len(part)) if alive is None else np.flatnonzero(alive)
             for part, alive in zip(parts, live, strict=True)
         ]
-        keys = [key for part, rows in zip(parts, kept, strict=True) for key in part.texts["ids"].take(rows)]
+        keys = [
+            key
+            for part, rows in zip(parts, kept, strict=True)
+            for key in part.texts["ids"].take(rows)
+        ]
         # Python's sort is fastest on concatenated sorted runs.
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
@@ -303,7 +382,8 @@ class _MergeOrder:
         return len(self._row)
 
     def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
-        """Yield for each block of rows: the parts, their positions in the block, and their rows in the part."""
+        """Yield for each block of rows: the parts, their positions in the block, and their rows in
+        the part."""
         for start in range(0, len(self), BLOCK):
             part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
             places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
@@ -313,13 +393,19 @@ class _MergeOrder:
         """Yield blocks of an array with one entry per row."""
         for block in self.blocks():
             first = of(block[0][0])
-            out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
+            out = np.empty(
+                (sum(len(places) for _, places, _ in block), *first.shape[1:]),
+                first.dtype,
+            )
             for part, places, rows in block:
                 out[_run(places)] = of(part)[_run(rows)]
                 release(of(part))
             yield out
 
-    def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:
+    def sets(
+        self,
+        of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]],
+    ) -> Iterator[Sets]:
         """Yield blocks of an array with several entries per row, and their numbers."""
         for block in self.blocks():
             lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
@@ -354,7 +440,12 @@ class _MergeOrder:
 
 
 class _Output(Output):
-    def compact(self, n: int, code: CompactCode, blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]) -> None:
+    def compact(
+        self,
+        n: int,
+        code: CompactCode,
+        blocks: Iterable[tuple[NDArray[Any], NDArray[np.uint8]]],
+    ) -> None:
         """Write the compact codes of n vectors, of which blocks are given with their modalities."""
         scales = [np.empty(0, np.float32)]
 
@@ -377,19 +468,38 @@ class _Output(Output):
         offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         self.array("concept_offsets", np.int64, offsets.shape, [offsets])
         shape = int(offsets[-1]), first.values.shape[1]
-        self.array("concepts", first.values.dtype, shape, (values for values, _ in column(lambda sets: sets.values)))
+        self.array(
+            "concepts",
+            first.values.dtype,
+            shape,
+            (values for values, _ in column(lambda sets: sets.values)),
+        )
         if first.scales is not None:
             scales = (values for values, _ in column(lambda sets: sets.scales))
             self.array("concept_scales", np.float32, shape[:1], scales)
 
-    def postings(self, merged: _MergeOrder, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
-        counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
-        widest = max((part.postings.frequencies for part in parts), key=lambda each: each.itemsize * bool(len(each)))
+    def postings(
+        self,
+        merged: _MergeOrder,
+        parts: Sequence[Segment],
+        live: Sequence[NDArray[np.uint8] | None],
+    ) -> None:
+        counts = np.sum(
+            [part.count(alive) for part, alive in zip(parts, live, strict=True)],
+            axis=0,
+        )
+        widest = max(
+            (part.postings.frequencies for part in parts),
+            key=lambda each: each.itemsize * bool(len(each)),
+        )
         dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
-            raise BackendError(f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep fewer")
+            raise BackendError(
+                f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep "
+                "fewer",
+            )
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
             write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
@@ -424,7 +534,11 @@ def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
 def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
     """Return the positions of all entries of the sets of ascending rows, as a slice if possible."""
     run = _run(rows)
-    return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
+    return (
+        slice(offsets[run.start], offsets[run.stop])
+        if isinstance(run, slice)
+        else _places(offsets, rows)
+    )
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:

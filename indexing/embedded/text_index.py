@@ -1,12 +1,14 @@
-"""Text and metadata index of a segment: one SQLite file, written by ``text_index_writer`` and read here.
+"""Text and metadata index of a segment: one SQLite file, written by ``text_index_writer`` and read
+here.
 
 Rows are those of the segment, from 0::
 
-    words    word, documents, gaps, frequencies   posting list of a word: its rows as differences, and the frequency in
+    words    word, documents, gaps, frequencies   posting list of a word: its rows as differences,
+    and the frequency in
                                                   each, or nothing if all are 1
-    lengths  words                                (n,) number of words of each row
-    fields   field, name, rows                    the rows of all values of a metadata field, ordered by value
-    edges    field, value, stop                   the end of the rows of a value; strings are UTF-8
+    lengths  words                                (n,) number of words of each row fields   field,
+    name, rows                    the rows of all values of a metadata field, ordered by value edges
+    field, value, stop                   the end of the rows of a value; strings are UTF-8
 
 Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
@@ -31,7 +33,8 @@ from .bm25 import Occurrences
 Ints: TypeAlias = NDArray[np.int64]
 
 UNREAD = ("unable to open database file", "disk I/O error")
-"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a file."""
+"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a
+file."""
 
 
 class TextIndex:
@@ -46,7 +49,12 @@ class TextIndex:
         self._lock = Lock()
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-            self._file = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+            self._file = sqlite3.connect(
+                uri,
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+            )
         except sqlite3.Error as error:
             raise self._read_error(error) from error
         weakref.finalize(self, self._file.close)
@@ -57,42 +65,64 @@ class TextIndex:
         }
 
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
-        """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but text."""
+        """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but
+        text."""
         mask = np.zeros(self.n, np.bool_)
         if condition.field in self._fields and condition.value == condition.value:
             start, stop = self._span(condition)
-            parameters = start * self._width + 1, (stop - start) * self._width, self._fields[condition.field][0]
-            entries = self._read("SELECT substr(rows, ?, ?) FROM fields WHERE field = ?", parameters)
+            parameters = (
+                start * self._width + 1,
+                (stop - start) * self._width,
+                self._fields[condition.field][0],
+            )
+            entries = self._read(
+                "SELECT substr(rows, ?, ?) FROM fields WHERE field = ?",
+                parameters,
+            )
             mask[self._check_rows(_unpack(entries[0][0] or b"", self._width))] = True
         return ~mask if condition.op == "!=" else mask
 
     def occurrences(self, word: str) -> Occurrences:
         """Return the rows with ``word``, a token from ``tokens``, and its frequency in each."""
-        entries = self._read("SELECT documents, gaps, frequencies FROM words WHERE word = ?", (word,))
+        entries = self._read(
+            "SELECT documents, gaps, frequencies FROM words WHERE word = ?",
+            (word,),
+        )
         if not entries:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
         n, gaps, frequencies = entries[0]
         rows = self._check_rows(np.cumsum(_unpack(gaps, len(gaps) // n), dtype=np.int64))
-        return rows, _unpack(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
+        return rows, _unpack(frequencies, len(frequencies) // n) if frequencies else np.ones(
+            n,
+            np.uint8,
+        )
 
     def vocabulary(self) -> dict[str, int]:
         """Return the number of rows with each word."""
         return dict(self._read("SELECT word, documents FROM words"))
 
     def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
-        """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
+        """Return the concatenated posting lists of the words from ``first`` to ``last``, sorted by
+        word.
 
         Returns the words, the number of rows of each, these rows (ascending), and the frequencies.
         """
-        sql = "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? ORDER BY word"
+        sql = (
+            "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? "
+            "ORDER BY word"
+        )
         entries = self._read(sql, (first, last))
         documents = np.array([n for _, n, _, _ in entries], np.int64)
         if documents.min(initial=1) < 1 or documents.max(initial=1) > self.n:
-            raise self._damage_error(f"a word that no row has, or more than the {self.n} that there are")
+            raise self._damage_error(
+                f"a word that no row has, or more than the {self.n} that there are",
+            )
         try:
             gaps = [_unpack(data, len(data) // n) for _, n, data, _ in entries]
             once = np.ones(self.n, np.uint8)
-            counts = [_unpack(data, len(data) // n) if data else once[:n] for _, n, _, data in entries]
+            counts = [
+                _unpack(data, len(data) // n) if data else once[:n] for _, n, _, data in entries
+            ]
             frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
             rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
             starts = np.cumsum(documents) - documents
@@ -104,20 +134,31 @@ class TextIndex:
         return [word for word, _, _, _ in entries], documents, rows, frequencies
 
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """Return the values of a field, ascending, the rows of all in this order, and where those of each end."""
+        """Return the values of a field, ascending, the rows of all in this order, and where those
+        of each end."""
         if field not in self._fields:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]
-        edges = self._read("SELECT value, stop FROM edges WHERE field = ? ORDER BY value", (number,))
-        return [value for value, _ in edges], self.rows(field), np.array([stop for _, stop in edges], np.int64)
+        edges = self._read(
+            "SELECT value, stop FROM edges WHERE field = ? ORDER BY value",
+            (number,),
+        )
+        return (
+            [value for value, _ in edges],
+            self.rows(field),
+            np.array([stop for _, stop in edges], np.int64),
+        )
 
     def fields(self) -> list[str]:
         """Return the fields, but for text, of which a row has a value."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     def rows(self, field: str) -> Ints:
-        """Return the rows with a value of one of the ``fields``; a row with several values is there several times."""
-        data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][0]
+        """Return the rows with a value of one of the ``fields``; a row with several values is there
+        several times."""
+        data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][
+            0
+        ]
         return self._check_rows(_unpack(data or b"", self._width)).astype(np.int64)
 
     @cached_property
@@ -127,7 +168,8 @@ class TextIndex:
         return _unpack(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
-        """Start and end of the rows whose value fulfils the condition; for "!=", of those that do not."""
+        """Start and end of the rows whose value fulfils the condition; for "!=", of those that do
+        not."""
         field, end = self._fields[condition.field]
         value, between = _storable(condition.value)
         upto = self._stop(field, "<=", value)
@@ -158,13 +200,16 @@ class TextIndex:
         """Return the exception for an error of SQLite, which hides the error of the system."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
-                f"{self.path}: cannot be read ({error}); this process may open no more files (ulimit -n 4096), or the "
-                "disk may be failing; check that, and repeat"
+                f"{self.path}: cannot be read ({error}); this process may open no more files "
+                "(ulimit -n 4096), or the "
+                "disk may be failing; check that, and repeat",
             )
         return self._damage_error(error)
 
     def _damage_error(self, why: object) -> ManifestError:
-        return ManifestError(f"{self.path}: damaged ({why}); make the index again with boc index --replace")
+        return ManifestError(
+            f"{self.path}: damaged ({why}); make the index again with boc index --replace",
+        )
 
 
 def encode_value(value: Any) -> Any:
@@ -173,7 +218,8 @@ def encode_value(value: Any) -> Any:
 
 
 def _storable(value: str | float) -> tuple[bytes | float, bool]:
-    """Return ``value`` as it would be stored; or, with True, the largest storable float below it."""
+    """Return ``value`` as it would be stored; or, with True, the largest storable float below
+    it."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
         return encode_value(value), False
     try:

@@ -1,6 +1,8 @@
-"""Writes the text and metadata index of a segment, from its items or by merging those of other segments.
+"""Writes the text and metadata index of a segment, from its items or by merging those of other
+segments.
 
-The format is described in ``text_index``. Both ways give the same bytes, if equal values are written in the same way.
+The format is described in ``text_index``. Both ways give the same bytes, if equal values are
+written in the same way.
 """
 
 import sqlite3
@@ -41,7 +43,8 @@ _TABLES = (
 
 
 class _Lists(NamedTuple):
-    """Posting lists of some words, concatenated: the number of rows of each, these rows (ascending), frequencies."""
+    """Posting lists of some words, concatenated: the number of rows of each, these rows
+    (ascending), frequencies."""
 
     words: Sequence[str]
     documents: Ints
@@ -50,7 +53,8 @@ class _Lists(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """The values of a field, ascending, the rows of all values in this order, and the end of the rows of each value."""
+    """The values of a field, ascending, the rows of all values in this order, and the end of the
+    rows of each value."""
 
     values: Sequence[Any]
     rows: Ints
@@ -60,17 +64,23 @@ class _Values(NamedTuple):
 class ItemWords:
     """The text and metadata index of some items in memory, with the interface of the one in a file.
 
-    Full text is sentences and the fields of type text; ``types`` are the types of all fields. Each item is read once.
+    Full text is sentences and the fields of type text; ``types`` are the types of all fields. Each
+    item is read once.
     """
 
     def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
         full = [name for name, kind in types.items() if kind == "text"]
-        fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filter_fields(types)}
+        fields: dict[str, _Rows] = {
+            name: defaultdict(lambda: array("I")) for name in _filter_fields(types)
+        }
         lines = []
         rows_and_items = enumerate(items)
         while some := list(islice(rows_and_items, ITEMS)):
             lines.append(
-                space_words([" ".join(_texts(item, full)) for _, item in some]).encode("utf-8", "surrogatepass")
+                space_words([" ".join(_texts(item, full)) for _, item in some]).encode(
+                    "utf-8",
+                    "surrogatepass",
+                ),
             )
             for name, rows in fields.items():
                 for row, item in some:
@@ -88,13 +98,23 @@ class ItemWords:
 
     def vocabulary(self) -> dict[str, int]:
         """Return the frequency of each word."""
-        return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
+        return dict(
+            zip(
+                self._words,
+                np.bincount(self._ranks, minlength=len(self._words)).tolist(),
+                strict=True,
+            ),
+        )
 
     def lists(self, first: str, last: str) -> _Lists:
         """Return the posting lists of the words from ``first`` to ``last``."""
         low, high = bisect_left(self._words, first), bisect_right(self._words, last)
         places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
-        keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(self._ends, places, "right")
+        keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(
+            self._ends,
+            places,
+            "right",
+        )
         pairs, frequencies = np.unique(keys, return_counts=True)
         documents = np.bincount(pairs >> ROW, minlength=high)[low:]
         return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
@@ -104,19 +124,33 @@ class ItemWords:
         rows = self._fields[name]
         values = sorted(rows)
         stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
-        return _Values(values, np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64), stops)
+        return _Values(
+            values,
+            np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64),
+            stops,
+        )
 
 
 def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
-    """Write the file of ``items`` with fields of ``types``; return False if there is nothing to write.
+    """Write the file of ``items`` with fields of ``types``; return False if there is nothing to
+    write.
 
-    Same items, same bytes, not yet synced. BackendError if it cannot be written, or an integer exceeds 64 bits.
+    Same items, same bytes, not yet synced. BackendError if it cannot be written, or an integer
+    exceeds 64 bits.
     """
     source = ItemWords(items, types)
     counts = source.vocabulary()
     words = list(counts)
-    lists = (source.lists(words[a], words[b - 1]) for a, b in spans(np.array(list(counts.values())), OCCURRENCES))
-    return _store(path, lists, source.lengths, {name: source.values(name) for name in _filter_fields(types)})
+    lists = (
+        source.lists(words[a], words[b - 1])
+        for a, b in spans(np.array(list(counts.values())), OCCURRENCES)
+    )
+    return _store(
+        path,
+        lists,
+        source.lengths,
+        {name: source.values(name) for name in _filter_fields(types)},
+    )
 
 
 def merge(
@@ -126,22 +160,34 @@ def merge(
     n: int,
     types: Mapping[str, FieldType],
 ) -> bool:
-    """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is nothing to write.
+    """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is
+    nothing to write.
 
-    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is a part without words
-    or values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
+    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is
+    a part without words or values. BackendError if the file cannot be written, or for an integer
+    beyond 64 bits.
     """
-    sources = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
+    sources = [
+        (part, places) for part, places in zip(parts, moved, strict=True) if part is not None
+    ]
     lengths = np.zeros(n, np.int64)
     for part, places in sources:
         kept = places >= 0
         lengths[places[kept]] = part.lengths[kept]
     return _store(
-        path, _merge_lists(sources), lengths, {name: _merged_values(sources, name) for name in _filter_fields(types)}
+        path,
+        _merge_lists(sources),
+        lengths,
+        {name: _merged_values(sources, name) for name in _filter_fields(types)},
     )
 
 
-def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[str, _Values]) -> bool:
+def _store(
+    path: Path,
+    lists: Iterable[_Lists],
+    lengths: Ints,
+    fields: Mapping[str, _Values],
+) -> bool:
     if not lengths.any() and not any(len(field.rows) for field in fields.values()):
         return False
     try:
@@ -157,22 +203,32 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
             for number, (name, (values, rows, stops)) in enumerate(fields.items()):
                 data = pack(rows, len(lengths) - 1)
                 file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
-                edges = ((number, value, stop) for value, stop in zip(values, stops.tolist(), strict=True))
+                edges = (
+                    (number, value, stop)
+                    for value, stop in zip(values, stops.tolist(), strict=True)
+                )
                 file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
             file.execute("COMMIT")
     except OverflowError as error:
-        raise BackendError("a metadata value is beyond 64 bits; give it as a float or a keyword") from error
+        raise BackendError(
+            "a metadata value is beyond 64 bits; give it as a float or a keyword",
+        ) from error
     except sqlite3.Error as error:
-        raise BackendError(f"{path}: cannot be written ({error}); choose another place with --at") from error
+        raise BackendError(
+            f"{path}: cannot be written ({error}); choose another place with --at",
+        ) from error
     return True
 
 
 def _number_words(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
-    """Return the distinct words of blocks of lines, the numbers of all words in order, and words per line."""
+    """Return the distinct words of blocks of lines, the numbers of all words in order, and words
+    per line."""
     if not lines:
         return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
     text = b"\n".join(lines)
-    known: defaultdict[bytes, int] = defaultdict(count().__next__)  # numbered in order of occurrence
+    known: defaultdict[bytes, int] = defaultdict(
+        count().__next__,
+    )  # numbered in order of occurrence
     numbers = np.fromiter(map(known.__getitem__, text.split()), np.uint32)
     codes = np.frombuffer(text, np.uint8)
     gaps = (codes == ord(" ")) | (codes == ord("\n"))
@@ -210,7 +266,10 @@ def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterato
         for part, moved in parts:
             words, documents, rows, weights = part.lists(ordered[first], ordered[last - 1])
             places = moved[rows]
-            key = np.repeat(np.array([rank[word] for word in words], np.int64) << ROW, documents) | places
+            key = (
+                np.repeat(np.array([rank[word] for word in words], np.int64) << ROW, documents)
+                | places
+            )
             keys.append(key[places >= 0])
             frequencies.append(weights[places >= 0])
         key = np.concatenate(keys)
@@ -219,7 +278,12 @@ def _merge_lists(parts: Sequence[tuple[TextIndex | ItemWords, Ints]]) -> Iterato
         there = np.flatnonzero(documents)
         if len(there):
             words = [ordered[first + i] for i in there.tolist()]
-            yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
+            yield _Lists(
+                words,
+                documents[there],
+                key[order] & (1 << ROW) - 1,
+                np.concatenate(frequencies)[order],
+            )
 
 
 def _merged_values(parts: Sequence[tuple[TextIndex | ItemWords, Ints]], name: str) -> _Values:
@@ -234,7 +298,11 @@ def _merged_values(parts: Sequence[tuple[TextIndex | ItemWords, Ints]], name: st
     key = np.sort(np.concatenate(keys), kind="stable")
     counts = np.bincount(key >> ROW, minlength=len(ordered))
     there = np.flatnonzero(counts)
-    return _Values([ordered[i] for i in there.tolist()], key & (1 << ROW) - 1, np.cumsum(counts[there]))
+    return _Values(
+        [ordered[i] for i in there.tolist()],
+        key & (1 << ROW) - 1,
+        np.cumsum(counts[there]),
+    )
 
 
 def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
@@ -243,12 +311,16 @@ def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
     several = np.maximum.reduceat(lists.frequencies, starts) > 1
-    frequencies = (data if some else b"" for data, some in zip(_cut(lists.frequencies, starts), several, strict=True))
+    frequencies = (
+        data if some else b""
+        for data, some in zip(_cut(lists.frequencies, starts), several, strict=True)
+    )
     return zip(lists.words, lists.documents.tolist(), _cut(gaps, starts), frequencies, strict=True)
 
 
 def _cut(values: Ints, starts: Ints) -> list[bytes]:
-    """Cut each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest value allows."""
+    """Cut each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest
+    value allows."""
     ends = np.append(starts[1:], len(values))
     sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
     pieces = [b""] * len(starts)

@@ -1,4 +1,5 @@
-"""Writers of the embedded index: rows are buffered, flushed as segments, and published by a commit."""
+"""Writers of the embedded index: rows are buffered, flushed as segments, and published by a
+commit."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from .live_segments import Part, list_entries, open_current, open_parts
 from .merge import Merger
 from .segment import Segment, gather_segment, side_by_side
 
-FEW = 4  # the last buffer is merged from memory if the stored rows are at most so many times as many
+FEW = (
+    4  # the last buffer is merged from memory if the stored rows are at most so many times as many
+)
 WAITING = 48 << 20  # bytes of a full buffer; a flush takes twice that while the next buffer fills
 
 
@@ -62,7 +65,14 @@ class _Buffer:
         concepts = side_by_side(self._concepts) if self._concepts else None
         self._terms.clear()  # freed now, else everything would be in memory three times
         self._concepts.clear()
-        return gather_segment(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
+        return gather_segment(
+            self._items,
+            terms,
+            self._vectors,
+            concepts,
+            self._manifest.fields,
+            self.place.values(),
+        )
 
 
 class _Writing:
@@ -81,7 +91,8 @@ class _Writing:
             self._held.enter_context(sole_writer(self._home))
         except OSError as error:
             raise BackendError(
-                f"{self._home}: cannot be written ({error.strerror or error}); choose another place with --at"
+                f"{self._home}: cannot be written ({error.strerror or error}); choose another "
+                "place with --at",
             ) from error
         with ExitStack() as held:
             held.enter_context(self._held)
@@ -95,7 +106,8 @@ class _Writing:
             held.pop_all()
 
     def _remove_if_empty(self) -> None:
-        """Remove the folder if nothing but the lock is in it: there was no index before, and there is none now."""
+        """Remove the folder if nothing but the lock is in it: there was no index before, and there
+        is none now."""
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
@@ -155,8 +167,12 @@ class EmbeddedWriter(_Writing):
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         with self._held:
             self._pool.shutdown()
-            later = kind is not None and (issubclass(kind, UnreachableError) or not issubclass(kind, Exception))
-            if self._committed or not later:  # after a kill, or if the source is lost, the load continues later
+            later = kind is not None and (
+                issubclass(kind, UnreachableError) or not issubclass(kind, Exception)
+            )
+            if (
+                self._committed or not later
+            ):  # after a kill, or if the source is lost, the load continues later
                 self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
@@ -174,12 +190,16 @@ class EmbeddedWriter(_Writing):
         self._wait()
         others = sum(map(len, self._merger.parts))
         if 0 < others <= FEW * len(self._buffer.place):
-            self._merger.hold(self._buffer.segment())  # merged at once, so it need not be stored first
+            self._merger.hold(
+                self._buffer.segment(),
+            )  # merged at once, so it need not be stored first
         else:
             super()._flush()  # stored first, since merging many rows needs the memory
         self._merger.compact()
         if not self._merger.parts:
-            raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
+            raise BackendError(
+                f"nothing was added to {self._home}; an index needs at least one item",
+            )
         self._publish()
         self._committed = True
 
@@ -213,7 +233,9 @@ class EmbeddedWriter(_Writing):
             self._left = None
 
     def _remember(self, ids: Iterable[str]) -> None:
-        self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
+        self._hashes = np.sort(
+            np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64),
+        )
 
     def _known_ids(self, ids: Sequence[str]) -> list[str]:
         asked = np.array([hash(key) for key in ids], dtype=np.int64)
@@ -268,7 +290,9 @@ class EmbeddedEditor(_Writing):
     def _finish(self, source: str) -> None:
         if not self._merger.parts:
             name = self._home.name
-            raise BackendError(f"nothing would be left in {name}; to remove all of it: boc delete {name} --all")
+            raise BackendError(
+                f"nothing would be left in {name}; to remove all of it: boc delete {name} --all",
+            )
         self._manifest = replace(self._manifest, source=source)
         self._publish()
 

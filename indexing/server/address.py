@@ -1,4 +1,5 @@
-"""The address of a cluster: hosts, how to connect to and trust them, and how indexes are made there."""
+"""The address of a cluster: hosts, how to connect to and trust them, and how indexes are made
+there."""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 class Address:
     """A parsed address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY, and BOC_HEADERS, lines
-    ``Name: value`` for gateways. The options of the connection have the names that the clients of the servers use,
-    except ``search_timeout``: how many seconds a search waits for one of several hosts before it asks the next, and
-    ``proxy``, which replaces that of the environment. The others apply to a new index: ``field`` is how its codes are
-    stored (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order``
-    by what its documents are sorted on the disk, and ``patience`` how many seconds a load retries without progress.
+    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY, and
+    BOC_HEADERS, lines ``Name: value`` for gateways. The options of the connection have the names
+    that the clients of the servers use, except ``search_timeout``: how many seconds a search waits
+    for one of several hosts before it asks the next, and ``proxy``, which replaces that of the
+    environment. The others apply to a new index: ``field`` is how its codes are stored (None: the
+    best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order``
+    by what its documents are sorted on the disk, and ``patience`` how many seconds a load retries
+    without progress.
     """
 
     hosts: tuple[str, ...]
@@ -58,7 +61,8 @@ class Address:
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """The seconds that a search waits for each host, the first time it asks them, the second, and the last."""
+        """The seconds that a search waits for each host, the first time it asks them, the second,
+        and the last."""
         whole = self.request_timeout
         short = (self.search_timeout, 4 * self.search_timeout)
         return *(wait for wait in short if wait < whole and len(self.hosts) > 1), whole
@@ -75,20 +79,27 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     example = EXAMPLE.format(scheme=scheme)
     protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
     if protocol not in ("http", "https") or not separator:
-        raise BackendError(f"an address of {scheme} starts with {scheme}+http:// or {scheme}+https://, like {example}")
+        raise BackendError(
+            f"an address of {scheme} starts with {scheme}+http:// or {scheme}+https://, like "
+            f"{example}",
+        )
     netloc = re.split("[/?#]", authority, maxsplit=1)[0]
     behind = authority[len(netloc) :]
-    if "@" in behind or "#" in behind or "//" in behind:  # a password may contain them, so nothing of it is shown
+    if (
+        "@" in behind or "#" in behind or "//" in behind
+    ):  # a password may contain them, so nothing of it is shown
         raise BackendError(
-            "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a password does not stand "
-            f"there, but in the environment variable BOC_PASSWORD: {example}"
+            "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a "
+            "password does not stand "
+            f"there, but in the environment variable BOC_PASSWORD: {example}",
         )
     names, at, hosts = netloc.rpartition("@")
     user, colon, _ = names.partition(":")
     if colon:
         raise BackendError(
-            f"the address of {hosts} holds a password, which others could read; leave it out and put it into the "
-            f"environment variable BOC_PASSWORD: {example}"
+            f"the address of {hosts} holds a password, which others could read; leave it out and "
+            "put it into the "
+            f"environment variable BOC_PASSWORD: {example}",
         )
     if not all(hosts.split(",")):
         raise BackendError(f"the address names no host; write it like {example}")
@@ -97,7 +108,9 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     try:
         full = tuple(dict.fromkeys(_host(protocol, host, prefix) for host in hosts.split(",")))
     except ValueError as error:
-        raise BackendError(f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}") from None
+        raise BackendError(
+            f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}",
+        ) from None
     options: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in OPTIONS:
@@ -109,18 +122,30 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
             raise BackendError(f"{name}={value} in the address: must be {rule}") from None
     password, api_key = environment.get("BOC_PASSWORD"), environment.get("BOC_API_KEY")
     if at and password is None:
-        raise BackendError(f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD")
+        raise BackendError(
+            f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD",
+        )
     if "client_key" in options and "client_cert" not in options:
-        raise BackendError("client_key in the address needs client_cert, the file of its certificate")
+        raise BackendError(
+            "client_key in the address needs client_cert, the file of its certificate",
+        )
     options["headers"] = _headers(environment.get("BOC_HEADERS", ""))
-    return Address(full, unquote(user) if at else None, password if at else None, None if at else api_key, **options)
+    return Address(
+        full,
+        unquote(user) if at else None,
+        password if at else None,
+        None if at else api_key,
+        **options,
+    )
 
 
 def _headers(lines: str) -> tuple[tuple[str, str], ...]:
     """Return names, in small letters, and values of headers, one a line."""
     parts = [line.partition(":") for line in lines.splitlines() if line.strip()]
     if any(not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) for name, *_ in parts):
-        raise BackendError("BOC_HEADERS holds a line that is no header; write one a line, as Name: value")
+        raise BackendError(
+            "BOC_HEADERS holds a line that is no header; write one a line, as Name: value",
+        )
     return tuple((name.strip().lower(), value.strip()) for name, _, value in parts)
 
 

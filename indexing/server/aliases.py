@@ -1,10 +1,11 @@
 """The indexes of a cluster behind their names.
 
-The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``: DIGEST is computed
-from what is loaded and how, N counts up. A generation that is being loaded has no alias NAME, so no search sees it. It
-is written through another alias, never by its own name: a server creates a missing index again, with guessed fields,
-but refuses a missing alias. Publishing swaps the alias in one request. The previous generation stays until the next
-load begins, so that readers that have it open can continue.
+The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``:
+DIGEST is computed from what is loaded and how, N counts up. A generation that is being loaded has
+no alias NAME, so no search sees it. It is written through another alias, never by its own name: a
+server creates a missing index again, with guessed fields, but refuses a missing alias. Publishing
+swaps the alias in one request. The previous generation stays until the next load begins, so that
+readers that have it open can continue.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ NARROWING = {"filter", "search_routing"}
 class State:
     """The state of an index on a server, stored beside its manifest.
 
-    ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names the strategy,
-    ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
-    whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
-    documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``, and
-    of those ``targets`` that an alias of this name stood for.
+    ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names
+    the strategy, ``digits`` is the largest number of digits of its frequencies, ``vectors`` the
+    layout of the vectors, ``unit`` whether no vector is longer than 1, ``concept_dim`` the width of
+    concept sets, and ``blocks`` the number of documents that hold the arrays of the codec.
+    ``attached``: the items are documents of another index, ``name``, and of those ``targets`` that
+    an alias of this name stood for.
     """
 
     state: str
@@ -60,10 +62,12 @@ STATE = {field.name for field in fields(State)}
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias.
+    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its
+    alias.
 
-    ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user may read.
-    ``shadowed``: runtime fields that are computed in place of fields of boc; ``pipelines`` change what is written.
+    ``narrowed``: it is read through the alias, which shows a part of it, or is all that this user
+    may read. ``shadowed``: runtime fields that are computed in place of fields of boc;
+    ``pipelines`` change what is written.
     """
 
     physical: str
@@ -83,7 +87,10 @@ class Generation:
 
     @property
     def vectors(self) -> VectorField:
-        return VECTOR_FIELDS[self.state.vectors].at(self.layout.own("vector"), self.manifest.vector_floats)
+        return VECTOR_FIELDS[self.state.vectors].at(
+            self.layout.own("vector"),
+            self.manifest.vector_floats,
+        )
 
     @property
     def loading_alias(self) -> str:
@@ -91,12 +98,18 @@ class Generation:
 
     @property
     def alias(self) -> str:
-        """The alias of a generation that is published: its name, unless that is an index of another program."""
-        return attached_alias(self.physical.rpartition("-boc-")[0]) if self.state.attached else self.name
+        """The alias of a generation that is published: its name, unless that is an index of another
+        program."""
+        return (
+            attached_alias(self.physical.rpartition("-boc-")[0])
+            if self.state.attached
+            else self.name
+        )
 
     @property
     def target(self) -> str:
-        """The name by which items are read: one index whatever the alias is moved to, unless the alias narrows it."""
+        """The name by which items are read: one index whatever the alias is moved to, unless the
+        alias narrows it."""
         return self.name if self.state.attached or self.narrowed else self.physical
 
     @property
@@ -110,7 +123,8 @@ def attached_alias(name: str) -> str:
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """12 hex digits that differ for other contents, or for the same contents stored in another way."""
+    """12 hex digits that differ for other contents, or for the same contents stored in another
+    way."""
     contents = {**manifest.entries(), "how": list(how)}
     for part in ("items", "postings", "created", "maker", *OPTIONAL):
         contents.pop(part, None)
@@ -128,13 +142,15 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """Return the generation that ``name`` points to. BackendError if there is none, or for an index of others."""
+    """Return the generation that ``name`` points to. BackendError if there is none, or for an index
+    of others."""
     generation = _behind(transport, name)
     if generation is None:
         existing = names(transport)
         there = f"it holds: {', '.join(existing)}" if existing else "it holds none"
         raise BackendError(
-            f"no index {name!r} at {transport.label} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
+            f"no index {name!r} at {transport.label} ({there}); make it with boc index {name} "
+            "SOURCE --at ADDRESS",
         )
     return generation
 
@@ -145,19 +161,22 @@ def check_free(transport: Transport, name: str) -> None:
 
 
 def check_own(generation: Generation | None) -> None:
-    """Raise BackendError if the items are documents of another program, or if the name is borrowed."""
+    """Raise BackendError if the items are documents of another program, or if the name is
+    borrowed."""
     if generation is None:
         return
     name = generation.name
     if not generation.digest:  # an alias, a clone, an index that was restored or shrunk
         raise BackendError(
-            f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
-            "under its own name, or load under a name of its own and move the alias"
+            f"{name} stands for the index {generation.physical}, which is read under this name, "
+            "not changed; change it "
+            "under its own name, or load under a name of its own and move the alias",
         )
     if generation.state.attached:
         raise BackendError(
-            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
-            f"them, boc attach {name} --detach takes it away"
+            f"{name} is an index of another program, with a code attached to its documents; boc "
+            f"attach {name} adds to "
+            f"them, boc attach {name} --detach takes it away",
         )
 
 
@@ -166,33 +185,52 @@ def _behind(transport: Transport, name: str) -> Generation | None:
     candidates = [generation for generation in _parse_generations(indices, name) if generation.live]
     if indices and not candidates:
         candidates = _attachments(transport, indices, name)
-        fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
-        candidates = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in candidates]
+        fields = {
+            k: v
+            for entry in indices.values()
+            for k, v in _fields(entry["mappings"].get("properties", {}))
+        }
+        candidates = [
+            replace(each, manifest=replace(each.manifest, fields=fields)) for each in candidates
+        ]
         _check_object(candidates, indices)
     if indices and not candidates:
         candidates = _behind_alias(transport, indices, name)
     if indices and not candidates:
         raise BackendError(
-            f"{name!r} at {transport.label} was not made by boc; choose another name, or add a code to its documents "
-            f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it with boc copy)"
+            f"{name!r} at {transport.label} was not made by boc; choose another name, or add a "
+            "code to its documents "
+            f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it "
+            "with boc copy)",
         )
     for each in candidates:
         if each.shadowed:
             raise BackendError(
-                f"{each.physical} at {transport.label} computes {', '.join(each.shadowed)} in place of what boc wrote; "
-                'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or load it again'
+                f"{each.physical} at {transport.label} computes {', '.join(each.shadowed)} in "
+                "place of what boc wrote; "
+                'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": '
+                "null}}), or load it again",
             )
     return candidates[-1] if candidates else None
 
 
 def _attachments(transport: Transport, indices: Json, name: str) -> list[Generation]:
-    """Return what is attached to documents behind ``name``, under this name or another one of their index."""
-    ours = {each: entry for each, entry in indices.items() if OBJECT in entry["mappings"].get("properties", {})}
-    others = (other for physical, entry in ours.items() for other in (physical, *entry.get("aliases", ())))
+    """Return what is attached to documents behind ``name``, under this name or another one of their
+    index."""
+    ours = {
+        each: entry
+        for each, entry in indices.items()
+        if OBJECT in entry["mappings"].get("properties", {})
+    }
+    others = (
+        other for physical, entry in ours.items() for other in (physical, *entry.get("aliases", ()))
+    )
     for each in dict.fromkeys((name, *others)):
         there = generations(transport, each)
         if not there:
-            with suppress(RefusedError):  # rights on two aliases alone: a pattern does not find the second one
+            with suppress(
+                RefusedError,
+            ):  # rights on two aliases alone: a pattern does not find the second one
                 there = _parse_generations(indices_of(transport, attached_alias(each)), each)
         live = [generation for generation in there if generation.live and generation.state.attached]
         if live:
@@ -201,33 +239,50 @@ def _attachments(transport: Transport, indices: Json, name: str) -> list[Generat
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> list[Generation]:
-    """Return the generation behind a name that it was not made as. BackendError if there are several."""
+    """Return the generation behind a name that it was not made as. BackendError if there are
+    several."""
     entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
     if len(indices) > 1 and entries:
-        raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {', '.join(sorted(indices)[:10])}")
-    candidates = [replace(_generation(physical, entry, name), live=True) for physical, entry in entries.items()]
+        raise BackendError(
+            f"{name!r} stands for {len(indices)} indexes; name one: "
+            f"{', '.join(sorted(indices)[:10])}",
+        )
+    candidates = [
+        replace(_generation(physical, entry, name), live=True)
+        for physical, entry in entries.items()
+    ]
     if any(each.state.state not in ("complete", "editing") for each in candidates):
-        raise BackendError(f"{name!r} at {transport.label} is not loaded in whole; repeat the boc index that loads it")
+        raise BackendError(
+            f"{name!r} at {transport.label} is not loaded in whole; repeat the boc index that "
+            "loads it",
+        )
     return [each for each in candidates if not each.state.attached]
 
 
 def _check_object(candidates: Sequence[Generation], indices: Json) -> None:
-    """Raise BackendError if an index with an attached code was made again, and its fields of boc are others."""
+    """Raise BackendError if an index with an attached code was made again, and its fields of boc
+    are others."""
     for each in candidates:
-        expected = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)["properties"]
+        expected = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)[
+            "properties"
+        ]
         for physical, entry in indices.items():
             there = entry["mappings"].get("properties", {}).get(OBJECT, {}).get("properties", {})
-            if any(there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()):
+            if any(
+                there.get(field, {}).get("type") != spec["type"] for field, spec in expected.items()
+            ):
                 raise BackendError(
-                    f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
-                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc attach, first "
-                    "with --detach"
+                    f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the "
+                    "index was made again; "
+                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+                    "boc attach, first "
+                    "with --detach",
                 )
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
-    """Return the generation as this user may read it: through the alias, if under no other name. BackendError if items
-    lack their codes, which a server's own copying of documents loses."""
+    """Return the generation as this user may read it: through the alias, if under no other name.
+    BackendError if items lack their codes, which a server's own copying of documents loses."""
     if generation.state.attached:
         return generation
     there = {"exists": {"field": "modality"}}
@@ -242,18 +297,25 @@ def readable(transport: Transport, generation: Generation) -> Generation:
         return readable(transport, replace(generation, narrowed=True))
     if hits:
         raise BackendError(
-            f"{generation.name} at {transport.label} has items without a code, such as {hits[0]['_id']!r}: "
-            "_reindex, _update and _update_by_query write documents from their _source, which has no codes and "
-            "vectors; make it again with boc index, or copy the index that it was made of with boc copy, _clone, "
-            "_shrink, _split or a snapshot"
+            f"{generation.name} at {transport.label} has items without a code, such as "
+            f"{hits[0]['_id']!r}: "
+            "_reindex, _update and _update_by_query write documents from their _source, which "
+            "has no codes and "
+            "vectors; make it again with boc index, or copy the index that it was made of with "
+            "boc copy, _clone, "
+            "_shrink, _split or a snapshot",
         )
     return generation
 
 
 def names(transport: Transport) -> list[str]:
-    """Return the names of all published indexes, sorted; closed and blocked ones refuse most requests, but not this."""
+    """Return the names of all published indexes, sorted; closed and blocked ones refuse most
+    requests, but not this."""
     result = set()
-    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all").get("indices", ()):
+    for entry in transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all").get(
+        "indices",
+        (),
+    ):
         match = PHYSICAL.fullmatch(entry["name"])
         if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", ())):
             result.add(match["name"])
@@ -269,16 +331,31 @@ def remember(transport: Transport, generation: Generation) -> None:
 def check_live(transport: Transport, generation: Generation) -> None:
     """Raise BackendError if the name has become that of another generation."""
     if generation.physical not in indices_of(transport, generation.name):
-        raise BackendError(f"another command has replaced {generation.name} without what this one changed; repeat it")
+        raise BackendError(
+            f"another command has replaced {generation.name} without what this one changed; "
+            "repeat it",
+        )
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:
     """Point the name to ``generation`` only, in one request."""
     actions: list[Json] = [
-        {"remove": {"index": old.physical, "alias": old.name, "must_exist": False}} for old in before if old.live
+        {"remove": {"index": old.physical, "alias": old.name, "must_exist": False}}
+        for old in before
+        if old.live
     ]
-    actions.append({"remove": {"index": generation.physical, "alias": generation.loading_alias, "must_exist": False}})
-    actions.append({"add": {"index": generation.physical, "alias": generation.alias, "is_write_index": True}})
+    actions.append(
+        {
+            "remove": {
+                "index": generation.physical,
+                "alias": generation.loading_alias,
+                "must_exist": False,
+            },
+        },
+    )
+    actions.append(
+        {"add": {"index": generation.physical, "alias": generation.alias, "is_write_index": True}},
+    )
     transport.request("POST", "/_aliases", {"actions": actions})
     return replace(generation, live=True)
 
@@ -321,29 +398,59 @@ def _parse_generations(indices: Json, name: str) -> list[Generation]:
     return sorted(result, key=lambda generation: generation.number)
 
 
-def _generation(physical: str, entry: Json, name: str, digest: str = "", number: int = 0) -> Generation:
-    """Return the generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
+def _generation(
+    physical: str,
+    entry: Json,
+    name: str,
+    digest: str = "",
+    number: int = 0,
+) -> Generation:
+    """Return the generation that the ``_meta`` of an index tells of. ManifestError if it is of
+    another version."""
     own = _meta_of(entry)
     try:
         entries = {each: value for each, value in own["server"].items() if each in STATE}
         state = State(**{**entries, "targets": tuple(entries.get("targets", ()))})
     except (KeyError, TypeError):
-        raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
-    for kind, name_of_field, table in (("codes", state.field, STRATEGIES), ("vectors", state.vectors, VECTOR_FIELDS)):
+        raise ManifestError(
+            f"{physical}: its _meta is not of this version of boc; make the index again",
+        ) from None
+    for kind, name_of_field, table in (
+        ("codes", state.field, STRATEGIES),
+        ("vectors", state.vectors, VECTOR_FIELDS),
+    ):
         if name_of_field not in table:
             raise ManifestError(
-                f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the index again, or use "
-                "the version of boc that made it"
+                f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the "
+                "index again, or use "
+                "the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
     live = (attached_alias(name) if state.attached else name) in aliases
     narrowed = not NARROWING.isdisjoint(aliases.get(name, ()))
     manifest = Manifest.from_dict(own["boc"], where=physical)
     computed = () if state.attached else entry["mappings"].get("runtime", ())
-    shadowed = tuple(sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}))
+    shadowed = tuple(
+        sorted(each for each in computed if each.partition(".")[0] in {*ITEM, *HIDDEN}),
+    )
     settings = entry.get("settings", {}).get("index", {})
-    pipelines = tuple(each for each in ("default_pipeline", "final_pipeline") if settings.get(each, "_none") != "_none")
-    return Generation(physical, name, digest, number, live, manifest, state, narrowed, shadowed, pipelines)
+    pipelines = tuple(
+        each
+        for each in ("default_pipeline", "final_pipeline")
+        if settings.get(each, "_none") != "_none"
+    )
+    return Generation(
+        physical,
+        name,
+        digest,
+        number,
+        live,
+        manifest,
+        state,
+        narrowed,
+        shadowed,
+        pipelines,
+    )
 
 
 THEIRS: dict[str, FieldType] = {

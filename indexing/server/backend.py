@@ -25,7 +25,8 @@ from .writer import ServerEditor, ServerWriter, counts
 
 
 class ServerBackend:
-    """The indexes of one cluster. ``order`` lists the names of its field types for codes, best first."""
+    """The indexes of one cluster. ``order`` lists the names of its field types for codes, best
+    first."""
 
     def __init__(self, transport: Transport, address: Address, order: Sequence[str]) -> None:
         self.transport = transport
@@ -35,12 +36,32 @@ class ServerBackend:
     def exists(self, name: str) -> bool:
         return any(generation.live for generation in generations(self.transport, name))
 
-    def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> ServerWriter:
+    def create(
+        self,
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> ServerWriter:
         return ServerWriter(self.transport, self.address, self._order, name, manifest, arrays)
 
-    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
+    def create_part(
+        self,
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+        part: str,
+    ) -> PartWriter:
         number, count = shard_of(part)
-        return PartWriter(number, count, self.transport, self.address, self._order, name, manifest, arrays)
+        return PartWriter(
+            number,
+            count,
+            self.transport,
+            self.address,
+            self._order,
+            name,
+            manifest,
+            arrays,
+        )
 
     def learn_once(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
         return share_code(self.transport, self.address, name, key, learn)
@@ -48,14 +69,21 @@ class ServerBackend:
     def open(self, name: str) -> ServerIndex:
         generation = readable(self.transport, live_generation(self.transport, name))
         if generation.state.state == "editing":
-            note(f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit")
+            note(
+                f"{name}: an edit is under way or broke off, counts may not hold; if nobody "
+                "edits it, repeat the edit",
+            )
         if generation.state.attached or generation.narrowed:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
-            generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))
+            generation = replace(
+                generation,
+                manifest=replace(generation.manifest, items=items, postings=postings),
+            )
         return ServerIndex(self.transport, generation)
 
     def attach(self, name: str) -> Attachment:
-        """Return what is attached, or will be, to the documents of the index ``name`` of another program."""
+        """Return what is attached, or will be, to the documents of the index ``name`` of another
+        program."""
         return Attachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
@@ -71,14 +99,21 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
-        check_own(there[-1] if there else live_generation(self.transport, name))  # whose error lists the indexes
+        check_own(
+            there[-1] if there else live_generation(self.transport, name),
+        )  # whose error lists the indexes
         drop(self.transport, there)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and field types for codes and vectors, each tested with a small index that is removed; and
-        why indexes cannot be read that are closed, blocked, lack a shard, or are of another version."""
-        about = {"engine": self.transport.engine, "address": self.transport.label, "version": self._version()}
+        """Engine, version, and field types for codes and vectors, each tested with a small index
+        that is removed; and why indexes cannot be read that are closed, blocked, lack a shard, or
+        are of another version."""
+        about = {
+            "engine": self.transport.engine,
+            "address": self.transport.label,
+            "version": self._version(),
+        }
         fields = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if fields[field] == EXACT), None)
         fields |= {} if default is None else {default: f"{EXACT}, the default"}

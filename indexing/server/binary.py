@@ -18,5 +18,6 @@ def to_base64(data: bytes) -> str:
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
+    """Return the bytes of a binary field. OpenSearch answers in the URL alphabet without
+    padding."""
     return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -1,4 +1,5 @@
-"""What an index on a server holds: its items with their vectors, concept sets and terms, and the arrays of its code."""
+"""What an index on a server holds: its items with their vectors, concept sets and terms, and the
+arrays of its code."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from .transport import Json, RefusedError, Transport
 
 BATCH = 64  # queries per request
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # by field
-POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
+POSTING_FILES = {
+    "doc",
+    "pos",
+    "psm",
+    "tim",
+    "tip",
+    "tmd",
+}  # suffixes of Lucene's files of posting lists
 
 
 class Contents:
@@ -32,7 +40,11 @@ class Contents:
         self.manifest: Manifest = generation.manifest
         self.generation = generation
         self._transport = transport
-        self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
+        self._strategy, self._layout, self._target = (
+            generation.strategy,
+            generation.layout,
+            generation.target,
+        )
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         physical = generation.physical if generation.narrowed else None
@@ -48,7 +60,11 @@ class Contents:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the codec; ManifestError if they are not those of the manifest."""
-        where, blocks, described = self.generation.physical, self.generation.state.blocks, self.manifest.arrays
+        where, blocks, described = (
+            self.generation.physical,
+            self.generation.state.blocks,
+            self.manifest.arrays,
+        )
         try:
             arrays = stored_arrays(self._transport, where, blocks, described)
         except RefusedError as error:
@@ -58,8 +74,9 @@ class Contents:
             arrays = stored_arrays(self._transport, where, blocks, described)
             if len(arrays) < len(described):
                 raise BackendError(
-                    f"the filter of the alias {where} hides the code, and this user may read the index under no other "
-                    'name; add {"exists": {"field": "block"}} to what the filter lets pass'
+                    f"the filter of the alias {where} hides the code, and this user may read the "
+                    "index under no other "
+                    'name; add {"exists": {"field": "block"}} to what the filter lets pass',
                 ) from None
         self.manifest.check_arrays(arrays, where=f"{self._transport.label}: {where}")
         return arrays
@@ -76,14 +93,20 @@ class Contents:
         values = [hit.get("fields", {}).get(path) for hit in hits]
         raw = [from_base64(value[0]) if value else b"" for value in values]
         int8 = dtype == "int8"
-        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * int8) if width else 0 for row in raw]
+        lengths = [
+            len(row) // (width * np.dtype(dtype).itemsize + 4 * int8) if width else 0 for row in raw
+        ]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         values = [
             np.frombuffer(row, dtype, offset=4 * n * int8).reshape(n, width)
             for row, n in zip(raw, lengths, strict=True)
             if n
         ]
-        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if int8 else None
+        scales = (
+            [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)]
+            if int8
+            else None
+        )
         return StoredConcepts(
             np.concatenate([np.empty((0, width), dtype), *values]),
             offsets,
@@ -101,9 +124,19 @@ class Contents:
 
     def sample(self, count: int, modality: Modality) -> list[str]:
         draw = {"seed": 0, "field": "_seq_no"}
-        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": draw}}
+        query = {
+            "function_score": {
+                "query": {"term": {self._layout.own("modality"): modality}},
+                "random_score": draw,
+            },
+        }
         size = min(count, requests.WINDOW)
-        body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
+        body = {
+            "query": query,
+            "size": size,
+            "_source": False,
+            "sort": [{"_score": "desc"}, self._layout.order],
+        }
         return [hit["sort"][1] for hit in self._searches.ask(body)["hits"]["hits"]]
 
     def used_fields(self) -> set[str]:
@@ -113,7 +146,10 @@ class Contents:
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
             conditions = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
-            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in conditions]
+            bodies = [
+                {"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1}
+                for each in conditions
+            ]
             pages = self._searches.pages([{**body, "_source": False} for body in bodies], 1)
             used |= {name for name, (hits, _) in zip(part, pages, strict=True) if hits}
         return used
@@ -137,7 +173,9 @@ class Contents:
         for start in range(0, len(columns), step):
             part = columns[start : start + step]
             features = self._strategy.features(part, [1] * len(part), digits)
-            clauses = [_with_name(self._strategy.clause(feature, 1), feature) for feature in features]
+            clauses = [
+                _with_name(self._strategy.clause(feature, 1), feature) for feature in features
+            ]
             for first in range(0, len(distinct), PAGE):
                 keys = [self._layout.key(key) for key in distinct[first : first + PAGE]]
                 query = {"bool": {"should": clauses, "filter": [{"ids": {"values": keys}}]}}
@@ -146,14 +184,20 @@ class Contents:
                 answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
                     features_of[hit["sort"][1]].update(hit.get("matched_queries", {}))
-        return requests.decode_terms([features_of[key] for key in ids], self._strategy.base, self._n_terms)
+        return requests.decode_terms(
+            [features_of[key] for key in ids],
+            self._strategy.base,
+            self._n_terms,
+        )
 
     def document_frequencies(self) -> NDArray[np.int64]:
         counts = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
         for start in range(0, self._n_terms, SAFE):
             columns = range(start, min(start + SAFE, self._n_terms))
-            filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
+            filters = [
+                self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns
+            ]
             body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
             buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
             counts[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
@@ -171,7 +215,10 @@ class Contents:
 
     def _foreign(self, document: str, missing: KeyError) -> BackendError:
         name = self.generation.name
-        return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
+        return BackendError(
+            f"{document} of {name} has no {missing}: boc did not write it; remove it from the "
+            "index",
+        )
 
     def _decode_vectors(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         if not hits:
@@ -192,14 +239,21 @@ def _with_name(clause: Json, name: str) -> Json:
 
 
 def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields alone."""
+    """Return the bytes of ``PARTS`` and of ``other`` things; of an attached code, of its own fields
+    alone."""
     parts = dict.fromkeys((*PARTS.values(), "other"), 0) | _by_part(transport, generation)
     if generation.layout.prefix:
         return parts
     # Not from _stats, which servers cache for some seconds.
     answer = transport.request("GET", f"/{generation.target}/_segments")
-    copies = [copy for shard in answer["indices"][generation.physical]["shards"].values() for copy in shard]
-    segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
+    copies = [
+        copy
+        for shard in answer["indices"][generation.physical]["shards"].values()
+        for copy in shard
+    ]
+    segments = [
+        s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()
+    ]
     total = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
     return parts | {"other": max(0, total - sum(parts.values()))}
 
@@ -209,12 +263,23 @@ def _by_part(transport: Transport, generation: Generation) -> dict[str, int]:
     index, prefix, manifest = generation.target, generation.layout.prefix, generation.manifest
     try:
         # OpenSearch has no such analysis, and a user may lack the right to it.
-        answer = transport.request("POST", f"/{index}/_disk_usage", run_expensive_tasks="true", timeout=600)
+        answer = transport.request(
+            "POST",
+            f"/{index}/_disk_usage",
+            run_expensive_tasks="true",
+            timeout=600,
+        )
     except RefusedError:
-        answer = transport.request("GET", f"/{index}/_stats/segments", include_segment_file_sizes="true")
+        answer = transport.request(
+            "GET",
+            f"/{index}/_stats/segments",
+            include_segment_file_sizes="true",
+        )
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
         mine = {} if prefix else files  # not told apart from those of other fields
-        postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
+        postings = sum(
+            int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES
+        )
         row = generation.vectors.bytes(manifest.identity.dim)
         return {"postings": postings, "vectors": row * sum(manifest.items.values())}
     parts = dict.fromkeys(PARTS.values(), 0)

@@ -20,12 +20,13 @@ def refresh(transport: Transport, index: str) -> None:
 def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUSE) -> None:
     """Merge an index into one segment per shard, without the copies that servers keep for recovery.
 
-    A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It drops the copies in
-    the next merge that has something to rewrite, once no replica can need them. So there are two merges, and a dummy
-    document is written to each shard and deleted for the second; twice, since Elasticsearch 9 and OpenSearch kept all
-    copies of a shard in which nothing was replaced. Closing the index between them mostly releases the copies of a load
-    of less than half a minute at once, not on Elasticsearch 8; otherwise ``await_release`` does. Documents are written
-    through ``alias``, because writing by name would create a removed index again.
+    A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It
+    drops the copies in the next merge that has something to rewrite, once no replica can need them.
+    So there are two merges, and a dummy document is written to each shard and deleted for the
+    second; twice, since Elasticsearch 9 and OpenSearch kept all copies of a shard in which nothing
+    was replaced. Closing the index between them mostly releases the copies of a load of less than
+    half a minute at once, not on Elasticsearch 8; otherwise ``await_release`` does. Documents are
+    written through ``alias``, because writing by name would create a removed index again.
     """
     dummies = [f"/{alias}/_doc/{id}" for id in one_per_shard(transport, index)]
     merge(transport, index)
@@ -34,7 +35,9 @@ def compact(transport: Transport, index: str, alias: str, *, pause: float = PAUS
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
     with suppress(RefusedError):  # a managed service may forbid it too
         await_release(transport, index, pause=pause)
-    with suppress(RefusedError):  # a managed service may forbid closing an index; later merges drop the copies
+    with suppress(
+        RefusedError,
+    ):  # a managed service may forbid closing an index; later merges drop the copies
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
     for dummy in dummies:
@@ -57,10 +60,16 @@ def one_per_shard(transport: Transport, index: str) -> list[str]:
     return list(ids.values())
 
 
-def await_release(transport: Transport, index: str, *, release: float = RELEASE, pause: float = PAUSE) -> None:
-    """Wait until no shard of a long load retains operations for a replica. A server advances what it retains every half
-    minute, but if only a tenth was added since, not before half of ``PERIOD`` is over. That is set back in any case: an
-    earlier load may have been killed while it waited."""
+def await_release(
+    transport: Transport,
+    index: str,
+    *,
+    release: float = RELEASE,
+    pause: float = PAUSE,
+) -> None:
+    """Wait until no shard of a long load retains operations for a replica. A server advances what
+    it retains every half minute, but if only a tenth was added since, not before half of ``PERIOD``
+    is over. That is set back in any case: an earlier load may have been killed while it waited."""
     if _retains(transport, index):
         transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
         deadline = time.monotonic() + release
@@ -71,11 +80,15 @@ def await_release(transport: Transport, index: str, *, release: float = RELEASE,
 
 def _retains(transport: Transport, index: str) -> bool:
     """Return whether a shard retains operations from one that is not its first on."""
-    shards = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index]["shards"]
+    shards = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index][
+        "shards"
+    ]
     for copies in shards.values():
         for copy in copies:
             leases = copy.get("retention_leases", {}).get("leases", ())
-            if any(0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"] for lease in leases):
+            if any(
+                0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"] for lease in leases
+            ):
                 return True
     return False
 

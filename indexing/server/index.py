@@ -28,7 +28,8 @@ FAR = 4  # times fewer than usual share a term with a query far from them
 PATIENCE = 16  # times slower than usual a query may be for the right hits
 LASTING = 60  # seconds that the number of items that pass a filter is kept
 Plan: TypeAlias = Literal["terms", "scan", "fill"]
-"""How candidates are found: those that share a term with the query; all items that pass; or both, those first."""
+"""How candidates are found: those that share a term with the query; all items that pass; or both,
+those first."""
 BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
@@ -41,9 +42,16 @@ class ServerIndex(Contents):
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
         self._budget = Budget(self._takes, transport.label)
-        self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
-        self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
-        self._quick = min(self._vectors.quick // generation.manifest.identity.dim, requests.WINDOW)  # items
+        self._mixed = all(
+            generation.manifest.items.values(),
+        )  # whether the index has items of both modalities
+        self._reranks = (
+            generation.state.unit
+        )  # whether the server re-ranks candidates, and not this process
+        self._quick = min(
+            self._vectors.quick // generation.manifest.identity.dim,
+            requests.WINDOW,
+        )  # items
         self._holders = generation.manifest.postings / self._n_terms  # items of a term
         self._passing = lru_cache(256)(self._count)
 
@@ -66,7 +74,9 @@ class ServerIndex(Contents):
             self._reranks = False  # scripts are missing or forbidden on the server
             return self.search(request, stages)
         if self._only(modality) is None and self._has_other(results, modality):
-            self._mixed = True  # the first items of the other modality were added since this index was opened
+            self._mixed = (
+                True  # the first items of the other modality were added since this index was opened
+            )
             return self.search(request, stages)
         return results
 
@@ -83,24 +93,38 @@ class ServerIndex(Contents):
         """Return the hits of each query, found again where its terms have too few candidates."""
         plan, passing = self._plan(request)
         answers = self._answers(request, range(len(request)), plan, stages)
-        few = [i for i, (_, matched) in enumerate(answers) if self._are_few(request, i, matched, passing)]
+        few = [
+            i
+            for i, (_, matched) in enumerate(answers)
+            if self._are_few(request, i, matched, passing)
+        ]
         if few:
-            for i, answer in zip(few, self._answers(request, few, self._other(request, passing), stages), strict=True):
+            for i, answer in zip(
+                few,
+                self._answers(request, few, self._other(request, passing), stages),
+                strict=True,
+            ):
                 answers[i] = answer
         return [hits for hits, _ in answers]
 
     def _plan(self, request: SearchRequest) -> tuple[Plan, int]:
-        """Return how to find candidates, and how many items pass; 0 if the plan stays whatever it finds."""
+        """Return how to find candidates, and how many items pass; 0 if the plan stays whatever it
+        finds."""
         if not request.planned or request.rescore is None:
             return "terms", 0
-        passing = self._passing(request.modality, tuple(request.filters), int(monotonic() / LASTING))
+        passing = self._passing(
+            request.modality,
+            tuple(request.filters),
+            int(monotonic() / LASTING),
+        )
         return ("terms", passing) if passing > self._quick else ("scan", 0)
 
     def _are_few(self, request: SearchRequest, i: int, matched: int, passing: int) -> bool:
-        """Return whether query i shares terms with so few of the ``passing`` items that others may be nearer.
+        """Return whether query i shares terms with so few of the ``passing`` items that others may
+        be nearer.
 
-        So it is, too, where a filter leaves a much smaller share of such items than of all: the rest is far from the
-        query, and its nearest items need not share a term.
+        So it is, too, where a filter leaves a much smaller share of such items than of all: the
+        rest is far from the query, and its nearest items need not share a term.
         """
         if not passing or matched < min(request.k, CHOICE * request.most, passing):
             return bool(passing)
@@ -125,11 +149,13 @@ class ServerIndex(Contents):
 
     def _reranked(self, request: SearchRequest) -> bool:
         """Return whether the server re-ranks the candidates, and not this process."""
-        return self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
+        return (
+            self._reranks and request.rescore is not None and request.rescore.k <= requests.WINDOW
+        )
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
-        """Return how many candidates of query i are re-ranked. All that share a term, where they are quickly compared:
-        without the scores of terms that costs less than the best of them."""
+        """Return how many candidates of query i are re-ranked. All that share a term, where they
+        are quickly compared: without the scores of terms that costs less than the best of them."""
         if plan == "scan":
             return requests.RANKED
         if not (request.planned and self._reranked(request)):
@@ -138,13 +164,23 @@ class ServerIndex(Contents):
             return requests.RANKED
         return min(request.k, requests.WINDOW)
 
-    def _body(self, request: SearchRequest, i: int, plan: Plan, only: Modality | None, fields: Json) -> Json | None:
-        """Return the search for query i, with ``fields`` of its hits; None if no item has one of its terms."""
+    def _body(
+        self,
+        request: SearchRequest,
+        i: int,
+        plan: Plan,
+        only: Modality | None,
+        fields: Json,
+    ) -> Json | None:
+        """Return the search for query i, with ``fields`` of its hits; None if no item has one of
+        its terms."""
         depth, rescore, must, may = self._depth(request, plan, i), request.rescore, None, None
         reranked = self._reranked(request)
         if request.words is not None:
             may = requests.match_body(request.words.texts[i], request.words.weight)
-        if plan != "scan" and (features := self._features(request.queries, i, len(request.filters))):
+        if plan != "scan" and (
+            features := self._features(request.queries, i, len(request.filters))
+        ):
             # Re-ranking all that match takes no scores of terms.
             unscored = reranked and may is None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
@@ -159,9 +195,14 @@ class ServerIndex(Contents):
         return requests.rerank_body(body, self._vectors, rescore.queries.vectors[i], depth)
 
     def _answers(
-        self, request: SearchRequest, numbers: Sequence[int], plan: Plan, stages: Stages
+        self,
+        request: SearchRequest,
+        numbers: Sequence[int],
+        plan: Plan,
+        stages: Stages,
     ) -> list[tuple[list[Hit], int]]:
-        """Return the hits of the queries of these ``numbers``, each with the number of items that matched."""
+        """Return the hits of the queries of these ``numbers``, each with the number of items that
+        matched."""
         rescore, reranked = request.rescore, self._reranked(request)
         depths = {i: self._depth(request, plan, i) for i in numbers}
         depth = max(depths.values(), default=1)
@@ -173,20 +214,30 @@ class ServerIndex(Contents):
         answers: dict[int, tuple[list[Hit], int]] = {i: ([], 0) for i in numbers}
         for start in range(0, len(bodies), size):
             part, begun = list(bodies)[start : start + size], perf_counter()
-            searches, params = [bodies[i] for i in part], {} if request.words is None else ALL_SHARDS
+            searches, params = (
+                [bodies[i] for i in part],
+                {} if request.words is None else ALL_SHARDS,
+            )
             pages = self._searches.pages(searches, most, **params)
             begun = stages.took("postings_ms", begun)
             found, totals = [hits for hits, _ in pages], [total for _, total in pages]
             if not reranked and request.words is None:
                 self._check_exact(found)
             if rescore is None:
-                ranked = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits in found]
+                ranked = [
+                    self._with_scores(hits, [float(hit["_score"]) for hit in hits])
+                    for hits in found
+                ]
             elif reranked:
                 stages.rerank_ms = None
-                stages.candidates += sum(min(depths[i], total) for i, total in zip(part, totals, strict=True))
+                stages.candidates += sum(
+                    min(depths[i], total) for i, total in zip(part, totals, strict=True)
+                )
                 ranked = [self._best(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
             else:
-                ranked = [self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)]
+                ranked = [
+                    self._rescore(hits, rescore, i) for i, hits in zip(part, found, strict=True)
+                ]
                 stages.candidates += sum(map(len, found))
                 begun = stages.took("rerank_ms", begun)
                 items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
@@ -204,9 +255,14 @@ class ServerIndex(Contents):
         return best[: rescore.k]
 
     def _rescore(self, hits: Sequence[Json], rescore: Rescore, i: int) -> list[Hit]:
-        """Return the best candidates of query i, which were fetched with their vectors; their ids alone."""
+        """Return the best candidates of query i, which were fetched with their vectors; their ids
+        alone."""
         rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-        scores = dot(rescore.queries.vectors[i], self._decode_vectors(hits)) if hits else np.empty(0, np.float32)
+        scores = (
+            dot(rescore.queries.vectors[i], self._decode_vectors(hits))
+            if hits
+            else np.empty(0, np.float32)
+        )
         return reorder(rows, scores, rescore.k)
 
     def _align(self, request: SearchRequest, rescore: Rescore, stages: Stages) -> list[list[Hit]]:
@@ -219,7 +275,9 @@ class ServerIndex(Contents):
         ranked = []
         for i, hits in enumerate(results):
             concepts = self.concepts([hit.item.id for hit in hits])
-            ranked.append(reorder(hits, alignment_scores(rescore, i, concepts, modality), rescore.k))
+            ranked.append(
+                reorder(hits, alignment_scores(rescore, i, concepts, modality), rescore.k),
+            )
         stages.took("rerank_ms", begun)
         return ranked
 
@@ -227,34 +285,55 @@ class ServerIndex(Contents):
         rescore = search.rescore
         check_request(search, self.manifest, self.generation.name)
         if search.most > requests.WINDOW:
-            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for fewer")
+            raise BackendError(
+                f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for "
+                "fewer",
+            )
         if rescore is not None and rescore.metric != "dot":
-            raise BackendError(f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot")
+            raise BackendError(
+                f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot",
+            )
         if rescore is not None and not self.generation.state.unit:
             raise BackendError(
-                f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
+                f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; "
+                "index unit vectors",
             )
         plan, passing = self._plan(search)
         fields = {"_source": self._layout.source_fields}
         body = self._body(search, 0, plan, search.modality, fields)
-        if self._are_few(search, 0, 0 if body is None or not passing else self._total(body), passing):
+        if self._are_few(
+            search,
+            0,
+            0 if body is None or not passing else self._total(body),
+            passing,
+        ):
             body = self._body(search, 0, self._other(search, passing), search.modality, fields)
         if body is None:
-            raise BackendError("the query has no terms, so it finds nothing; ask for something else")
+            raise BackendError(
+                "the query has no terms, so it finds nothing; ask for something else",
+            )
         return requests.HttpRequest(self._transport.address, self.generation.name, body)
 
     def match(
-        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+        self,
+        texts: Sequence[str],
+        k: int,
+        modality: Modality | None = None,
+        filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
         check_conditions(k, modality, filters, self.manifest)
         self._check_words()
         if not texts or (modality is not None and not self.manifest.items[modality]):
             return [[] for _ in texts]
         only = self._only(modality)
-        bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
+        bodies = [
+            requests.search_body(requests.match_body(text), k, only, filters) for text in texts
+        ]
         searches = [{**body, **self._layout.hits} for body in bodies]
         pages = self._searches.pages(searches, k, **ALL_SHARDS)
-        results = [self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits, _ in pages]
+        results = [
+            self._with_scores(hits, [float(hit["_score"]) for hit in hits]) for hits, _ in pages
+        ]
         if only is None and self._has_other(results, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
@@ -263,16 +342,19 @@ class ServerIndex(Contents):
     def _check_words(self) -> None:
         if self._layout.prefix:
             raise BackendError(
-                f"{self.generation.name} has words in fields of its own, which boc does not choose; leave out --hybrid "
-                "or add a clause for them to the body that boc search --request body prints"
+                f"{self.generation.name} has words in fields of its own, which boc does not "
+                "choose; leave out --hybrid "
+                "or add a clause for them to the body that boc search --request body prints",
             )
 
     def _only(self, modality: Modality | None) -> Modality | None:
-        """Return ``modality``, or None if the index has no other, since a condition that always holds costs time."""
+        """Return ``modality``, or None if the index has no other, since a condition that always
+        holds costs time."""
         return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:
-        """Return whether the server accepts a query with so many clauses; tried with terms that no item has."""
+        """Return whether the server accepts a query with so many clauses; tried with terms that no
+        item has."""
         query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._searches.ask({"query": query, "size": 0})
@@ -291,14 +373,17 @@ class ServerIndex(Contents):
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
-                f"scores reach 2^24, from where {self._transport.label} rounds them; use a code of smaller frequencies "
-                "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
+                f"scores reach 2^24, from where {self._transport.label} rounds them; use a code "
+                "of smaller frequencies "
+                "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)",
             )
 
     @staticmethod
     def _has_other(results: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
         """Return whether a hit is of another modality than all should be."""
-        return modality is not None and bool({hit.item.modality for hits in results for hit in hits} - {modality})
+        return modality is not None and bool(
+            {hit.item.modality for hits in results for hit in hits} - {modality},
+        )
 
     def _with_scores(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         items_or_ids = self._of_hits(hits)

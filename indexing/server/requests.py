@@ -16,8 +16,9 @@ A document holds one item::
     content, group       in _source only
     block     binary     in documents that are no items: a block of the codec's arrays
 
-What searches and counts alone read is left out of ``_source``, which would double it, unless the format of the vectors
-needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits a server unpacks ten blocks of documents.
+What searches and counts alone read is left out of ``_source``, which would double it, unless the
+format of the vectors needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits
+a server unpacks ten blocks of documents.
 """
 
 from __future__ import annotations
@@ -76,24 +77,35 @@ OWN_SETTINGS: Json = {
     "mapping.total_fields.limit": 1000,
     "mapping.depth.limit": 20,
     "mapping.ignore_malformed": False,
-    "blocks": dict.fromkeys(("read_only", "read_only_allow_delete", "read", "write", "metadata"), False),
+    "blocks": dict.fromkeys(
+        ("read_only", "read_only_allow_delete", "read", "write", "metadata"),
+        False,
+    ),
 }
-"""Settings that a template of the cluster may set otherwise: documents are stored as they were sent, and found."""
+"""Settings that a template of the cluster may set otherwise: documents are stored as they were
+sent, and found."""
 SOURCE_ONLY: Json = {
     name: {"type": "keyword", "index": False, "doc_values": False}
     for name in ("content", "group", "array", "part", "items", "unit", "concept_dim", "by")
 }
-"""Fields of documents that no search reads, so that no template has them parsed, refused or copied."""
+"""Fields of documents that no search reads, so that no template has them parsed, refused or
+copied."""
 SORTED = {"order": "asc", "missing": "_last", "mode": "min"}
-WORDS: Json = {"type": "text", "analyzer": "standard", "search_analyzer": "standard", "similarity": "BM25"}
-"""The field for full-text search, by names: without them it has the default analyzer and similarity of a template."""
+WORDS: Json = {
+    "type": "text",
+    "analyzer": "standard",
+    "search_analyzer": "standard",
+    "similarity": "BM25",
+}
+"""The field for full-text search, by names: without them it has the default analyzer and similarity
+of a template."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
-    and metadata are under ``meta``; with one it belongs to another program, and all its other fields are metadata.
-    Documents of other programs lack the field ``item``."""
+    """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the
+    document is boc's and metadata are under ``meta``; with one it belongs to another program, and
+    all its other fields are metadata. Documents of other programs lack the field ``item``."""
 
     prefix: str = ""
 
@@ -133,11 +145,15 @@ class Layout:
         if not self.prefix:
             own, meta = source, source.get("meta", {})
         else:
-            own, meta = source[OBJECT], flat({name: value for name, value in source.items() if name != OBJECT})
+            own, meta = (
+                source[OBJECT],
+                flat({name: value for name, value in source.items() if name != OBJECT}),
+            )
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
-        """Return the items of hits, or the ids of those too long for a hit. KeyError for a missing field."""
+        """Return the items of hits, or the ids of those too long for a hit. KeyError for a missing
+        field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
         rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
@@ -154,7 +170,9 @@ def flat(source: Json, path: str = "") -> Json:
     """Return the values of nested objects by their paths, as filters name them."""
     values = {}
     for name, value in source.items():
-        values.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
+        values.update(
+            flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value},
+        )
     return values
 
 
@@ -180,9 +198,11 @@ def index_body(
     replicas: int = 0,
     order: str = "id",
 ) -> Json:
-    """Return the body that creates an index for loading: without refresh, and usually without replicas.
+    """Return the body that creates an index for loading: without refresh, and usually without
+    replicas.
 
-    Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term together.
+    Documents are sorted by ``order``: equal scores by id without a sort, or the items of one term
+    together.
     """
     by = ["first", "id"] if order == "term" else ["id"]
     return {
@@ -214,16 +234,24 @@ def index_body(
                 "item": {"type": "binary", "doc_values": True},
                 "words": WORDS,
                 "block": {"type": "binary", "doc_values": True},
-                "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
+                "meta": {
+                    "properties": {name: TYPES[kind] for name, kind in manifest.fields.items()},
+                },
             },
         },
     }
 
 
 def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
-    """Return the body that creates an index for the arrays of a code alone, with ``own`` as its ``_meta``."""
+    """Return the body that creates an index for the arrays of a code alone, with ``own`` as its
+    ``_meta``."""
     return {
-        "settings": {"number_of_shards": 1, "number_of_replicas": replicas, **OWN_SETTINGS, "sort.field": []},
+        "settings": {
+            "number_of_shards": 1,
+            "number_of_replicas": replicas,
+            **OWN_SETTINGS,
+            "sort.field": [],
+        },
         "mappings": {
             "dynamic": False,
             "_source": source_without(["block"]),
@@ -236,7 +264,8 @@ def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
 
 
 def object_mapping(strategy: Strategy, dim: int) -> Json:
-    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n, ``dim``)."""
+    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n,
+    ``dim``)."""
     return {
         "dynamic": False,
         "properties": {
@@ -252,16 +281,24 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
 
 
 def source_without(without: Sequence[str]) -> Json:
-    """Return the setting ``_source`` of an index, all of it, so that no template of the cluster adds to it."""
+    """Return the setting ``_source`` of an index, all of it, so that no template of the cluster
+    adds to it."""
     return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
 
 def documents(
-    strategy: Strategy, field: VectorField, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]
+    strategy: Strategy,
+    field: VectorField,
+    items: Sequence[Item],
+    terms: TermMatrix,
+    vectors: NDArray[Any],
 ) -> Iterator[Json]:
-    """Return the documents of items with their ``vectors``, of the dtype of the index; without metadata."""
+    """Return the documents of items with their ``vectors``, of the dtype of the index; without
+    metadata."""
     sizes = np.diff(terms.indptr).tolist()
-    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
+    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (
+        np.diff(terms.indptr) > 0
+    )
     rows = zip(items, strategy.documents(terms), field.values(vectors), strict=True)
     for i, (item, features, vector) in enumerate(rows):
         document: Json = {
@@ -279,26 +316,40 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """Return the term of each row's largest frequency, the smaller one of several; None of a row without terms."""
+    """Return the term of each row's largest frequency, the smaller one of several; None of a row
+    without terms."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
-    best = iter(terms.indices[np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]].tolist())
+    best = iter(
+        terms.indices[
+            np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]
+        ].tolist(),
+    )
     return [next(best) if size else None for size in sizes.tolist()]
 
 
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
-    """Return the rows of concept set i as a binary field has them, after their scales if they are int8."""
+    """Return the rows of concept set i as a binary field has them, after their scales if they are
+    int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
     return to_base64(scales + raw(concepts.values[rows]))
 
 
-def rerank_body(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
-    """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products of their vectors.
+def rerank_body(
+    body: Json,
+    field: VectorField,
+    vector: NDArray[np.float32],
+    candidates: int,
+) -> Json:
+    """Extend the search ``body``: the best ``candidates`` per shard are re-ranked by the products
+    of their vectors.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that match are.
     """
-    unsorted = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
+    unsorted = {
+        name: value for name, value in body.items() if name != "sort"
+    }  # a server ignores rescore beside sort
     if candidates > WINDOW:
         return {**unsorted, "query": field.best(body["query"], vector, body["size"])}
     again = {"script_score": {"query": {"match_all": {}}, "script": field.script(vector)}}
@@ -314,7 +365,8 @@ def search_body(
     extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties by id."""
+    """Return the search for the k best by ``query``, None for all, plus scores of ``extra``, ties
+    by id."""
     conditions = [condition(f, layout) for f in filters]
     if modality is not None:
         conditions.append({"term": {layout.own("modality"): modality}})
@@ -329,7 +381,12 @@ def search_body(
     if must_not:
         clauses["must_not"] = must_not
     whole = query if clauses == {"must": [query]} else {"bool": clauses}
-    return {"query": whole, "size": k, "sort": [{"_score": "desc"}, layout.order], "track_total_hits": True}
+    return {
+        "query": whole,
+        "size": k,
+        "sort": [{"_score": "desc"}, layout.order],
+        "track_total_hits": True,
+    }
 
 
 def condition(filter: Filter, layout: Layout = OWN) -> Json:
@@ -349,7 +406,11 @@ def match_body(text: str, boost: float = 1.0) -> Json:
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
-def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
+def decode_terms(
+    rows_of_features: Sequence[Mapping[str, float]],
+    base: int,
+    n_terms: int,
+) -> TermMatrix:
     """Return term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
     for row, features in enumerate(rows_of_features):
@@ -366,13 +427,15 @@ def decode_terms(rows_of_features: Sequence[Mapping[str, float]], base: int, n_t
 
 
 def dumps(body: Json) -> bytes:
-    """Write JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
+    """Write JSON bytes. float32 is written with its own digits, half as many as those of a
+    float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """The search ``body`` of ``index`` at ``address``, for other programs. Secrets are named by their variables."""
+    """The search ``body`` of ``index`` at ``address``, for other programs. Secrets are named by
+    their variables."""
 
     address: Address
     index: str
@@ -380,7 +443,8 @@ class HttpRequest:
 
     @property
     def path(self) -> str:
-        """The path behind the address of the server. A shard that cannot answer is an error, not a gap in the hits."""
+        """The path behind the address of the server. A shard that cannot answer is an error, not a
+        gap in the hits."""
         return f"{self.index}/_search?allow_partial_search_results=false"
 
     def render(self, form: RequestForm) -> str:
@@ -394,11 +458,17 @@ class HttpRequest:
         words = ["curl", "-sS", "-H", "'Content-Type: application/json'"]
         if address.ca_certs is not None:
             words += ["--cacert", shlex.quote(address.ca_certs)]
-        for option, value in (("--cert", address.client_cert), ("--key", address.client_key), ("-x", address.proxy)):
+        for option, value in (
+            ("--cert", address.client_cert),
+            ("--key", address.client_key),
+            ("-x", address.proxy),
+        ):
             words += [] if value is None else [option, shlex.quote(value)]
         for name, _ in address.headers:
             words += ["-H", f"""\"$(printf '%s' "$BOC_HEADERS" | grep -i '^ *{name} *:')\""""]
-        if not address.verify_certs and address.ssl_assert_fingerprint is None:  # curl knows no fingerprints
+        if (
+            not address.verify_certs and address.ssl_assert_fingerprint is None
+        ):  # curl knows no fingerprints
             words.append("-k")
         if address.user is not None:
             words += ["-u", shlex.quote(f"{address.user}:") + '"$BOC_PASSWORD"']

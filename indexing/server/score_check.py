@@ -1,7 +1,8 @@
 """Known-answer test of the scores of a new index, before anything is loaded into it.
 
-First the mapping and settings that the server reports are compared with those required. Then a dozen documents with
-known scores are indexed, searched, and removed. A small temporary index tells how a server can hold codes.
+First the mapping and settings that the server reports are compared with those required. Then a
+dozen documents with known scores are indexed, searched, and removed. A small temporary index tells
+how a server can hold codes.
 """
 
 import uuid
@@ -25,10 +26,12 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, Binary, VectorField
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
-"""Frequencies of term 0 in the test documents: from the smallest to the largest that one number holds, and larger."""
+"""Frequencies of term 0 in the test documents: from the smallest to the largest that one number
+holds, and larger."""
 OWN = 4
-"""Terms that only one document has. So many, beside one term in all documents, reveal a server that prunes: it drops
-terms that are five times as frequent as the average term and weigh at most 0.4 of the heaviest."""
+"""Terms that only one document has. So many, beside one term in all documents, reveal a server that
+prunes: it drops terms that are five times as frequent as the average term and weigh at most 0.4 of
+the heaviest."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 MUST: dict[str, Json] = {
     "text": {"norms": False, "index_options": "freqs"},
@@ -47,7 +50,8 @@ ROUTING = "boc"  # sends all test documents to one shard, since pruning counts p
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """Return None if ``index``, made for ``strategy``, scores exactly; why, if the server lacks the strategy.
+    """Return None if ``index``, made for ``strategy``, scores exactly; why, if the server lacks the
+    strategy.
 
     BackendError if it scores differently. Leaves no document behind on success.
     """
@@ -55,13 +59,17 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     documents = list(strategy.documents(terms))
     features = list(check_features(strategy, queries, strategy.digits(int(terms.data.max()))))
     if faults := list(_mapping(transport, index, strategy)):
-        raise BackendError(f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}")
+        raise BackendError(
+            f"{transport.label} would score wrongly ({strategy.name}): {'; '.join(faults)}",
+        )
     lack = _bulk(transport, index, ({"terms": strategy.field(document)} for document in documents))
     if lack is not None:
         return lack
     expected = (queries @ terms.T).toarray().astype(np.float64)
     try:
-        scores = [_scores(transport, index, strategy.query(query), len(documents)) for query in features]
+        scores = [
+            _scores(transport, index, strategy.query(query), len(documents)) for query in features
+        ]
     except RefusedError as error:
         if error.status != 400:
             raise
@@ -70,16 +78,19 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     if len(wrong):
         query, row = wrong[0]
         raise BackendError(
-            f"{transport.label} scores wrongly ({strategy.name}): test document {row} has {scores[query][row]:g}, not "
-            f"{expected[query, row]:g}; look for a plug-in, proxy or template that changes queries or similarities"
+            f"{transport.label} scores wrongly ({strategy.name}): test document {row} has "
+            f"{scores[query][row]:g}, not "
+            f"{expected[query, row]:g}; look for a plug-in, proxy or template that changes "
+            "queries or similarities",
         )
     _bulk(transport, index, [None] * len(documents))
     return None
 
 
 def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
-    """Take away what a template of the cluster added to a new index, if that can be taken away. If it changes fields of
-    boc and stays, the index is removed: BackendError. ``asked`` is the mapping that the index was made with."""
+    """Take away what a template of the cluster added to a new index, if that can be taken away. If
+    it changes fields of boc and stays, the index is removed: BackendError. ``asked`` is the mapping
+    that the index was made with."""
     (entry,) = transport.request("GET", f"/{index}").values()
     mapping, settings = entry["mappings"], entry["settings"]["index"]
     if computed := mapping.get("runtime"):
@@ -90,18 +101,24 @@ def clear_of_templates(transport: Transport, index: str, asked: Json) -> None:
     excluded = mapping.get("_source", {}).get("excludes", ())
     hidden = {each for each in excluded if matching(shown, each.partition(".")[0])}
     added = [f"hides {', '.join(sorted(hidden))} from _source"] if hidden else []
-    added += [] if mapping.get("enabled", True) in (True, "true") else ["has no field read (enabled: false)"]
+    added += (
+        []
+        if mapping.get("enabled", True) in (True, "true")
+        else ["has no field read (enabled: false)"]
+    )
     added += [f"sets {path} to {_json(value)}" for path, value in _added(mapping, asked)]
     if added:
         transport.request("DELETE", f"/{index}")
         raise BackendError(
-            f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter what is written; "
-            "change it (GET /_index_template, GET /_template), then repeat the command"
+            f"a template of the cluster {', '.join(added)}, so that {index} would lack or alter "
+            "what is written; "
+            "change it (GET /_index_template, GET /_template), then repeat the command",
         )
 
 
 def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be missing."""
+    """Yield what the fields of a mapping have beyond what was asked, or otherwise; defaults may be
+    missing."""
     for name, spec in asked["properties"].items():
         there, where = dict(actual.get("properties", {}).get(name, {})), f"{path}{name}"
         if "properties" in spec:
@@ -113,7 +130,8 @@ def _added(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[str, Any
 
 
 def _same(there: Any, asked: Any) -> bool:
-    """Return whether a server shows what was asked: false as a word, one of a list alone, and no parameters as {}."""
+    """Return whether a server shows what was asked: false as a word, one of a list alone, and no
+    parameters as {}."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
     return str(there).lower() in (str(asked).lower(), str([asked]).lower())
@@ -137,15 +155,25 @@ def check_queries() -> TermMatrix:
     return sparse.csr_array(rows)
 
 
-def check_features(strategy: Strategy, queries: TermMatrix, digits: int) -> Iterator[dict[str, int]]:
+def check_features(
+    strategy: Strategy,
+    queries: TermMatrix,
+    digits: int,
+) -> Iterator[dict[str, int]]:
     for start, stop in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
-        yield strategy.features(queries.indices[start:stop].tolist(), queries.data[start:stop].tolist(), digits)
+        yield strategy.features(
+            queries.indices[start:stop].tolist(),
+            queries.data[start:stop].tolist(),
+            digits,
+        )
 
 
 def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
     """Yield the differences between the field and what was requested or is required."""
     answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
-    actual = next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
+    actual = (
+        next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
+    )
     kind = actual.get("type")
     if kind != strategy.mapping["type"]:
         yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
@@ -154,14 +182,17 @@ def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[s
     actual.setdefault("search_analyzer", actual.get("analyzer"))
     for name, expected in must.items():
         if actual.get(name) != expected:
-            value = "BM25" if name == "similarity" and actual.get(name) is None else actual.get(name)
+            value = (
+                "BM25" if name == "similarity" and actual.get(name) is None else actual.get(name)
+            )
             reason = f" ({WHY[name]})" if name in WHY else ""
             yield f"{name} is {_json(value)}, must be {_json(expected)}{reason}"
     yield from _settings(transport, index, strategy)
 
 
 def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """Yield the differences between the index settings and those requested; servers answer in strings."""
+    """Yield the differences between the index settings and those requested; servers answer in
+    strings."""
     answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
     actual = next(iter(answer.values()))["settings"]
     for name, expected in flat(strategy.settings, "index.").items():
@@ -187,7 +218,12 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
     """Return scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
     params = {"routing": ROUTING, "allow_partial_search_results": "false"}
-    answer = transport.request("POST", f"/{index}/_search", {"query": query, "size": n, "_source": False}, **params)
+    answer = transport.request(
+        "POST",
+        f"/{index}/_search",
+        {"query": query, "size": n, "_source": False},
+        **params,
+    )
     scores = np.zeros(n)
     for hit in answer["hits"]["hits"]:
         scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]
@@ -199,7 +235,8 @@ def _json(value: Any) -> str:
 
 
 def tried_field(transport: Transport, field: str) -> str:
-    """Return ``EXACT`` if the server can hold codes in this way, tested with a small temporary index; else why not."""
+    """Return ``EXACT`` if the server can hold codes in this way, tested with a small temporary
+    index; else why not."""
     strategy = STRATEGIES[field]
     try:
         with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
@@ -214,12 +251,16 @@ def tried_field(transport: Transport, field: str) -> str:
 
 
 def tried_vectors(transport: Transport) -> str:
-    """Return how the server can store vectors. All formats but the default are compared in compiled code."""
+    """Return how the server can store vectors. All formats but the default are compared in compiled
+    code."""
     formats = [f"{Binary.name} (exact, the default)"]
     for field in VECTOR_FIELDS.values():
         if field.name == Binary.name:
             continue
-        with suppress(RefusedError), _trial(transport, {"vector": field.mapping(2)}, field.settings) as index:
+        with (
+            suppress(RefusedError),
+            _trial(transport, {"vector": field.mapping(2)}, field.settings) as index,
+        ):
             if takes_vectors(transport, index, field, 2):
                 formats.append(f"{field.name} ({'exact' if field.exact else 'rounded'}, faster)")
     return ", ".join(formats)
@@ -241,7 +282,8 @@ def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int
 
 @contextmanager
 def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
-    """Return the name of a small index, which is removed. RefusedError if the server does not make it."""
+    """Return the name of a small index, which is removed. RefusedError if the server does not make
+    it."""
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {
         "settings": {"number_of_shards": 1, "number_of_replicas": 0, **OWN_SETTINGS, **settings},

@@ -1,4 +1,5 @@
-"""Searches of one index on a server: sent, repeated where a node stopped, and their answers checked."""
+"""Searches of one index on a server: sent, repeated where a node stopped, and their answers
+checked."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ KEEP_ALIVE = "2m"
 GONE = AWAY | {"search_context_missing_exception"}
 """Errors of a search whose node stopped after finding the hits, before they were fetched."""
 PAUSES = (0.0, 0.2, 1.0)
-"""Seconds before a search is repeated after such an error: the cluster needs a moment to turn to another copy."""
+"""Seconds before a search is repeated after such an error: the cluster needs a moment to turn to
+another copy."""
 WHOLE = {"allow_partial_search_results": False}
 """If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 SEARCH = "_search?allow_partial_search_results=false"
 
 
 class Searches:
-    """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an alias stands for.
-    With ``physical``, hits of another index raise BackendError. Thread-safe."""
+    """Searches of ``target``, whose documents have a ``layout``: of one index, or of those that an
+    alias stands for. With ``physical``, hits of another index raise BackendError. Thread-safe."""
 
     def __init__(
         self,
@@ -51,8 +53,8 @@ class Searches:
         return self._check(self._transport.search(path, body))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
-        """Return at most k hits for each body, and how many documents match, of more than ``WINDOW`` hits their number.
-        Asked again if a node stopped amid the search."""
+        """Return at most k hits for each body, and how many documents match, of more than
+        ``WINDOW`` hits their number. Asked again if a node stopped amid the search."""
         for pause in self._pauses:
             try:
                 return self._pages(bodies, k, **params)
@@ -74,7 +76,8 @@ class Searches:
         return [_page(self._check(each)) for each in answer["responses"]]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
-        """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an unknown id."""
+        """Return the hits of items with some ``fields``, in the order of ``ids``; KeyError for an
+        unknown id."""
         hits: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
         for start in range(0, len(distinct), PAGE):
@@ -86,13 +89,22 @@ class Searches:
         return [hits[key] for key in ids]
 
     def _check(self, answer: Json) -> Json:
-        """Return an answer. BackendError for an error of one search of several, and for one that took too long."""
+        """Return an answer. BackendError for an error of one search of several, and for one that
+        took too long."""
         if "error" in answer:
             raise refusal(self._transport.label, answer["status"], answer)
         if answer.get("timed_out"):
-            raise BackendError(f"{self._transport.label} took too long; give it more with ?request_timeout=SECONDS")
-        if self._physical and any(hit["_index"] != self._physical for hit in answer["hits"]["hits"]):
-            raise BackendError(f"{self._target} at {self._transport.label} has become another index; open it again")
+            raise BackendError(
+                f"{self._transport.label} took too long; give it more with "
+                "?request_timeout=SECONDS",
+            )
+        if self._physical and any(
+            hit["_index"] != self._physical for hit in answer["hits"]["hits"]
+        ):
+            raise BackendError(
+                f"{self._target} at {self._transport.label} has become another index; open it "
+                "again",
+            )
         return answer
 
 
@@ -101,16 +113,22 @@ def _page(answer: Json) -> tuple[list[Json], int]:
 
 
 def stored_arrays(
-    transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
+    transport: Transport,
+    physical: str,
+    blocks: int,
+    described: Mapping[str, Json],
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
+    """Return the arrays in the blocks of the index ``physical``, without those that are not as
+    ``described``."""
     searches = Searches(transport, physical, Layout())
     data: dict[str, list[bytes]] = {name: [] for name in described}
     for number in range(blocks):
         query = {"ids": {"values": [f"boc:block:{number}"]}}
         answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"].get("array"), []).append(from_base64(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"].get("array"), []).append(
+                from_base64(hit["fields"]["block"][0]),
+            )
     arrays = {}
     for name, entry in described.items():
         flat = np.frombuffer(b"".join(data[name]), dtype=entry["dtype"])
@@ -120,7 +138,8 @@ def stored_arrays(
 
 
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
-    """Return all hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
+    """Return all hits of ``body``, or the first k, page by page at one point in time, in the order
+    of ``body``."""
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
@@ -134,7 +153,9 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
             except RefusedError as error:
                 if error.status != 403 or after or "pit" not in here:
                     raise
-                path = f"/{index}/{SEARCH}"  # rights on an alias alone do not open its points in time
+                path = (
+                    f"/{index}/{SEARCH}"  # rights on an alias alone do not open its points in time
+                )
                 continue
             hits = answer["hits"]["hits"]
             yield from hits

@@ -1,4 +1,5 @@
-"""Field types that store term frequencies on a server so that scores are integer dot products, and the clause limit."""
+"""Field types that store term frequencies on a server so that scores are integer dot products, and
+the clause limit."""
 
 from __future__ import annotations
 
@@ -24,10 +25,12 @@ DIGITS = "abcde"  # suffixes of the second and later digits: enough for an int32
 
 
 class Strategy(ABC):
-    """A way to store term frequencies in one field so that a query's score is the sum of weight times frequency.
+    """A way to store term frequencies in one field so that a query's score is the sum of weight
+    times frequency.
 
-    Frequencies that the field cannot hold, or only at high cost, are written as digits to the base ``base``: digit i of
-    term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose query weight is base**i times that of the term.
+    Frequencies that the field cannot hold, or only at high cost, are written as digits to the base
+    ``base``: digit i of term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose query
+    weight is base**i times that of the term.
     """
 
     name: str
@@ -61,10 +64,15 @@ class Strategy(ABC):
 
     def query(self, features: Mapping[str, int]) -> Json:
         """Return the query whose score is the sum over features."""
-        return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
+        return {
+            "bool": {
+                "should": [self.clause(feature, weight) for feature, weight in features.items()],
+            },
+        }
 
     def matching(self, features: Mapping[str, int]) -> Json:
-        """Return the query that finds what ``query`` finds, at less cost if it may have other scores."""
+        """Return the query that finds what ``query`` finds, at less cost if it may have other
+        scores."""
         return self.query(features)
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
@@ -78,7 +86,11 @@ class Strategy(ABC):
             values = values // self.base
             if not values.any():
                 break
-            for row, more in zip(rows, _rows(terms.indices, values % self.base, bounds), strict=True):
+            for row, more in zip(
+                rows,
+                _rows(terms.indices, values % self.base, bounds),
+                strict=True,
+            ):
                 row.update({feature + suffix: digit for feature, digit in more if digit})
         return rows
 
@@ -86,14 +98,28 @@ class Strategy(ABC):
         """Return the number of digits of the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
-    def features(self, columns: Sequence[int], weights: Sequence[int], digits: int) -> dict[str, int]:
-        """Return the features of a query and their weights, where frequencies have up to ``digits`` digits."""
+    def features(
+        self,
+        columns: Sequence[int],
+        weights: Sequence[int],
+        digits: int,
+    ) -> dict[str, int]:
+        """Return the features of a query and their weights, where frequencies have up to ``digits``
+        digits."""
         powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
         pairs = zip(columns, weights, strict=True)
-        return {f"t{column}{suffix}": weight * power for column, weight in pairs for suffix, power in powers}
+        return {
+            f"t{column}{suffix}": weight * power
+            for column, weight in pairs
+            for suffix, power in powers
+        }
 
 
-def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) -> Iterator[Iterator[tuple[str, int]]]:
+def _rows(
+    columns: NDArray[Any],
+    values: NDArray[Any],
+    bounds: Sequence[int],
+) -> Iterator[Iterator[tuple[str, int]]]:
     """Return the (feature, value) pairs of each row."""
     flat = values.tolist()
     features = [f"t{column}" for column in columns.tolist()]
@@ -111,7 +137,8 @@ class _Weights(Strategy):
 
 
 class SparseVector(_Weights):
-    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms of low weight."""
+    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms
+    of low weight."""
 
     name = "sparse_vector"
 
@@ -119,11 +146,14 @@ class SparseVector(_Weights):
         return self.query({feature: weight})
 
     def query(self, features: Mapping[str, int]) -> Json:
-        return {"sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False}}
+        return {
+            "sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False},
+        }
 
 
 class RankFeatures(_Weights):
-    """``rank_features``, queried with ``linear``: the default, saturation, depends on the other documents."""
+    """``rank_features``, queried with ``linear``: the default, saturation, depends on the other
+    documents."""
 
     name = "rank_features"
 
@@ -155,7 +185,12 @@ class Text(Strategy):
     def settings(self) -> Json:
         return {
             "analysis": {"analyzer": {"boc_words": {"type": "custom", "tokenizer": "whitespace"}}},
-            "similarity": {"boc_dot": {"type": "scripted", "script": {"source": "return query.boost * doc.freq;"}}},
+            "similarity": {
+                "boc_dot": {
+                    "type": "scripted",
+                    "script": {"source": "return query.boost * doc.freq;"},
+                },
+            },
         }
 
     def field(self, features: Mapping[str, int]) -> str:
@@ -181,7 +216,9 @@ class CountedText(Text):
     @property
     def settings(self) -> Json:
         settings = super().settings
-        settings["analysis"]["filter"] = {"boc_count": {"type": "delimited_term_freq", "delimiter": "|"}}
+        settings["analysis"]["filter"] = {
+            "boc_count": {"type": "delimited_term_freq", "delimiter": "|"},
+        }
         settings["analysis"]["analyzer"]["boc_counts"] = {
             "type": "custom",
             "tokenizer": "whitespace",
@@ -193,18 +230,23 @@ class CountedText(Text):
         return " ".join(f"{feature}|{value}" for feature, value in features.items())
 
 
-STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
+STRATEGIES: dict[str, Strategy] = {
+    s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())
+}
 
 
 def by_digits(names: Sequence[str], largest: int) -> list[str]:
-    """Return the names, fewest digits first for frequencies up to about ``largest``, else unchanged."""
+    """Return the names, fewest digits first for frequencies up to about ``largest``, else
+    unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
 
 
 class Budget:
-    """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server reports it.
+    """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server
+    reports it.
 
-    ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address for messages.
+    ``takes`` tries whether the server accepts a query of so many clauses; ``label`` is its address
+    for messages.
     """
 
     def __init__(self, takes: Callable[[int], bool], label: str) -> None:
@@ -214,12 +256,14 @@ class Budget:
         self._too_many: int | None = None
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """Return the features that fit into a query beside ``others`` clauses: all, or the largest with a warning."""
+        """Return the features that fit into a query beside ``others`` clauses: all, or the largest
+        with a warning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
             return dict(features)
         note(
-            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._label} "
+            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
+            f"is what {self._label} "
             "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             4,
@@ -228,7 +272,9 @@ class Budget:
 
     def _limit(self, clauses: int) -> int:
         """Return how many of so many ``clauses`` the server accepts."""
-        while clauses > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
+        while clauses > self._most and (
+            self._too_many is None or self._too_many - self._most > NEAR
+        ):
             untried = self._too_many is None or clauses < self._too_many
             attempt = clauses if untried else (self._most + (self._too_many or 0)) // 2
             if self._takes(attempt):
@@ -240,4 +286,6 @@ class Budget:
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return the ``limit`` features of largest weight, ties to the earlier one."""
-    return {each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]}
+    return {
+        each: features[each] for each in sorted(features, key=lambda each: -features[each])[:limit]
+    }

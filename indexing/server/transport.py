@@ -1,8 +1,8 @@
-"""Requests to a cluster over HTTP: hosts, proxies, TLS, headers and errors, the same for all products. One request, one
-answer, one of two errors.
+"""Requests to a cluster over HTTP: hosts, proxies, TLS, headers and errors, the same for all
+products. One request, one answer, one of two errors.
 
-It is the transport below the clients of Elasticsearch 8 and 9, without what these add: they ask for answers in a form
-that servers of another generation refuse.
+It is the transport below the clients of Elasticsearch 8 and 9, without what these add: they ask for
+answers in a form that servers of another generation refuse.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from .address import Address
 
 Json = dict[str, Any]
 JSON, NDJSON = "application/json", "application/x-ndjson"
-CONNECTIONS = 64  # to a host at once; a thread that finds none waits, however long another one's request takes
+# to a host at once; a thread that finds none waits, however long another one's request takes
+CONNECTIONS = 64
 HERE = {"localhost", "127.0.0.1", "::1"}
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
-"""Statuses that proxies, gateways and access control return too; they do not identify the product behind them."""
+"""Statuses that proxies, gateways and access control return too; they do not identify the product
+behind them."""
 NEXT = {  # by words of a cause
     "block_exception": "free disk space if it is short, have this block taken away",
-    "cannot execute [inline] scripts": "allow scripts of updates (script.allowed_types, script.allowed_contexts)",
+    "cannot execute [inline] scripts": "allow scripts of updates "
+    "(script.allowed_types, script.allowed_contexts)",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
 AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
@@ -47,7 +50,8 @@ AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_clo
 
 
 class RefusedError(BackendError):
-    """The server answered with an error: its HTTP ``status``, the type of the error as ``kind``, its ``reason``."""
+    """The server answered with an error: its HTTP ``status``, the type of the error as ``kind``,
+    its ``reason``."""
 
     def __init__(self, message: str, status: int, kind: str = "", reason: str = "") -> None:
         super().__init__(message)
@@ -57,32 +61,43 @@ class RefusedError(BackendError):
 
 
 class UnfinishedError(BackendError):
-    """A load cannot continue now. Acknowledged rows stay on the server, and the same load continues from there."""
+    """A load cannot continue now. Acknowledged rows stay on the server, and the same load continues
+    from there."""
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
-    """Make the error for an answer with ``status`` and parsed ``body``; its message says what to do."""
+    """Make the error for an answer with ``status`` and parsed ``body``; its message says what to
+    do."""
     kind, reason = _cause(body)
     cause = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
     if status == 401:
         message = (
-            f"{label} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
+            f"{label} does not let you in ({kind or status}); name the user in the address "
+            "(https://USER@HOST) and put "
             "the password into BOC_PASSWORD, or put an API key into BOC_API_KEY"
         )
     elif status == 403 and not kind.endswith("block_exception"):
-        message = f"{label} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
+        message = (
+            f"{label} does not allow that to this user: {reason or kind}; ask for rights on "
+            "the index's names"
+        )
     elif kind == "index_closed_exception":
         message = f"{label}: an index of this name is closed; open it with POST /NAME/_open"
     else:
         message = f"{label} refused ({status}): {cause}"
-        message += "".join(f"; {step}, then repeat the command" for sign, step in NEXT.items() if sign in cause)
+        message += "".join(
+            f"; {step}, then repeat the command" for sign, step in NEXT.items() if sign in cause
+        )
     return RefusedError(message, status, kind, reason)
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
     """Make the error for a request without an answer; its message says what to do."""
     if tls:
-        advice = "its certificate is not trusted; name the file of its authority with ?ca_certs=FILE in the address"
+        advice = (
+            "its certificate is not trusted; name the file of its authority with "
+            "?ca_certs=FILE in the address"
+        )
     elif late:
         advice = "it took too long; give it more with ?request_timeout=SECONDS in the address"
     else:
@@ -93,7 +108,8 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
 
 
 def _cause(body: Any) -> tuple[str, str]:
-    """Return type and reason of an error, with the reasons of its causes; the type of a cause that is in ``AWAY``."""
+    """Return type and reason of an error, with the reasons of its causes; the type of a cause that
+    is in ``AWAY``."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ("", str(error or "")[:300])
@@ -103,14 +119,17 @@ def _cause(body: Any) -> tuple[str, str]:
     while isinstance(inner, dict) and inner:
         if inner.get("reason") and str(inner["reason"]) not in reason:
             reason = ": ".join(filter(None, (reason, str(inner["reason"]))))
-        if inner.get("type") in AWAY:  # a search may fail between its phases, where the outer error does not tell why
+        if (
+            inner.get("type") in AWAY
+        ):  # a search may fail between its phases, where the outer error does not tell why
             kind = inner["type"]
         inner = inner.get("caused_by")
     return kind, reason[:600]
 
 
 class _Json(JsonSerializer):
-    """A fast parser: an answer may hold hundreds of vectors. What is not JSON stays text: proxies answer in HTML."""
+    """A fast parser: an answer may hold hundreds of vectors. What is not JSON stays text: proxies
+    answer in HTML."""
 
     def loads(self, data: bytes) -> Any:
         try:
@@ -139,15 +158,28 @@ class Transport(ABC):
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        options: dict[str, Any] = {"request_timeout": address.request_timeout, "connections_per_node": CONNECTIONS}
+        options: dict[str, Any] = {
+            "request_timeout": address.request_timeout,
+            "connections_per_node": CONNECTIONS,
+        }
         if address.hosts[0].startswith("https"):
-            names = ("ca_certs", "client_cert", "client_key", "ssl_assert_fingerprint", "verify_certs")
+            names = (
+                "ca_certs",
+                "client_cert",
+                "client_key",
+                "ssl_assert_fingerprint",
+                "verify_certs",
+            )
             given = {name: getattr(address, name) for name in names}
             options |= {"ssl_show_warn": False, **{k: v for k, v in given.items() if v is not None}}
         nodes = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        proxies = {(node.scheme, node.host): _proxy(address, node.scheme, node.host) for node in nodes}
+        proxies = {
+            (node.scheme, node.host): _proxy(address, node.scheme, node.host) for node in nodes
+        }
         if any(proxies.values()) and address.ssl_assert_fingerprint is not None:
-            raise BackendError("a fingerprint is not compared through a proxy; trust the server by ?ca_certs=FILE")
+            raise BackendError(
+                "a fingerprint is not compared through a proxy; trust the server by ?ca_certs=FILE",
+            )
         self._headers = headers | dict(address.headers)
         self._nodes = Nodes(
             nodes,
@@ -164,26 +196,49 @@ class Transport(ABC):
                 node.session.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
                 node.session.max_redirects = 0  # headers may hold secrets of this host
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
-        """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged (NDJSON).
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        **params: Any,
+    ) -> Json:
+        """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged
+        (NDJSON).
 
-        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL, and
-        ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError, whose messages hold no secret.
+        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into
+        the URL, and ``server_timeout`` does so as ``timeout``. RefusedError and UnreachableError,
+        whose messages hold no secret.
         """
         timeout = params.pop("timeout", None)
         if timeout is None and method == "GET":
             return self._read(method, path, body, params)
-        return self._send(method, path, body, params, self.address.request_timeout if timeout is None else timeout)
+        return self._send(
+            method,
+            path,
+            body,
+            params,
+            self.address.request_timeout if timeout is None else timeout,
+        )
 
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
-        """POST a request that changes nothing. Like any GET, it is repeated on another host if one is late."""
+        """POST a request that changes nothing. Like any GET, it is repeated on another host if one
+        is late."""
         return self._read("POST", path, body, params)
 
-    def _read(self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json) -> Json:
-        """Send a request that changes nothing until it is answered: each host is asked once for some seconds.
+    def _read(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None,
+        params: Json,
+    ) -> Json:
+        """Send a request that changes nothing until it is answered: each host is asked once for
+        some seconds.
 
-        So a host that hangs costs seconds and no error. A shard of which a hanging node holds a copy may be late from
-        every host, until the cluster gives that node up, usually after half a minute: hence the last and longest wait.
+        So a host that hangs costs seconds and no error. A shard of which a hanging node holds a
+        copy may be late from every host, until the cluster gives that node up, usually after half a
+        minute: hence the last and longest wait.
         """
         for wait in self.address.waits[:-1]:
             try:
@@ -203,12 +258,19 @@ class Transport(ABC):
         *,
         again: bool = False,
     ) -> Json:
-        """Send one request; of several hosts to the next one, if a host is not reached or, with ``again``, late."""
-        query = {"timeout" if name == "server_timeout" else name: value for name, value in params.items()}
+        """Send one request; of several hosts to the next one, if a host is not reached or, with
+        ``again``, late."""
+        query = {
+            "timeout" if name == "server_timeout" else name: value for name, value in params.items()
+        }
         headers, data = self._headers, None
         if body is not None:
             headers = headers | {"content-type": NDJSON if isinstance(body, bytes) else JSON}
-            data = body if isinstance(body, bytes) else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+            data = (
+                body
+                if isinstance(body, bytes)
+                else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+            )
         try:
             meta, answer = self._nodes.perform_request(
                 method,
@@ -237,8 +299,11 @@ class Transport(ABC):
         """Return whether an answer with these headers may be of the product."""
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """Open a point in time of ``index`` and return its id; searches of it ignore later writes."""
-        pit: str = self.request("POST", f"/{index}/{self.pits[0]}", keep_alive=keep_alive)[self.pits[1]]
+        """Open a point in time of ``index`` and return its id; searches of it ignore later
+        writes."""
+        pit: str = self.request("POST", f"/{index}/{self.pits[0]}", keep_alive=keep_alive)[
+            self.pits[1]
+        ]
         return pit
 
     def close_pit(self, pit: str) -> None:
@@ -247,7 +312,8 @@ class Transport(ABC):
 
 
 def _proxy(address: Address, scheme: str, host: str) -> str | None:
-    """Return the proxy on the way to a host: that of the address, or of the environment, if it is another machine."""
+    """Return the proxy on the way to a host: that of the address, or of the environment, if it is
+    another machine."""
     if address.proxy is not None or host in HERE or proxy_bypass(host):
         return address.proxy
     proxies = getproxies()

@@ -1,4 +1,5 @@
-"""Field types that store vectors on a server for re-ranking, and the searches that rank items by them."""
+"""Field types that store vectors on a server for re-ranking, and the searches that rank items by
+them."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from .binary import from_base64, raw, to_base64
 from .transport import Json
 
 SLACK = 1.01
-"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the query is added."""
+"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the
+query is added."""
 
 FLOAT16 = """
-List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+List query = params.query; BytesRef vector = doc['vector'].value;
+byte[] data = vector.bytes; int at = vector.offset;
 double sum = 0; int n = query.size();
 for (int i = 0; i < n; ++i) {
   int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
@@ -30,11 +33,13 @@ for (int i = 0; i < n; ++i) {
 }
 return sum * 5.192296858534828E33 + params.offset;
 """
-"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and fraction of a
-float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this. There is no
-branch: half of all signs are negative, so that a processor would guess every second one wrong."""
+"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and
+fraction of a float32, which gives numbers 2**112 times too small, also for subnormal ones; the last
+line corrects this. There is no branch: half of all signs are negative, so that a processor would
+guess every second one wrong."""
 FLOAT32 = """
-List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+List query = params.query; BytesRef vector = doc['vector'].value;
+byte[] data = vector.bytes; int at = vector.offset;
 double sum = 0; int n = query.size();
 for (int i = 0; i < n; ++i) {
   int a = data[at]; int b = data[at + 1]; int c = data[at + 2]; int d = data[at + 3]; at += 4;
@@ -50,7 +55,8 @@ float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
 for (float value : vector) { values.add(value); }
 return values;
 """
-"""The components of a dense_vector, as a copy: the server reuses its array for the next document."""
+"""The components of a dense_vector, as a copy: the server reuses its array for the next
+document."""
 CANDIDATES = 10_000  # the most that a knn query takes
 LARGEST = 127  # the largest component of a byte vector
 BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,"
@@ -60,8 +66,8 @@ BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-N
 class VectorField(ABC):
     """A way to store the vectors of items in one field of their documents.
 
-    ``path`` is the name of the field, ``dtype`` that of the vectors as they are given: float16 or float32. ``exact``
-    tells whether they are read back as they were given.
+    ``path`` is the name of the field, ``dtype`` that of the vectors as they are given: float16 or
+    float32. ``exact`` tells whether they are read back as they were given.
     """
 
     name: str
@@ -95,8 +101,9 @@ class VectorField(ABC):
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > SLACK - 1]).size:
             raise BackendError(
-                f"?vectors={self.name} stores vectors of length 1, got one of length {wrong[0]:.3g}; leave it out of "
-                "the address"
+                f"?vectors={self.name} stores vectors of length 1, got one of length "
+                f"{wrong[0]:.3g}; leave it out of "
+                "the address",
             )
 
     @abstractmethod
@@ -112,7 +119,8 @@ class VectorField(ABC):
         """Return the script that scores a document by its product with a query (d,)."""
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        """Return the query that ranks all documents of the query ``matching`` by their vectors, for the best k."""
+        """Return the query that ranks all documents of the query ``matching`` by their vectors, for
+        the best k."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -155,13 +163,17 @@ class Binary(VectorField):
         return {"source": self._source(source), "params": {"query": query, "offset": offset(query)}}
 
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
+        return np.frombuffer(b"".join([from_base64(row[0]) for row in rows]), self.dtype).reshape(
+            len(rows),
+            -1,
+        )
 
 
 class _Byte(VectorField):
     """A byte per component: each vector is divided by its largest component, times 127.
 
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1.
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length
+    1.
     """
 
     name = "byte"
@@ -190,8 +202,13 @@ class DenseByte(_Byte):
         return {"source": self._source(COSINE), "params": {"query": quantise(query[None])[0]}}
 
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
-        what = {"field": self.path, "query_vector": next(self.values(query[None])), "filter": matching}
+        # Lucene walks through the documents of a filter up to so many candidates, above through all
+        # of the index.
+        what = {
+            "field": self.path,
+            "query_vector": next(self.values(query[None])),
+            "filter": matching,
+        }
         return {"knn": {**what, "k": k, "num_candidates": CANDIDATES}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -201,19 +218,25 @@ class DenseByte(_Byte):
     @property
     def hit_fields(self) -> Json:
         script = {"source": self._source(READ_DENSE)}
-        return {"_source": False, "stored_fields": "_none_", "script_fields": {self.path: {"script": script}}}
+        return {
+            "_source": False,
+            "stored_fields": "_none_",
+            "script_fields": {self.path: {"script": script}},
+        }
 
 
 class KnnByte(_Byte):
     """In OpenSearch's knn_vector without a graph.
 
-    The server adds vectors to _source without storing them there; a _source with exclusions it keeps twice.
+    The server adds vectors to _source without storing them there; a _source with exclusions it
+    keeps twice.
     """
 
     in_source = True
 
     def mapping(self, dim: int) -> Json:
-        # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.
+        # The method takes no cosine for bytes. It makes nothing here: a script says by what it
+        # compares.
         method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
         return {"type": "knn_vector", "dimension": dim, "data_type": "byte", "method": method}
 
@@ -225,7 +248,11 @@ class KnnByte(_Byte):
         return iter(quantise(vectors))
 
     def script(self, query: NDArray[np.float32]) -> Json:
-        params = {"field": self.path, "query_value": quantise(query[None])[0], "space_type": "cosinesimil"}
+        params = {
+            "field": self.path,
+            "query_value": quantise(query[None])[0],
+            "space_type": "cosinesimil",
+        }
         return {"lang": "knn", "source": "knn_score", "params": params}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -249,7 +276,11 @@ def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
     return np.rint(whole).astype(np.int32, order="C")  # orjson writes contiguous rows only
 
 
-VECTOR_FIELDS: dict[str, VectorField] = {"binary": Binary(), "byte": KnnByte(), "dense_byte": DenseByte()}
+VECTOR_FIELDS: dict[str, VectorField] = {
+    "binary": Binary(),
+    "byte": KnnByte(),
+    "dense_byte": DenseByte(),
+}
 """By the names that indexes remember."""
 
 

@@ -49,7 +49,10 @@ EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_s
 OF_VECTORS = ("[vector]", "dense_vector", "element_type", "knn")
 """Words in the error of a server that does not know the mapping of the field ``vector``."""
 NEEDS = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
-REFUSES = "change what a template (GET /_index_template) or a limit of the cluster sets, then repeat the command"
+REFUSES = (
+    "change what a template (GET /_index_template) or a limit of the cluster sets, then "
+    "repeat the command"
+)
 FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
 """Errors after which a load can be continued later."""
 
@@ -57,8 +60,8 @@ FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
 class ServerWriter:
     """Loads a generation that no search sees, then points the name to it.
 
-    Acknowledged rows stay if the process or its connection dies; a load of the same contents continues from there. If
-    the caller leaves the context by another error, nothing stays.
+    Acknowledged rows stay if the process or its connection dies; a load of the same contents
+    continues from there. If the caller leaves the context by another error, nothing stays.
     """
 
     first_state = "loading"
@@ -86,7 +89,9 @@ class ServerWriter:
         self._digest = digest_of(self._manifest, self._address.layout)
         there = self._generations()
         live = max((g.number for g in there if g.live), default=0)
-        left = [g for g in there if g.digest == self._digest and g.number > live and not g.shadowed][-1:]
+        left = [
+            g for g in there if g.digest == self._digest and g.number > live and not g.shadowed
+        ][-1:]
         drop(self._transport, [g for g in there if g.number != live and g not in left])
         self._before = [g for g in there if g.live]
         self._number = max((g.number for g in there), default=0) + 1
@@ -99,17 +104,21 @@ class ServerWriter:
         return self
 
     def _generations(self) -> list[Generation]:
-        """Return the generations of this name. BackendError if it is an index that boc did not make."""
+        """Return the generations of this name. BackendError if it is an index that boc did not
+        make."""
         there = generations(self._transport, self._name)
         if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
         return there
 
     def _begin(self, generation: Generation) -> None:
-        """Continue what is in ``generation``; an earlier load may have died while it was closed for merging."""
+        """Continue what is in ``generation``; an earlier load may have died while it was closed for
+        merging."""
         reopen(self._transport, generation.physical)
         refresh(self._transport, generation.physical)
-        self._ledger.add_earlier(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        self._ledger.add_earlier(
+            hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING)
+        )
         self._load = Load(self._transport, generation, self._address.patience)
 
     def has(self, ids: Sequence[str]) -> bool:
@@ -126,13 +135,16 @@ class ServerWriter:
 
     def commit(self) -> None:
         if self._load is None or not len(self._ledger):
-            raise BackendError(f"nothing was added to {self._name}; an index needs at least one item")
+            raise BackendError(
+                f"nothing was added to {self._name}; an index needs at least one item",
+            )
         for stray in self._ledger.strays():
             self._load.rows.bulk.delete(requests.document_id(stray))
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
-        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``expected`` items."""
+        """Merge what is loaded, and point the name to it. UnfinishedError unless it has
+        ``expected`` items."""
         assert self._load is not None
         bulk, physical = self._load.rows.bulk, self._load.generation.physical
         blocks = put_arrays(bulk, self._arrays)
@@ -147,13 +159,23 @@ class ServerWriter:
         loaded = replace(
             self._load.generation,
             manifest=replace(self._manifest, items=items, postings=postings),
-            state=replace(self._load.generation.state, state="complete", digits=digits, blocks=blocks),
+            state=replace(
+                self._load.generation.state,
+                state="complete",
+                digits=digits,
+                blocks=blocks,
+            ),
         )
         remember(self._transport, loaded)
         publish(self._transport, loaded, self._before)
         self._committed = True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: object,
+    ) -> None:
         resumable = isinstance(error, (KeyboardInterrupt, *FOR_NOW)) and len(self._ledger) > 0
         try:
             if self._load is not None:
@@ -167,12 +189,24 @@ class ServerWriter:
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """Create an empty generation with the first supported field type. BackendError if it scores wrongly."""
-        lacking, vectors = dict[str, str](), chosen_field(self._address.vectors, self._transport.engine)
+        """Create an empty generation with the first supported field type. BackendError if it scores
+        wrongly."""
+        lacking, vectors = (
+            dict[str, str](),
+            chosen_field(self._address.vectors, self._transport.engine),
+        )
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.by_digits(self._order, largest):
             state = State(self.first_state, field, vectors)
-            generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
+            generation = Generation(
+                physical,
+                self._name,
+                self._digest,
+                self._number,
+                False,
+                self._manifest,
+                state,
+            )
             own = meta(self._manifest, state)
             body = requests.index_body(
                 generation.strategy,
@@ -199,7 +233,9 @@ class ServerWriter:
                 lack = self_test(self._transport, physical, generation.strategy)
                 stored = lack is not None or vectors == Binary.name
                 dim = self._manifest.identity.dim
-                self._check_layout(stored or takes_vectors(self._transport, physical, generation.vectors, dim))
+                self._check_layout(
+                    stored or takes_vectors(self._transport, physical, generation.vectors, dim),
+                )
             except BackendError:
                 drop(self._transport, [generation])
                 raise
@@ -207,46 +243,67 @@ class ServerWriter:
                 return generation
             drop(self._transport, [generation])
             lacking[field] = lack
-        what, advice, reasons = "can hold no codes", NEEDS, [f"{field} ({lack})" for field, lack in lacking.items()]
+        what, advice, reasons = (
+            "can hold no codes",
+            NEEDS,
+            [f"{field} ({lack})" for field, lack in lacking.items()],
+        )
         if len(set(lacking.values())) < len(lacking):  # no matter of the field
-            what, advice, reasons = f"refused {physical}", REFUSES, list(dict.fromkeys(lacking.values()))
+            what, advice, reasons = (
+                f"refused {physical}",
+                REFUSES,
+                list(dict.fromkeys(lacking.values())),
+            )
         raise BackendError(f"{self._transport.label} {what}: {'; '.join(reasons)}; {advice}")
 
     def _refuse_shards(self, generation: Generation) -> NoReturn:
-        """Remove an index whose shards no node takes. BackendError with the reason, if the server tells it."""
+        """Remove an index whose shards no node takes. BackendError with the reason, if the server
+        tells it."""
         reason = "its reason is in GET /_cluster/allocation/explain"
         with suppress(BackendError):
             shard = {"index": generation.physical, "shard": 0, "primary": True}
             answer = self._transport.search("/_cluster/allocation/explain", shard)
-            nodes = [each for node in answer["node_allocation_decisions"] for each in node.get("deciders", ())]
+            nodes = [
+                each
+                for node in answer["node_allocation_decisions"]
+                for each in node.get("deciders", ())
+            ]
             reason = "; ".join(dict.fromkeys(each["explanation"] for each in nodes)) or reason
         drop(self._transport, [generation])
         raise BackendError(
-            f"{self._transport.label}: no node takes the shards of {generation.physical} ({reason[:400]}); free disk "
-            "space, or change what a template of the cluster requires of nodes, then repeat the command"
+            f"{self._transport.label}: no node takes the shards of {generation.physical} "
+            f"({reason[:400]}); free disk "
+            "space, or change what a template of the cluster requires of nodes, then repeat the "
+            "command",
         )
 
     def _check_layout(self, fine: bool) -> None:
         name = self._address.vectors
         if not fine and name != Binary.name:
             raise BackendError(
-                f"{self._transport.label} does not store vectors as {name}, which {BYTE_NEEDS} does; "
-                "leave out ?vectors= in the address"
+                f"{self._transport.label} does not store vectors as {name}, which {BYTE_NEEDS} "
+                "does; "
+                "leave out ?vectors= in the address",
             )
 
     def _audit(self, physical: str, count: int, expected: int) -> None:
-        """Compare the number of documents with the number acknowledged. UnfinishedError lists missing ids."""
+        """Compare the number of documents with the number acknowledged. UnfinishedError lists
+        missing ids."""
         if count != expected:
-            missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
+            missing = self._ledger.missing(
+                hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING)
+            )
             raise UnfinishedError(
-                f"{self._transport.label} holds {count} documents of {expected} that it acknowledged"
+                f"{self._transport.label} holds {count} documents of {expected} that it "
+                "acknowledged"
                 + (f", without {', '.join(map(repr, missing))}" if missing else "")
-                + "; repeat the command to load what is missing"
+                + "; repeat the command to load what is missing",
             )
 
 
 class Load:
-    """A generation that is being loaded. Its state is stored before the rows that change it are sent."""
+    """A generation that is being loaded. Its state is stored before the rows that change it are
+    sent."""
 
     def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
         self._transport = transport
@@ -268,8 +325,8 @@ class Load:
 
 
 class ServerEditor:
-    """Edits the published generation in place, through an alias that stays its own if another command replaces it.
-    Searches see rows as soon as the server accepts them."""
+    """Edits the published generation in place, through an alias that stays its own if another
+    command replaces it. Searches see rows as soon as the server accepts them."""
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
@@ -278,12 +335,19 @@ class ServerEditor:
         check_own(self._generation)
         if names := self._generation.pipelines:
             raise BackendError(
-                f"{self._generation.physical} has a {' and a '.join(names)}, which may change what is written into it; "
-                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": "_none"}})'
+                f"{self._generation.physical} has a {' and a '.join(names)}, which may change "
+                "what is written into it; "
+                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
+                f'"_none"}})',
             )
 
     def __enter__(self) -> ServerEditor:
-        self._rows = _Rows(self._transport, self._generation, self._generation.loading_alias, self._patience)
+        self._rows = _Rows(
+            self._transport,
+            self._generation,
+            self._generation.loading_alias,
+            self._patience,
+        )
         self._begun = False
         return self
 
@@ -294,11 +358,14 @@ class ServerEditor:
         digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
         if digits > state.digits:
             raise BackendError(
-                f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
-                "again with boc index --replace"
+                f"a term frequency of {terms.data.max()} is more than {self._generation.name} "
+                "was made for; make it "
+                "again with boc index --replace",
             )
         if state.unit and not is_unit(vectors):
-            raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
+            raise BackendError(
+                f"vectors longer than 1, those of {self._generation.name} are not; make it again",
+            )
         self._generation.vectors.check(vectors)
         self._begin()
         self._rows.put(rows)
@@ -315,36 +382,60 @@ class ServerEditor:
     def _begin(self) -> None:
         """Record on the server that the counts of the manifest are outdated until ``commit``."""
         if not self._begun:
-            add = {"add": {"index": self._generation.physical, "alias": self._generation.loading_alias}}
+            add = {
+                "add": {
+                    "index": self._generation.physical,
+                    "alias": self._generation.loading_alias,
+                },
+            }
             self._transport.request("POST", "/_aliases", {"actions": [add]})
             self._begun = True
         if self._generation.state.state != "editing":
             self._remember(replace(self._generation.state, state="editing"))
 
     def _check_left(self, unwanted: list[str]) -> None:
-        """Raise BackendError if the deletion would leave an empty index; nothing is deleted before."""
+        """Raise BackendError if the deletion would leave an empty index; nothing is deleted
+        before."""
         index, name = self._generation.physical, self._generation.name
         refresh(self._transport, index)
         total = sum(counts(self._transport, index)[0].values())
         if len(unwanted) >= total:
             there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
             if {requests.document_id(key) for key in there} <= set(unwanted):
-                raise BackendError(f"nothing would be left in {name}; to remove all of it: boc delete {name} --all")
+                raise BackendError(
+                    f"nothing would be left in {name}; to remove all of it: boc delete {name} "
+                    "--all",
+                )
 
     def commit(self, source: str, **changed: Any) -> None:
         self._rows.bulk.flush()
         physical = self._generation.physical
         refresh(self._transport, physical)
         items, postings, _ = counts(self._transport, physical)
-        manifest = replace(self._generation.manifest, items=items, postings=postings, source=source, **changed)
+        manifest = replace(
+            self._generation.manifest,
+            items=items,
+            postings=postings,
+            source=source,
+            **changed,
+        )
         check_live(self._transport, self._generation)
         self._remember(replace(self._generation.state, state="complete"), manifest)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: object,
+    ) -> None:
         self._rows.bulk.__exit__(kind or GeneratorExit, error, trace)
 
     def _remember(self, state: State, manifest: Manifest | None = None) -> None:
-        self._generation = replace(self._generation, state=state, manifest=manifest or self._generation.manifest)
+        self._generation = replace(
+            self._generation,
+            state=state,
+            manifest=manifest or self._generation.manifest,
+        )
         remember(self._transport, self._generation)
 
 
@@ -352,7 +443,12 @@ class _Rows:
     """Sends items and their arrays to the server as documents."""
 
     def __init__(
-        self, transport: Transport, generation: Generation, target: str, patience: float, shards: Shards | None = None
+        self,
+        transport: Transport,
+        generation: Generation,
+        target: str,
+        patience: float,
+        shards: Shards | None = None,
     ) -> None:
         self.bulk = Bulk(transport, target, require_alias=True, patience=patience, shards=shards)
         self._strategy = generation.strategy
@@ -388,8 +484,13 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     return next(numbers)
 
 
-def counts(transport: Transport, index: str, layout: requests.Layout = requests.OWN) -> tuple[dict[str, int], int, int]:
-    """Items by modality, postings, and digits of the largest frequency, as the server counts them."""
+def counts(
+    transport: Transport,
+    index: str,
+    layout: requests.Layout = requests.OWN,
+) -> tuple[dict[str, int], int, int]:
+    """Items by modality, postings, and digits of the largest frequency, as the server counts
+    them."""
     body = {
         "size": 0,
         "aggs": {
@@ -398,7 +499,16 @@ def counts(transport: Transport, index: str, layout: requests.Layout = requests.
             "digits": {"max": {"field": layout.own("digits")}},
         },
     }
-    answer = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
+    answer = transport.request(
+        "POST",
+        f"/{index}/_search",
+        body,
+        allow_partial_search_results="false",
+    )
     sums = answer["aggregations"]
     there = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
-    return {m: there.get(m, 0) for m in MODALITIES}, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)
+    return (
+        {m: there.get(m, 0) for m in MODALITIES},
+        int(sums["postings"]["value"]),
+        int(sums["digits"]["value"] or 1),
+    )

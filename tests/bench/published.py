@@ -23,16 +23,55 @@ import torch
 from PIL import Image
 from transformers import BertConfig, BertModel
 
-from tests.encoders.conversion.test_convert import JOINT, PIECES, REGION, WORDS, tern_file, vsrn_file
+from tests.encoders.conversion.test_convert import (
+    JOINT,
+    PIECES,
+    REGION,
+    WORDS,
+    tern_file,
+    vsrn_file,
+)
 from tests.encoders.networks.test_vsrn import python2_pickle
 
 SPLITS = ("train",) * 8 + ("restval",) * 4 + ("val",) * 4 + ("test",) * 12
 REGIONS, SIZE = 5, (24, 16)
 ENGLISH = (
-    "the", "a", "of", "on", "dog", "cat", "horse", "boat", "train", "bird", "ball", "tree", "house", "beach", "river",
-    "car", "bike", "chair", "table", "snow", "street", "child", "bottle", "bench", "red", "blue", "green", "man",
-    "woman", "water", "grass", "road", "small", "big", "white",
-)  # fmt: skip
+    "the",
+    "a",
+    "of",
+    "on",
+    "dog",
+    "cat",
+    "horse",
+    "boat",
+    "train",
+    "bird",
+    "ball",
+    "tree",
+    "house",
+    "beach",
+    "river",
+    "car",
+    "bike",
+    "chair",
+    "table",
+    "snow",
+    "street",
+    "child",
+    "bottle",
+    "bench",
+    "red",
+    "blue",
+    "green",
+    "man",
+    "woman",
+    "water",
+    "grass",
+    "road",
+    "small",
+    "big",
+    "white",
+)
 SENTENCES = [" ".join(np.random.default_rng(i).choice(ENGLISH, 5)) + " ." for i in range(200)]
 
 
@@ -46,14 +85,26 @@ def write_coco(data: Path) -> None:
 def write_f30k(data: Path) -> None:
     """Write the same of Flickr30k, with features by the place of a picture in the list."""
     names = [f"{1000092795 + 31 * i}.jpg" for i in range(len(SPLITS))]
-    write_pictures(data / "f30k", names, "flickr30k-images", "dataset_flickr30k.json", "bu", range(len(names)))
+    write_pictures(
+        data / "f30k",
+        names,
+        "flickr30k-images",
+        "dataset_flickr30k.json",
+        "bu",
+        range(len(names)),
+    )
 
 
 def write_pictures(
-    home: Path, names: list[str], folder: str, splits: str, prefix: str, features: Sequence[int]
+    home: Path,
+    names: list[str],
+    folder: str,
+    splits: str,
+    prefix: str,
+    features: Sequence[int],
 ) -> None:
-    """Write pictures, Karpathy's file, regions by number, and SPICE. The first picture has six sentences. Splits of
-    Flickr30k have no restval, nor the folder of a picture."""
+    """Write pictures, Karpathy's file, regions by number, and SPICE. The first picture has six
+    sentences. Splits of Flickr30k have no restval, nor the folder of a picture."""
     rng, images = np.random.default_rng(0), []
     for part in (folder, f"features_36/{prefix}_att", f"features_36/{prefix}_box", "relevances"):
         (home / part).mkdir(parents=True)
@@ -61,24 +112,44 @@ def write_pictures(
         Image.new("RGB", SIZE).save(home / folder / name)
         raws = SENTENCES[5 * number : 5 * number + (5 if number else 6)]
         own = (
-            {"split": split, "filepath": folder} if prefix == "cocobu" else {"split": split.replace("restval", "train")}
+            {"split": split, "filepath": folder}
+            if prefix == "cocobu"
+            else {"split": split.replace("restval", "train")}
         )
-        images.append({"filename": name, "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws], **own})
+        images.append(
+            {
+                "filename": name,
+                "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws],
+                **own,
+            },
+        )
         regions = home / "features_36"
-        np.savez(regions / f"{prefix}_att" / f"{feature}.npz", feat=np.float32(rng.random((REGIONS, REGION))))
+        np.savez(
+            regions / f"{prefix}_att" / f"{feature}.npz",
+            feat=np.float32(rng.random((REGIONS, REGION))),
+        )
         corners = np.sort(rng.random((REGIONS, 2, 2)), axis=1).reshape(REGIONS, 4) * (SIZE * 2)
         np.save(regions / f"{prefix}_box" / f"{feature}.npy", np.float32(corners))
     (home / splits).write_text(json.dumps({"images": images, "dataset": Path(splits).stem}))
     count = SPLITS.count("test")
-    rng.random((5 * count, count), dtype=np.float32).tofile(home / "relevances" / f"{home.name}-test-spice.npy")
+    rng.random((5 * count, count), dtype=np.float32).tofile(
+        home / "relevances" / f"{home.name}-test-spice.npy",
+    )
 
 
 def write_bert(data: Path) -> None:
     """Write a folder of a BERT with its vocabulary, whose length is that of the checkpoints."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *ENGLISH][:PIECES]
-    sizes = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 32}
-    BertModel(BertConfig(vocab_size=PIECES, num_hidden_layers=1, **sizes)).save_pretrained(data / "bert")
+    sizes = {
+        "hidden_size": 24,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 32,
+    }
+    BertModel(BertConfig(vocab_size=PIECES, num_hidden_layers=1, **sizes)).save_pretrained(
+        data / "bert",
+    )
     assert len(pieces) == PIECES
     (data / "bert" / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
@@ -90,19 +161,31 @@ def write_tern(data: Path) -> None:
 def write_teran(data: Path) -> None:
     (data / "teran").mkdir()
     for name in ("coco", "f30k"):
-        torch.save(tern_file(2, training={"alignment_mode": "MrSw"}), data / "teran" / f"{name}.pth")
+        torch.save(
+            tern_file(2, training={"alignment_mode": "MrSw"}),
+            data / "teran" / f"{name}.pth",
+        )
 
 
 def write_vsrn(data: Path) -> None:
-    """Write arrays of SCAN, vocabularies, and two checkpoints of each data set; Flickr30k's have their own layer."""
+    """Write arrays of SCAN, vocabularies, and two checkpoints of each data set; Flickr30k's have
+    their own layer."""
     words = ["<pad>", "<start>", "<end>", "<unk>", *ENGLISH][:WORDS]
     rng = np.random.default_rng(3)
-    for name, split, folder, model in (("coco", "testall", "coco", "coco"), ("f30k", "test", "flickr", "fliker")):
+    for name, split, folder, model in (
+        ("coco", "testall", "coco", "coco"),
+        ("f30k", "test", "flickr", "fliker"),
+    ):
         for place in (f"{name}_precomp", f"pretrain_model/{folder}", "vocab"):
             (data / place).mkdir(parents=True, exist_ok=True)
         count = SPLITS.count("test")
-        np.save(data / f"{name}_precomp" / f"{split}_ims.npy", rng.random((count, REGIONS, REGION), dtype=np.float32))
-        (data / f"{name}_precomp" / f"{split}_caps.txt").write_text("\n".join(SENTENCES[: 5 * count]) + "\n")
+        np.save(
+            data / f"{name}_precomp" / f"{split}_ims.npy",
+            rng.random((count, REGIONS, REGION), dtype=np.float32),
+        )
+        (data / f"{name}_precomp" / f"{split}_caps.txt").write_text(
+            "\n".join(SENTENCES[: 5 * count]) + "\n",
+        )
         (data / "vocab" / f"{name}_precomp_vocab.pkl").write_bytes(python2_pickle(words))
         for number in (1, 2):
             file = vsrn_file()
@@ -110,5 +193,7 @@ def write_vsrn(data: Path) -> None:
             for tensor in file["model"][1].values():
                 tensor += 0.1 * number
             if name == "f30k":
-                file["model"][0] |= {f"bn.{key}": t for key, t in torch.nn.BatchNorm1d(JOINT).state_dict().items()}
+                file["model"][0] |= {
+                    f"bn.{key}": t for key, t in torch.nn.BatchNorm1d(JOINT).state_dict().items()
+                }
             torch.save(file, data / "pretrain_model" / folder / f"model_{model}_{number}.pth.tar")

@@ -1,4 +1,5 @@
-"""Runs the scripts of ``bench/`` by their file names, which are distinct, as modules and from the root."""
+"""Runs the scripts of ``bench/`` by their file names, which are distinct, as modules and from the
+root."""
 
 import csv
 import subprocess

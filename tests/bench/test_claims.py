@@ -1,4 +1,5 @@
-"""Verdicts on the claims of a paper: they follow from differences and errors; and the authors' own order of steps."""
+"""Verdicts on the claims of a paper: they follow from differences and errors; and the authors' own
+order of steps."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ READ = ("table1", "sparsity-tern", "sparsity-teran")
 
 
 @given(st.floats(-50, 50), st.floats(0.01, 9), st.floats(0, 1), st.booleans())
-def test_a_verdict_follows_from_support_and_p(supported: float, error: float, p: float, tolerant: bool) -> None:
+def test_a_verdict_follows_from_support_and_p(
+    supported: float,
+    error: float,
+    p: float,
+    tolerant: bool,
+) -> None:
     evidence = Evidence(supported, error, supported, "", tolerant)
     verdict = evidence.verdict(p)
     if p >= LEVEL:
@@ -32,7 +38,8 @@ def test_a_verdict_follows_from_support_and_p(supported: float, error: float, p:
 
 def test_the_published_verdicts_are_those_of_the_published_rows() -> None:
     rows = [
-        [str("" if cell is None else cell) for cell in row] for row in verdicts([read(ROWS / f"{n}.csv") for n in READ])
+        [str("" if cell is None else cell) for cell in row]
+        for row in verdicts([read(ROWS / f"{n}.csv") for n in READ])
     ]
     assert rows == [list(row.values()) for row in read(ROWS / "claims.csv").table]
 
@@ -46,7 +53,10 @@ def test_sparsity_is_judged_from_where_terms_are_dropped() -> None:
         if (row["code"], row["chain"]) == ("scalar", "plain")
     }
     for row in mine:
-        assert float(str(row[4])) == pytest.approx(plain[row[2], "0.0"] - plain[row[2], "0.75"], abs=0.011)  # type: ignore[index]
+        assert float(str(row[4])) == pytest.approx(
+            plain[row[2], "0.0"] - plain[row[2], "0.75"],
+            abs=0.011,
+        )  # type: ignore[index]
         assert row[3] == HELD
     assert len(mine) == 2
 
@@ -63,7 +73,9 @@ def test_readings_with_different_verdicts_make_the_paper_inconsistent() -> None:
                 for s in ("image", "sentence")
                 for k in (1, 5, 10)
             }
-            lines += [{"model": m, "minus": n, "sum": str(s), "sum +-": "1", **empty} for m, n, s in sums]
+            lines += [
+                {"model": m, "minus": n, "sum": str(s), "sum +-": "1", **empty} for m, n, s in sums
+            ]
         return Rows({"script": "table1.py"}, lines, name="made")
 
     assert [row[3] for row in verdicts([table(0)])] == [NOT, HELD, TWO]
@@ -81,7 +93,10 @@ def test_codes_are_those_of_the_authors_package(z: int) -> None:
     kept = np.take_along_axis(both, order, axis=1)
     items = Embeddings("image", X)
     for codec, values in (
-        (global_code("permutation", z=z, query_z=z, plain=True), np.tile(z - np.arange(z), (50, 1))),
+        (
+            global_code("permutation", z=z, query_z=z, plain=True),
+            np.tile(z - np.arange(z), (50, 1)),
+        ),
         (variants.authors_scalar(z, z), np.trunc(1000 * kept)),
     ):
         expected = np.zeros_like(both)

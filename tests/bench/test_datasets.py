@@ -1,4 +1,5 @@
-"""Published files become tables and feature files; broken ones are refused with the place and the next step."""
+"""Published files become tables and feature files; broken ones are refused with the place and the
+next step."""
 
 import csv
 import gzip
@@ -54,8 +55,13 @@ def coco(name: str, first: int) -> dict[str, Any]:
 def test_coco_annotations(tmp_path: Path) -> None:
     (tmp_path / "annotations").mkdir()
     for name, first in (("train2014", 10), ("val2014", 20)):
-        (tmp_path / "annotations" / f"captions_{name}.json").write_text(json.dumps(coco(name, first)))
-    pictures = [f"{n}/COCO_{n}_{i:012d}.jpg" for n, i in (("train2014", 10), ("train2014", 11), ("val2014", 21))]
+        (tmp_path / "annotations" / f"captions_{name}.json").write_text(
+            json.dumps(coco(name, first)),
+        )
+    pictures = [
+        f"{n}/COCO_{n}_{i:012d}.jpg"
+        for n, i in (("train2014", 10), ("train2014", 11), ("val2014", 21))
+    ]
     touch(tmp_path, *pictures)  # that of 20 is missing
     out = tmp_path / "out"
     done = convert("coco", tmp_path, "-o", out)
@@ -72,14 +78,20 @@ def test_coco_annotations(tmp_path: Path) -> None:
     assert "2 captions without a word" in done.stderr
     source = open_source(out / "captions.csv", out / "train2014.ids.txt", tmp_path)
     assert [item.content for item in source.items if item.modality == "text"] == [
-        "A bicycle, a clock", 'A "room" with blue walls',
-    ]  # fmt: skip
+        "A bicycle, a clock",
+        'A "room" with blue walls',
+    ]
 
 
 def karpathy(*images: tuple[str, str, list[str]], folder: str = "") -> dict[str, Any]:
     where = {"filepath": folder} if folder else {}
     listed = [
-        {"filename": name, "split": split, "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws], **where}
+        {
+            "filename": name,
+            "split": split,
+            "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws],
+            **where,
+        }
         for name, split, raws in images
     ]
     return {"dataset": "some", "images": listed}
@@ -89,16 +101,25 @@ def karpathy(*images: tuple[str, str, list[str]], folder: str = "") -> dict[str,
     ("corpus", "file", "folder"),
     [("coco", "dataset_coco.json", "val2014"), ("flickr30k", "dataset_flickr30k.json", "")],
 )
-def test_karpathy_splits_and_first_five(corpus: str, file: str, folder: str, tmp_path: Path) -> None:
+def test_karpathy_splits_and_first_five(
+    corpus: str,
+    file: str,
+    folder: str,
+    tmp_path: Path,
+) -> None:
     seven, out = [f"sentence {i}" for i in range(7)], tmp_path / "out"
     splits = {"train": ["a.jpg"], "restval": ["b.jpg"], "val": ["c.jpg"], "test": []}
-    splits = {split: [f"{folder}/{name}".lstrip("/") for name in names] for split, names in splits.items()}
+    splits = {
+        split: [f"{folder}/{name}".lstrip("/") for name in names] for split, names in splits.items()
+    }
     touch(
         tmp_path / "flickr30k-images" if corpus == "flickr30k" else tmp_path,
         *(name for names in splits.values() for name in names),
     )
     images = [("a.jpg", "train", seven), ("b.jpg", "restval", ["a cat"]), ("c.jpg", "val", ["sea"])]
-    (tmp_path / file).write_text(json.dumps(karpathy(*images, ("d.jpg", "test", ["gone"]), folder=folder)))
+    (tmp_path / file).write_text(
+        json.dumps(karpathy(*images, ("d.jpg", "test", ["gone"]), folder=folder)),
+    )
     done = convert(corpus, tmp_path, "-o", out)
     assert done.exit_code == 0, done.output
     assert "2 sentences after the first five" in done.stderr
@@ -119,13 +140,21 @@ def test_karpathy_without_restval(tmp_path: Path) -> None:
 
 
 def test_token_files(tmp_path: Path) -> None:
-    (tmp_path / "results_20130124.token").write_text("1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n")
+    (tmp_path / "results_20130124.token").write_text(
+        "1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n",
+    )
     done = convert("flickr30k", tmp_path, "-o", tmp_path / "out", "--no-images")
     assert done.exit_code == 0, done.output
-    assert table(tmp_path / "out") == [("1.jpg", "Two men #1 talk ."), ("1.jpg", "Men ."), ("2.jpg", "A dog .")]
+    assert table(tmp_path / "out") == [
+        ("1.jpg", "Two men #1 talk ."),
+        ("1.jpg", "Men ."),
+        ("2.jpg", "A dog ."),
+    ]
     eight = tmp_path / "eight"
     touch(eight, "Flicker8k_Dataset/1.jpg", "Flicker8k_Dataset/2.jpg")
-    (eight / "Flickr8k.token.txt").write_text("1.jpg#0\tA child\n2.jpg#0\tA girl\n3.jpg.1#0\tNobody has this\n")
+    (eight / "Flickr8k.token.txt").write_text(
+        "1.jpg#0\tA child\n2.jpg#0\tA girl\n3.jpg.1#0\tNobody has this\n",
+    )
     (eight / "Flickr_8k.trainImages.txt").write_text("1.jpg\n9.jpg\n")
     (eight / "Flickr_8k.devImages.txt").write_text("2.jpg\r\n")
     done = convert("flickr8k", eight, "-o", eight / "out")
@@ -140,8 +169,12 @@ def test_own_table_round_trip(tmp_path: Path) -> None:
     (tmp_path / "dev.ids.txt").write_text("2.jpg\n")
     done = convert("flickr8k", tmp_path, "-o", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "out" / "captions.csv").read_bytes() == (tmp_path / "captions.csv").read_bytes()
-    assert (tmp_path / "out" / "dev.ids.txt").read_bytes() == (tmp_path / "dev.ids.txt").read_bytes()
+    assert (tmp_path / "out" / "captions.csv").read_bytes() == (
+        tmp_path / "captions.csv"
+    ).read_bytes()
+    assert (tmp_path / "out" / "dev.ids.txt").read_bytes() == (
+        tmp_path / "dev.ids.txt"
+    ).read_bytes()
 
 
 def test_multi30k(tmp_path: Path) -> None:
@@ -166,19 +199,44 @@ def test_multi30k(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("captions_val2014.json", '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id"', "broken JSON"),
-        ("captions_val2014.json", "[1]", "no images or no annotations"),
-        ("captions_val2014.json", '{"images": [], "annotations": []}', "no images or no annotations"),
-        ("captions_val2014.json", '{"images": [{"id": 1}], "annotations": []}', "an element without 'file_name'"),
         (
             "captions_val2014.json",
-            '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 2, "caption": "b"}]}',
+            '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id"',
+            "broken JSON",
+        ),
+        ("captions_val2014.json", "[1]", "no images or no annotations"),
+        (
+            "captions_val2014.json",
+            '{"images": [], "annotations": []}',
+            "no images or no annotations",
+        ),
+        (
+            "captions_val2014.json",
+            '{"images": [{"id": 1}], "annotations": []}',
+            "an element without 'file_name'",
+        ),
+        (
+            "captions_val2014.json",
+            '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 2, '
+            '"caption": "b"}]}',
             "a caption is of image 2, which the file does not list",
         ),
-        ("dataset_coco.json", '{"images": [{"filename": "a.jpg", "sentences": []}]}', "an element without 'split'"),
-        ("dataset_coco.json", '{"images": [{"filename": 7, "split": "val"}]}', "another type of it"),
+        (
+            "dataset_coco.json",
+            '{"images": [{"filename": "a.jpg", "sentences": []}]}',
+            "an element without 'split'",
+        ),
+        (
+            "dataset_coco.json",
+            '{"images": [{"filename": 7, "split": "val"}]}',
+            "another type of it",
+        ),
         ("dataset_coco.json", '{"other": []}', "no images in it"),
-        ("results_20130124.token", "1.jpg#0\tfine\n1.jpg 1 no tab\n", "line 2: not IMAGE#NUMBER<TAB>CAPTION"),
+        (
+            "results_20130124.token",
+            "1.jpg#0\tfine\n1.jpg 1 no tab\n",
+            "line 2: not IMAGE#NUMBER<TAB>CAPTION",
+        ),
         ("results_20130124.token", "\n", "no captions in it"),
         ("captions.csv", "picture,text\na,b\n", "must name the columns image,caption"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2: image and caption must both be there"),
@@ -187,8 +245,7 @@ def test_multi30k(tmp_path: Path) -> None:
         ("strange.bin", "", "no known name"),
     ],
 )
-def test_broken_captions(tmp_path: Path, name: str, text: str, message: str
-) -> None:  # fmt: skip
+def test_broken_captions(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     done = convert("coco", path, "-o", tmp_path / "out", "--no-images")
@@ -220,8 +277,14 @@ def test_parallel_files_mismatch(tmp_path: Path) -> None:
     assert "1 lines for the 2 images of val.txt" in done.stderr
 
 
-def ann(path: Path, distance: str = "angular", n: int = 400, **arrays: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Write a file in the layout of ann-benchmarks; return its arrays, the neighbours by a plain sort."""
+def ann(
+    path: Path,
+    distance: str = "angular",
+    n: int = 400,
+    **arrays: Any,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Write a file in the layout of ann-benchmarks; return its arrays, the neighbours by a plain
+    sort."""
     rng = np.random.default_rng(0)
     train, test = (rng.standard_normal((rows, 12)).astype(np.float32) for rows in (n, 20))
     train *= rng.uniform(0.5, 3, (n, 1)).astype(np.float32)
@@ -240,13 +303,14 @@ def ann(path: Path, distance: str = "angular", n: int = 400, **arrays: Any) -> d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distance", ["angular", "dot"])
-def test_ann_benchmarks(tmp_path: Path, distance: str
-) -> None:  # fmt: skip
+def test_ann_benchmarks(tmp_path: Path, distance: str) -> None:
     arrays, out = ann(tmp_path / "some.hdf5", distance), tmp_path / "out"
     for _ in range(2):  # what is there is left
         done = convert("ann", tmp_path / "some.hdf5", "-o", out)
         assert done.exit_code == 0, done.output
-        assert done.stdout.split() == [str(out / name) for name in ("gallery.h5", "queries.h5", "truth.npy")]
+        assert done.stdout.split() == [
+            str(out / name) for name in ("gallery.h5", "queries.h5", "truth.npy")
+        ]
     lengths = np.linalg.norm(arrays["train"], axis=1, keepdims=True) if distance == "angular" else 1
     with FeatureFile(out / "gallery.h5") as file:
         np.testing.assert_allclose(file.vectors("image"), arrays["train"] / lengths, rtol=1e-6)
@@ -261,20 +325,53 @@ def test_ann_benchmarks(tmp_path: Path, distance: str
 @pytest.mark.parametrize(
     ("distance", "arrays", "message"),
     [
-        ("euclidean", {}, "its distance is 'euclidean'; only angular, cosine, dot, ip are inner products"),
+        (
+            "euclidean",
+            {},
+            "its distance is 'euclidean'; only angular, cosine, dot, ip are inner products",
+        ),
         ("angular", {"train": None}, "no matrix of numbers 'train'"),
         ("angular", {"test": np.zeros((20, 5), np.float32)}, "train has 12 components and test 5"),
-        ("angular", {"test": np.zeros((20, 12), np.float32)}, "row 0 of test is zero or not finite"),
-        ("angular", {"train": np.full((400, 12), np.nan, np.float32)}, "row 0 of train is zero or not finite"),
-        ("angular", {"neighbors": np.zeros((20, 3), np.int32), "distances": None}, "at least 10 a query"),
-        ("angular", {"neighbors": np.zeros((19, 30), np.int32), "distances": None}, "for 20 queries"),
+        (
+            "angular",
+            {"test": np.zeros((20, 12), np.float32)},
+            "row 0 of test is zero or not finite",
+        ),
+        (
+            "angular",
+            {"train": np.full((400, 12), np.nan, np.float32)},
+            "row 0 of train is zero or not finite",
+        ),
+        (
+            "angular",
+            {"neighbors": np.zeros((20, 3), np.int32), "distances": None},
+            "at least 10 a query",
+        ),
+        (
+            "angular",
+            {"neighbors": np.zeros((19, 30), np.int32), "distances": None},
+            "for 20 queries",
+        ),
         ("angular", {"distances": np.zeros((20, 3))}, "distances is (20, 3), neighbors (20, 30)"),
         ("angular", {"neighbors": np.full((20, 30), 400)}, "rows that train does not have"),
-        ("angular", {"neighbors": np.tile(np.arange(30), (20, 1))}, "neighbors of query 0 are not the nearest"),
-        ("dot", {"neighbors": np.zeros((20, 30), np.int32)}, "neighbors of query 0 are not the nearest"),
+        (
+            "angular",
+            {"neighbors": np.tile(np.arange(30), (20, 1))},
+            "neighbors of query 0 are not the nearest",
+        ),
+        (
+            "dot",
+            {"neighbors": np.zeros((20, 30), np.int32)},
+            "neighbors of query 0 are not the nearest",
+        ),
     ],
 )
-def test_broken_ann_benchmarks(tmp_path: Path, distance: str, arrays: dict[str, Any], message: str) -> None:
+def test_broken_ann_benchmarks(
+    tmp_path: Path,
+    distance: str,
+    arrays: dict[str, Any],
+    message: str,
+) -> None:
     ann(tmp_path / "some.hdf5", distance, **arrays)
     done = convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out")
     assert done.exit_code == 1
@@ -283,8 +380,14 @@ def test_broken_ann_benchmarks(tmp_path: Path, distance: str, arrays: dict[str, 
 
 def test_ann_other_files(tmp_path: Path) -> None:
     (tmp_path / "some.hdf5").write_text("no")
-    assert "not a readable HDF5 file" in convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out").stderr
+    assert (
+        "not a readable HDF5 file"
+        in convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out").stderr
+    )
     ann(tmp_path / "one.hdf5")
     ann(tmp_path / "two.hdf5", n=300)
     assert convert("ann", tmp_path / "one.hdf5", "-o", tmp_path / "out").exit_code == 0
-    assert "was made from other data" in convert("ann", tmp_path / "two.hdf5", "-o", tmp_path / "out").stderr
+    assert (
+        "was made from other data"
+        in convert("ann", tmp_path / "two.hdf5", "-o", tmp_path / "out").stderr
+    )

@@ -1,4 +1,5 @@
-"""The truth of a gallery: queries, their right pictures, and the measures, against slow loops over all of it."""
+"""The truth of a gallery: queries, their right pictures, and the measures, against slow loops over
+all of it."""
 
 import json
 import math
@@ -34,16 +35,24 @@ def draw_picture(seed: int) -> Picture:
     return Picture(scene, tuple(boxes(scene, rng)))
 
 
-GALLERIES = st.lists(st.integers(0, 10**6), min_size=1, max_size=25).map(lambda seeds: [draw_picture(s) for s in seeds])
+GALLERIES = st.lists(st.integers(0, 10**6), min_size=1, max_size=25).map(
+    lambda seeds: [draw_picture(s) for s in seeds],
+)
 
 
 def apart(a: Box, b: Box) -> dict[str, float]:
     """Return how far ``a`` is from ``b`` in each direction."""
-    return {"left of": b[0] - a[2], "right of": a[0] - b[2], "above": b[1] - a[3], "below": a[1] - b[3]}
+    return {
+        "left of": b[0] - a[2],
+        "right of": a[0] - b[2],
+        "above": b[1] - a[3],
+        "below": a[1] - b[3],
+    }
 
 
 def has_all(sentence: Sentence, picture: Picture) -> bool:
-    """Return whether some things of the picture, taken in order, are those of the sentence, and stand as it says."""
+    """Return whether some things of the picture, taken in order, are those of the sentence, and
+    stand as it says."""
     if sentence.background not in ("", picture.scene.background):
         return False
     things = list(zip(picture.scene.things, picture.boxes, strict=True))
@@ -69,7 +78,8 @@ def test_parts_slow_loop(gallery: list[Picture]) -> None:
             parts = {
                 "kind": [any(kind == other for other, _ in things) for kind, _ in sentence.things],
                 "colour": [(kind, colour) in things for kind, colour in sentence.things if colour],
-                "place": [picture.scene.background == sentence.background] * bool(sentence.background),
+                "place": [picture.scene.background == sentence.background]
+                * bool(sentence.background),
                 "relation": [everything] * bool(sentence.relation),
             }
             share = np.mean([flag for flags in parts.values() for flag in flags])
@@ -90,7 +100,10 @@ def test_queries_distinct_seeded(gallery: list[Picture], seed: int) -> None:
     for family in FAMILIES:
         texts = [query.sentence.text for query in drawn if query.family == family]
         assert len(texts) == len(set(texts)) <= 3
-    assert [query.family for query in drawn] == sorted((q.family for q in drawn), key=FAMILIES.index)
+    assert [query.family for query in drawn] == sorted(
+        (q.family for q in drawn),
+        key=FAMILIES.index,
+    )
 
 
 def test_sentence_text() -> None:
@@ -100,7 +113,10 @@ def test_sentence_text() -> None:
     assert Sentence((("umbrella", ""),)).text == "an umbrella"
     assert Sentence((("cat", "orange"),), "snow").text == "an orange cat in the snow"
     assert Sentence((rocket, ("fish", "blue"))).text == "a red rocket and a blue fish"
-    assert Sentence((("lighthouse", ""), fish), relation="left of").text == "a lighthouse to the left of a fish"
+    assert (
+        Sentence((("lighthouse", ""), fish), relation="left of").text
+        == "a lighthouse to the left of a fish"
+    )
 
 
 @given(st.integers(0, 10**6))
@@ -154,7 +170,8 @@ def test_ndcg_formula() -> None:
 
 
 def test_boxes_of_things(tmp_path: Path) -> None:
-    """Where a thing is hidden, the picture changes inside its box, a little tilt and shadow aside."""
+    """Where a thing is hidden, the picture changes inside its box, a little tilt and shadow
+    aside."""
     from demo import draw
 
     for _ in draw_gallery(tmp_path, 6, seed=4, size=64):
@@ -179,8 +196,14 @@ def test_gallery_without_boxes(tmp_path: Path) -> None:
         pass
     path = tmp_path / "scenes.json"
     entries = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps([{k: v for k, v in e.items() if k != "boxes"} for e in entries]), encoding="utf-8")
-    with pytest.raises(ValueError, match="does not tell where all things are: draw the gallery again"):
+    path.write_text(
+        json.dumps([{k: v for k, v in e.items() if k != "boxes"} for e in entries]),
+        encoding="utf-8",
+    )
+    with pytest.raises(
+        ValueError,
+        match="does not tell where all things are: draw the gallery again",
+    ):
         read_gallery(path)
 
 

@@ -32,25 +32,39 @@ def bench() -> SimpleNamespace:
     from bench.report import rows
 
     return SimpleNamespace(
-        race=race, codes=codes, data=data, engine=engine, engines=engines, ratios=ratios, timing=timing, rows=rows
+        race=race,
+        codes=codes,
+        data=data,
+        engine=engine,
+        engines=engines,
+        ratios=ratios,
+        timing=timing,
+        rows=rows,
     )
 
 
 def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """1,000 documents, ten around each of 100 directions, and the first 40 directions as queries.
 
-    Document 10 g + m is e_g + 0.3 e_(g + m + 1) at unit length: its cosine with query g is 1 / sqrt(1.09) = .958, that
-    of any other document at most 0.3 / sqrt(1.09) = .287. So the exact top ten of query g are rows 10 g to 10 g + 9.
+    Document 10 g + m is e_g + 0.3 e_(g + m + 1) at unit length: its cosine with query g is 1 /
+    sqrt(1.09) = .958, that of any other document at most 0.3 / sqrt(1.09) = .287. So the exact top
+    ten of query g are rows 10 g to 10 g + 9.
     """
     axes = np.eye(GROUPS, dtype=np.float32)
-    rows = [axes[g] + np.float32(0.3) * axes[(g + m + 1) % GROUPS] for g in range(GROUPS) for m in range(MEMBERS)]
+    rows = [
+        axes[g] + np.float32(0.3) * axes[(g + m + 1) % GROUPS]
+        for g in range(GROUPS)
+        for m in range(MEMBERS)
+    ]
     gallery = np.stack(rows) / np.float32(1.09**0.5)
     return gallery, axes[:40]
 
 
 def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> None:
     """Sentences, or pictures, with these vectors."""
-    items = [Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))]
+    items = [
+        Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))
+    ]
     write_features(path, Batch(items, Embeddings(modality, vectors)), spec="mini")
 
 
@@ -74,48 +88,87 @@ def run(bench: SimpleNamespace, folder: Path, script: str, *arguments: object) -
     return found
 
 
-def test_exact_answers_of_the_miniature(bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_exact_answers_of_the_miniature(
+    bench: SimpleNamespace,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
     data = bench.data.Data(tmp_path, *files, None, None, 0)
     expected = [set(range(10 * g, 10 * g + 10)) for g in range(40)]
     assert data.top == (expected[::2], expected[1::2])  # every other query chooses settings
     rows = np.array([sorted(rows) for rows in expected])[:, ::-1]
     np.save(tmp_path / "given.npy", rows)
     (tmp_path / "other").mkdir()
-    assert bench.data.Data(tmp_path / "other", *files, None, None, 0, tmp_path / "given.npy").top == data.top
+    assert (
+        bench.data.Data(tmp_path / "other", *files, None, None, 0, tmp_path / "given.npy").top
+        == data.top
+    )
 
 
 @pytest.mark.slow
-def test_rows_of_the_miniature(bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_rows_of_the_miniature(
+    bench: SimpleNamespace,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
     names = ("boc dictionary:2", "boc dictionary:2 int8", "flat", "hnsw32")
     options = [part for name in names for part in ("--index", name)]
     work = tmp_path / "work"
     result = run(
-        bench, tmp_path, "race.py", *files, "--work", work, "--terms", 100, "--rounds", 3, "--threads", 1, *options
+        bench,
+        tmp_path,
+        "race.py",
+        *files,
+        "--work",
+        work,
+        "--terms",
+        100,
+        "--rounds",
+        3,
+        "--threads",
+        1,
+        *options,
     )
     assert result.columns == bench.race.HEAD
-    settings = {"gallery": "gallery.h5", "items": 1000, "dim": 100, "queries": 20, "chosen_by": 20, "rounds": 3}
+    settings = {
+        "gallery": "gallery.h5",
+        "items": 1000,
+        "dim": 100,
+        "queries": 20,
+        "chosen_by": 20,
+        "rounds": 3,
+    }
     assert settings.items() <= result.head["settings"].items()
     libraries = ("faiss Flat", "faiss HNSW32")
     engines = ("boc dictionary:2", "boc dictionary:2 int8", *libraries)
-    by_name = {kind: [r for r in result.table if f"{r['engine']} {r['index']}" == kind] for kind in engines}
+    by_name = {
+        kind: [r for r in result.table if f"{r['engine']} {r['index']}" == kind] for kind in engines
+    }
     assert sum(map(len, by_name.values())) == len(result.table)
     ours, narrow, exact, graph = by_name.values()
     (only,) = exact
     assert (only["setting"], only["at"], only["ours"]) == ("-", "0.90 0.95 0.98 0.99", "0")
     assert (only["recall"], only["validation"]) == ("1.0000", "1.0000")
     # 1,000 vectors of 100 float32, and nothing else
-    assert (only["disk_mb"], only["vectors_mb"], only["million_disk_gb"]) == ("0.400", "0.400", "0.4000")
+    assert (only["disk_mb"], only["vectors_mb"], only["million_disk_gb"]) == (
+        "0.400",
+        "0.400",
+        "0.4000",
+    )
     assert (only["fit_s"], only["encode_s"]) == ("0.00", "0.00")
     assert all(row["vectors_mb"] == "0.400" for row in graph)
-    assert all(float(row["index_mb"]) > 1000 * 64 * 4 / 1e6 for row in graph)  # 64 neighbours of 4 bytes a node
-    # Queries are nearest to the centroids of their own group's ten, and 50 candidates hold all of them.
+    assert all(
+        float(row["index_mb"]) > 1000 * 64 * 4 / 1e6 for row in graph
+    )  # 64 neighbours of 4 bytes a node
+    # Queries are nearest to the centroids of their own group's ten, and 50 candidates hold all of
+    # them.
     assert all(row["recall"] == "1.0000" for row in ours if float(row["validation"]) == 1)
     assert {row["ours"] for row in ours + narrow} == {"1"}
     for row in ours:
         parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
         assert float(row["disk_mb"]) == pytest.approx(sum(parts), abs=0.002)
-        # 2,000 postings of two bytes and one, 101 starts of four; float16, and compact codes of two bits, with a scale;
-        # 100 centroids in bytes, scales, a mean
+        # 2,000 postings of two bytes and one, 101 starts of four; float16, and compact codes of two
+        # bits, with a scale; 100 centroids in bytes, scales, a mean
         assert parts[:3] == [0.007, 0.229, 0.011]
     # A byte per component, a scale of four, and compact codes.
     assert {row["vectors_mb"] for row in narrow} == {"0.133"}
@@ -138,7 +191,18 @@ def test_ann_benchmarks_file_brings_its_truth(bench: SimpleNamespace, tmp_path: 
         file["train"], file["test"] = 3 * gallery, 2 * queries
         file["neighbors"] = np.argsort(-(queries @ gallery.T), axis=1, kind="stable")[:, :10]
     work = tmp_path / "work"
-    result = run(bench, tmp_path, "race.py", tmp_path / "some.hdf5", "--work", work, "--index", "flat", "--rounds", 2)
+    result = run(
+        bench,
+        tmp_path,
+        "race.py",
+        tmp_path / "some.hdf5",
+        "--work",
+        work,
+        "--index",
+        "flat",
+        "--rounds",
+        2,
+    )
     (only,) = result.table
     assert (only["recall"], only["vectors_mb"]) == ("1.0000", "0.400")
     truth, order = np.load(work / "data" / "truth.npy"), [*range(0, 40, 2), *range(1, 40, 2)]
@@ -175,15 +239,22 @@ class ExactTop:
 
 @pytest.mark.slow
 def test_every_round_times_all_queries_in_turns(
-    bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: SimpleNamespace,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bench.timing, "CLEAR", 0.0)  # no setting beats another by time
     data = bench.data.Data(tmp_path, *files, None, None, 0)
-    engine = ExactTop({q[None].tobytes(): list(range(10 * g, 10 * g + 10)) for g, q in enumerate(miniature()[1])})
+    engine = ExactTop(
+        {q[None].tobytes(): list(range(10 * g, 10 * g + 10)) for g, q in enumerate(miniature()[1])},
+    )
     variants = bench.timing.variants_of(data, "some graph", engine)
     assert [v.setting for v in variants] == [(2,), (5,), (10,)]
     assert [v.validation for v in variants] == pytest.approx([0.2, 0.5, 1.0])
-    assert engine.chosen == bench.timing.PASSES * [*engine.grid]  # in turns, so that none pays alone for warming up
+    assert engine.chosen == bench.timing.PASSES * [
+        *engine.grid,
+    ]  # in turns, so that none pays alone for warming up
     engine.query_count, engine.chosen = 0, []
     monkeypatch.setattr(bench.timing, "WARM", 5)
     monkeypatch.setattr(bench.timing, "PART", 8)
@@ -191,7 +262,9 @@ def test_every_round_times_all_queries_in_turns(
     # In each round all queries, and five before each of three parts; then all for the recall.
     assert engine.query_count == 3 * (4 * (20 + 3 * 5) + 20)
     turns = [set(engine.chosen[i : i + 3]) for i in range(0, len(engine.chosen), 3)]
-    assert turns == (4 * 3 + 1) * [set(engine.grid)]  # each part is answered at all settings before the next
+    assert turns == (4 * 3 + 1) * [
+        set(engine.grid),
+    ]  # each part is answered at all settings before the next
     assert [v.recall for v in variants] == pytest.approx([0.2, 0.5, 1.0])
     assert all(v.times.shape == (4, 20) and (v.times > 0).all() for v in variants)
     assert [v.label for v in variants] == ["rows=2", "rows=5", "rows=10"]
@@ -214,59 +287,138 @@ def test_cells_of_a_row(bench: SimpleNamespace) -> None:
     variant = bench.timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, rates, 50)
     sizes = {"index": 1_000_000, "vectors": 2_000_000, "codec": 500_000, "rest": 500_000}
     facts = bench.engine.Facts(1.0, 2.0, 3.0, 7.2, 8_000_000, sizes)
-    row = dict(zip(bench.race.HEAD, bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000), strict=True))
+    row = dict(
+        zip(
+            bench.race.HEAD,
+            bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000),
+            strict=True,
+        ),
+    )
     expected = {
-        "engine": "some", "index": "graph", "setting": "rows=5", "ours": "0", "at": "0.90",
-        "recall": "0.9400", "validation": "0.9500", "took_ms": "1.25", "vectors_read": "50",
-        "p50_ms": "3.000", "p50_least": "2.000", "p50_most": "4.000", "p95_ms": "3.900",
-        "qps_1": "20", "qps_1_least": "10", "qps_1_most": "30",
-        "fit_s": "1.00", "encode_s": "2.00", "build_s": "3.00", "cpu_s": "7.20", "build_peak_mb": "8.000",
-        "disk_mb": "4.000", "index_mb": "1.000", "vectors_mb": "2.000", "codec_mb": "0.500", "rest_mb": "0.500",
-        "anon_mb": "1.000", "file_mb": "3.000",
+        "engine": "some",
+        "index": "graph",
+        "setting": "rows=5",
+        "ours": "0",
+        "at": "0.90",
+        "recall": "0.9400",
+        "validation": "0.9500",
+        "took_ms": "1.25",
+        "vectors_read": "50",
+        "p50_ms": "3.000",
+        "p50_least": "2.000",
+        "p50_most": "4.000",
+        "p95_ms": "3.900",
+        "qps_1": "20",
+        "qps_1_least": "10",
+        "qps_1_most": "30",
+        "fit_s": "1.00",
+        "encode_s": "2.00",
+        "build_s": "3.00",
+        "cpu_s": "7.20",
+        "build_peak_mb": "8.000",
+        "disk_mb": "4.000",
+        "index_mb": "1.000",
+        "vectors_mb": "2.000",
+        "codec_mb": "0.500",
+        "rest_mb": "0.500",
+        "anon_mb": "1.000",
+        "file_mb": "3.000",
         # 2,000 bytes an item on disk and in memory are 2 GB a million; 3.6 ms an item are one hour
-        "million_disk_gb": "2.0000", "million_memory_gb": "2.0000", "million_core_h": "1.0000",
-        "p50_rounds": "2.0000 3.0000 4.0000", "qps_1_rounds": "10.0 30.0 20.0",
-    }  # fmt: skip
+        "million_disk_gb": "2.0000",
+        "million_memory_gb": "2.0000",
+        "million_core_h": "1.0000",
+        "p50_rounds": "2.0000 3.0000 4.0000",
+        "qps_1_rounds": "10.0 30.0 20.0",
+    }
     assert expected.items() <= row.items()
 
 
 def race_row(**cells: object) -> dict[str, str]:
     """Cells of a row of a race, the rest empty."""
     names = (
-        "engine index setting ours at recall p50_rounds qps_1_rounds qps_2_rounds fit_s encode_s build_s cpu_s disk_mb "
+        "engine index setting ours at recall p50_rounds qps_1_rounds qps_2_rounds fit_s encode_s "
+        "build_s cpu_s disk_mb "
         "vectors_mb anon_mb file_mb"
     )
     return dict.fromkeys(names.split(), "") | {name: str(value) for name, value in cells.items()}
 
 
 OURS = race_row(
-    engine="boc", index="bits:64", setting="z=32", ours=1, at="0.90 0.95", recall=0.96, p50_rounds="2 3 8",
-    qps_1_rounds="10 20 30", fit_s=6, encode_s=2, build_s=1, cpu_s=4, disk_mb=10, vectors_mb=8, anon_mb=0, file_mb=10,
-)  # fmt: skip
+    engine="boc",
+    index="bits:64",
+    setting="z=32",
+    ours=1,
+    at="0.90 0.95",
+    recall=0.96,
+    p50_rounds="2 3 8",
+    qps_1_rounds="10 20 30",
+    fit_s=6,
+    encode_s=2,
+    build_s=1,
+    cpu_s=4,
+    disk_mb=10,
+    vectors_mb=8,
+    anon_mb=0,
+    file_mb=10,
+)
 THEIRS = race_row(
-    engine="faiss", index="HNSW32", setting="ef=16", ours=0, at="0.95 0.98", recall=0.95, p50_rounds="1 1 2",
-    qps_1_rounds="20 10 30", fit_s=0, encode_s=0, build_s=12, cpu_s=16, disk_mb=20, vectors_mb=16, anon_mb=20,
+    engine="faiss",
+    index="HNSW32",
+    setting="ef=16",
+    ours=0,
+    at="0.95 0.98",
+    recall=0.95,
+    p50_rounds="1 1 2",
+    qps_1_rounds="20 10 30",
+    fit_s=0,
+    encode_s=0,
+    build_s=12,
+    cpu_s=16,
+    disk_mb=20,
+    vectors_mb=16,
+    anon_mb=20,
     file_mb=5,
-)  # fmt: skip
+)
 
 
 def test_ratios_round_by_round(bench: SimpleNamespace) -> None:
     ((recall, one, other),) = bench.ratios.pairs([OURS, THEIRS])
     cells = dict(zip(bench.ratios.HEAD[1:], bench.ratios.compare(recall, one, other), strict=True))
     assert cells == {
-        "at": "0.95", "ours": "boc bits:64", "setting": "z=32", "recall": "0.96",
-        "theirs": "faiss HNSW32", "their_setting": "ef=16", "their_recall": "0.95",
-        "p50": "3.000", "p50_least": "2.000", "p50_most": "4.000", "p50_verdict": "theirs",
-        "qps_1": "1.000", "qps_1_least": "0.500", "qps_1_most": "2.000", "qps_1_verdict": "even",
-        "qps_2": "", "qps_2_least": "", "qps_2_most": "", "qps_2_verdict": "",
-        "build": "0.250", "with_fit": "0.750", "cpu": "0.250", "disk": "0.500", "without_vectors": "0.100",
-        "anon": "0.000", "anon_file": "0.400",
-    }  # fmt: skip
+        "at": "0.95",
+        "ours": "boc bits:64",
+        "setting": "z=32",
+        "recall": "0.96",
+        "theirs": "faiss HNSW32",
+        "their_setting": "ef=16",
+        "their_recall": "0.95",
+        "p50": "3.000",
+        "p50_least": "2.000",
+        "p50_most": "4.000",
+        "p50_verdict": "theirs",
+        "qps_1": "1.000",
+        "qps_1_least": "0.500",
+        "qps_1_most": "2.000",
+        "qps_1_verdict": "even",
+        "qps_2": "",
+        "qps_2_least": "",
+        "qps_2_most": "",
+        "qps_2_verdict": "",
+        "build": "0.250",
+        "with_fit": "0.750",
+        "cpu": "0.250",
+        "disk": "0.500",
+        "without_vectors": "0.100",
+        "anon": "0.000",
+        "anon_file": "0.400",
+    }
 
 
 def test_pairs_reach_the_same_recall(bench: SimpleNamespace) -> None:
     server = race_row(engine="elasticsearch-9", index="bits:64", ours=1, at="0.98")
-    pairs = [(at, a["engine"], b["engine"]) for at, a, b in bench.ratios.pairs([OURS, THEIRS, server])]
+    pairs = [
+        (at, a["engine"], b["engine"]) for at, a, b in bench.ratios.pairs([OURS, THEIRS, server])
+    ]
     assert pairs == [("0.95", "boc", "faiss"), ("0.98", "elasticsearch-9", "faiss")]
 
 
@@ -282,19 +434,33 @@ def test_unfinished_rows_are_refused(bench: SimpleNamespace, tmp_path: Path) -> 
 
 
 def test_too_few_synthetic_items_are_refused(bench: SimpleNamespace, tmp_path: Path) -> None:
-    with pytest.raises(click.UsageError, match="20 queries are drawn of 19 items; ask for more items"):
+    with pytest.raises(
+        click.UsageError,
+        match="20 queries are drawn of 19 items; ask for more items",
+    ):
         bench.data.synthetic(tmp_path, 19, 16, 10, 0)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_every_engine_builds_once_and_is_exact_at_its_widest(
-    bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for library in ("faiss", "usearch"):  # faiss crashes in index_factory if usearch was there first
+    for library in (
+        "faiss",
+        "usearch",
+    ):  # faiss crashes in index_factory if usearch was there first
         pytest.importorskip(library)
-    optional = {name for name, module in (("scann", "scann"), ("symphonyqg", "rabitqlib")) if not find_spec(module)}
-    engines = {name: engine for name, engine in bench.engines.ENGINES.items() if name not in optional}
+    optional = {
+        name
+        for name, module in (("scann", "scann"), ("symphonyqg", "rabitqlib"))
+        if not find_spec(module)
+    }
+    engines = {
+        name: engine for name, engine in bench.engines.ENGINES.items() if name not in optional
+    }
     data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 64, 10, 0), None, 0)
     queries, top = data.query_sets[0], data.top[0]
     cosines = queries.astype(np.float64) @ data.vectors.astype(np.float64).T
@@ -302,7 +468,12 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
     names = ["boc bits:16" if name == "boc" else name for name in engines]
     tasks = []
 
-    def here(_: object, threads: int, task: Callable[..., Any], *arguments: object) -> dict[str, float]:
+    def here(
+        _: object,
+        threads: int,
+        task: Callable[..., Any],
+        *arguments: object,
+    ) -> dict[str, float]:
         tasks.append(task)
         task(*arguments)
         return {"seconds": 1.0, "cpu": 2.0, "peak": 1.0}
@@ -319,8 +490,13 @@ def test_every_engine_builds_once_and_is_exact_at_its_widest(
         engine = bench.engines.open_engine(data, name)
         engine.choose(engine.grid[-1])
         answers = [set(engine.rows(engine.ask(queries[i : i + 1]))) for i in range(len(queries))]
-        assert np.mean([len(rows & best) for rows, best in zip(answers, top, strict=True)]) >= 9, name
-        assert len(engine.batch(queries, 2)) in (2, len(queries))  # those of faiss are scores and rows
+        assert np.mean([len(rows & best) for rows, best in zip(answers, top, strict=True)]) >= 9, (
+            name
+        )
+        assert len(engine.batch(queries, 2)) in (
+            2,
+            len(queries),
+        )  # those of faiss are scores and rows
 
 
 def test_pickled_data_holds_paths_only(bench: SimpleNamespace, tmp_path: Path) -> None:
@@ -335,9 +511,20 @@ def test_pickled_data_holds_paths_only(bench: SimpleNamespace, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_first_items_of_a_gallery(bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_first_items_of_a_gallery(
+    bench: SimpleNamespace,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
     assert bench.data.first(files[0], tmp_path, 1000) == files[0]
-    cut = bench.data.Data(tmp_path, bench.data.first(files[0], tmp_path, 30), files[1], None, None, 0)
+    cut = bench.data.Data(
+        tmp_path,
+        bench.data.first(files[0], tmp_path, 30),
+        files[1],
+        None,
+        None,
+        0,
+    )
     np.testing.assert_array_equal(cut.vectors, miniature()[0][:30])
     assert list(cut.rows) == [f"{i:04d}" for i in range(30)]
 
@@ -354,14 +541,27 @@ def test_unknown_index_is_refused(bench: SimpleNamespace, name: str) -> None:
 @pytest.mark.servers
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
 def test_server_race_of_codes_and_graphs(
-    bench: SimpleNamespace, server: Any, files: tuple[Path, Path], tmp_path: Path
+    bench: SimpleNamespace,
+    server: Any,
+    files: tuple[Path, Path],
+    tmp_path: Path,
 ) -> None:
-    check_server(bench, server, files, tmp_path, ("dictionary:2", "bits:48", "scalar:48"), ("hnsw", "int8_hnsw"))
+    check_server(
+        bench,
+        server,
+        files,
+        tmp_path,
+        ("dictionary:2", "bits:48", "scalar:48"),
+        ("hnsw", "int8_hnsw"),
+    )
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
 def test_server_race_without_graphs(
-    bench: SimpleNamespace, server: Any, files: tuple[Path, Path], tmp_path: Path
+    bench: SimpleNamespace,
+    server: Any,
+    files: tuple[Path, Path],
+    tmp_path: Path,
 ) -> None:
     check_server(bench, server, files, tmp_path, ("dictionary:2",), ())
 
@@ -377,22 +577,39 @@ def check_server(
     """The rows of the miniature on a server; ``graphs`` are types that it has."""
     scheme = SCHEMES[server.kind.engine]
     at, missing = f"{scheme}+{server.url}", () if graphs else ("fp32",)
-    options = [part for name in (*codes, *graphs, *missing) for part in ("--index", f"{scheme} {name}")]
-    fixed = ("--work", tmp_path / "work", "--server", at, "--terms", 100, "--rounds", 2, "--limit", 2000)
+    options = [
+        part for name in (*codes, *graphs, *missing) for part in ("--index", f"{scheme} {name}")
+    ]
+    fixed = (
+        "--work",
+        tmp_path / "work",
+        "--server",
+        at,
+        "--terms",
+        100,
+        "--rounds",
+        2,
+        "--limit",
+        2000,
+    )
     result = run(bench, tmp_path, "race.py", *files, *fixed, *options)
     assert result.head["settings"]["items"] == 1000
     assert {row["index"] for row in result.table} == {*codes, *graphs}
     assert {(row["engine"], row["ours"]) for row in result.table} == {
-        (scheme, "1"), *([(scheme, "0")] if graphs else []),
-    }  # fmt: skip
+        (scheme, "1"),
+        *([(scheme, "0")] if graphs else []),
+    }
     for row in result.table:
         assert float(row["took_ms"]) >= 0
         assert float(row["disk_mb"]) == pytest.approx(
-            sum(float(row[f"{part}_mb"]) for part in ("index", "vectors", "codec", "rest")), abs=0.003
+            sum(float(row[f"{part}_mb"]) for part in ("index", "vectors", "codec", "rest")),
+            abs=0.003,
         )
     best = {row["index"]: row for row in result.table if row["at"]}
     assert set(best) == {*codes, *graphs}
-    assert all(row["recall"] == "1.0000" for row in best.values())  # 300 candidates, of which ten are far nearer
+    assert all(
+        row["recall"] == "1.0000" for row in best.values()
+    )  # 300 candidates, of which ten are far nearer
     assert all(best[graph]["vectors_mb"] == "0.400" for graph in graphs)  # 1,000 of 100 float32
     assert not any(name.startswith("boc-bench") for name in plugins.backend(at).names())
 
@@ -405,11 +622,27 @@ def test_filtered_rows(files: tuple[Path, Path], tmp_path: Path) -> None:
     filters, queries = Filters.of(data), data.query_sets[0]
     assert filters.rows("draw<50").size == 50
     for name, conditions in filters.conditions(queries, [0.005, 0.5]):
-        for query, condition, best in zip(queries, conditions, exact(data, queries, conditions, filters), strict=True):
+        for query, condition, best in zip(
+            queries,
+            conditions,
+            exact(data, queries, conditions, filters),
+            strict=True,
+        ):
             rows = np.arange(len(data.vectors)) if condition == ALL else filters.rows(condition)
             scores = data.vectors[rows] @ query
             assert len(best) == min(10, len(rows)), name
             assert sorted(data.vectors[list(best)] @ query) == pytest.approx(np.sort(scores)[-10:])
-    rows = run_rows("filtered.py", *files, "--work", tmp_path / "race", "--share", 0.02, "--queries", 9, "--rounds", 1)
+    rows = run_rows(
+        "filtered.py",
+        *files,
+        "--work",
+        tmp_path / "race",
+        "--share",
+        0.02,
+        "--queries",
+        9,
+        "--rounds",
+        1,
+    )
     assert [row["index"] for row in rows] == ["boc", "hnsw32", "ivf-sq8"] * 5
     assert all(row["few"] == "0.0000" for row in rows if row["index"] == "boc")

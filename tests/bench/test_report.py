@@ -1,4 +1,5 @@
-"""Tables, figures and pages follow their rows: every figure changes with them, and nothing comes from elsewhere."""
+"""Tables, figures and pages follow their rows: every figure changes with them, and nothing comes
+from elsewhere."""
 
 import re
 import shutil
@@ -16,8 +17,13 @@ from bench.report.rows import Row, Rows, read
 from tests.bench.scripts import ROOT
 
 ROWS = ROOT / "docs" / "rows"
-MARKERS = sorted({(each.name, each.view, *each.words) for page in docs.pages(ROOT)
-                  for each in docs.markers(page.read_text(encoding="utf-8"))})  # fmt: skip
+MARKERS = sorted(
+    {
+        (each.name, each.view, *each.words)
+        for page in docs.pages(ROOT)
+        for each in docs.markers(page.read_text(encoding="utf-8"))
+    },
+)
 PLOTS = [marker for marker in MARKERS if marker[1] == "plot"]
 TABLES = [marker for marker in MARKERS if marker[1] != "plot"]
 
@@ -32,19 +38,34 @@ def test_fill_number(value: float) -> None:
 
 @pytest.mark.parametrize(
     ("template", "text"),
-    [("{share:.3s}", ".953"), ("{one:.3s}", "1.000"), ("{word:,.2f}", "killed"), ("{none:.1f}", ""),
-     ("{share:.1f} ({none}-{none})", "1.0 (-)"), ("({none:.1f}-{unknown})", "")],
-)  # fmt: skip
+    [
+        ("{share:.3s}", ".953"),
+        ("{one:.3s}", "1.000"),
+        ("{word:,.2f}", "killed"),
+        ("{none:.1f}", ""),
+        ("{share:.1f} ({none}-{none})", "1.0 (-)"),
+        ("({none:.1f}-{unknown})", ""),
+    ],
+)
 def test_fill_text(template: str, text: str) -> None:
-    assert views.fill(template, {"share": "0.9534", "one": "1", "word": "killed", "none": ""}) == text
+    assert (
+        views.fill(template, {"share": "0.9534", "one": "1", "word": "killed", "none": ""}) == text
+    )
 
 
 def test_rows_table_empty_columns() -> None:
-    table = views.rows_table([{"a": "1", "b": ""}, {"a": "", "b": ""}], {"A": "{a}", "B": "{b}", "C": "{c:.1f}"})
+    table = views.rows_table(
+        [{"a": "1", "b": ""}, {"a": "", "b": ""}],
+        {"A": "{a}", "B": "{b}", "C": "{c:.1f}"},
+    )
     assert table.markdown() == "| A |\n| --- |\n| 1 |\n|  |"
 
 
-POINTS = st.lists(st.tuples(st.sampled_from([0.7, 0.8, 0.9, 1.0]), st.integers(1, 9)), min_size=1, max_size=12)
+POINTS = st.lists(
+    st.tuples(st.sampled_from([0.7, 0.8, 0.9, 1.0]), st.integers(1, 9)),
+    min_size=1,
+    max_size=12,
+)
 
 
 @given(POINTS, st.sampled_from([-1, 1]))
@@ -55,7 +76,9 @@ def test_pareto_rows_slow_loop(points: list[tuple[float, int]], sign: int) -> No
     expected = {
         (recall, x)
         for recall, x in points
-        if not any(r >= recall and sign * y >= sign * x and (r, y) != (recall, x) for r, y in points)
+        if not any(
+            r >= recall and sign * y >= sign * x and (r, y) != (recall, x) for r, y in points
+        )
     }
     assert best == expected
 
@@ -87,7 +110,18 @@ def test_all_rows_and_plots_shown() -> None:
         assert any(f"figures/{path.name})" in page for page in pages), path.name
 
 
-CHOOSE = {"Rm", "R", "z", "n", "sparsity", "at", "ours", "table", "limit_mb", "memory"}  # columns that views choose by
+CHOOSE = {
+    "Rm",
+    "R",
+    "z",
+    "n",
+    "sparsity",
+    "at",
+    "ours",
+    "table",
+    "limit_mb",
+    "memory",
+}  # columns that views choose by
 
 
 def change_numbers(rows: Rows) -> Rows:
@@ -99,7 +133,10 @@ def change_numbers(rows: Rows) -> Rows:
         except ValueError:
             return text
 
-    return replace(rows, table=[{k: v if k in CHOOSE else change(v) for k, v in row.items()} for row in rows.table])
+    return replace(
+        rows,
+        table=[{k: v if k in CHOOSE else change(v) for k, v in row.items()} for row in rows.table],
+    )
 
 
 @pytest.mark.parametrize("marker", TABLES, ids=" ".join)
@@ -136,8 +173,10 @@ def test_plot_units_names_deterministic(marker: tuple[str, ...]) -> None:
 def test_bands_of_runs() -> None:
     figures = pytest.importorskip("bench.report.figures")
     rows = read(ROWS / "sparsity-tern.csv")
-    moved = [replace(rows, table=[{**row, "Rm=1": str(float(row["Rm=1"]) + by)} for row in rows.table])
-             for by in (-3, 1, 2)]  # fmt: skip
+    moved = [
+        replace(rows, table=[{**row, "Rm=1": str(float(row["Rm=1"]) + by)} for row in rows.table])
+        for by in (-3, 1, 2)
+    ]
     alone, merged = figures.plot(rows, "fig3a"), figures.plot(moved, "fig3a")
     for before, after in zip(alone.panels[0].lines, merged.panels[0].lines, strict=True):
         assert after.x == before.x
@@ -150,10 +189,15 @@ def test_bands_of_runs() -> None:
 def test_front_has_what_nothing_beats() -> None:
     figures = pytest.importorskip("bench.report.figures")
     table = read(ROWS / "all-codes.csv").table
-    for panel, column in zip(figures.plot(read(ROWS / "all-codes.csv"), "codes").panels, ("R@10 code", "R@10"),
-                             strict=True):  # fmt: skip
+    for panel, column in zip(
+        figures.plot(read(ROWS / "all-codes.csv"), "codes").panels,
+        ("R@10 code", "R@10"),
+        strict=True,
+    ):
         points = {(float(row["postings"]), float(row[column])) for row in table}
-        front = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)}
+        front = {
+            p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)
+        }
         steps, named = panel.lines[-1], [line for line in panel.lines if not line.grey]
         assert set(zip(steps.x[:-1], steps.y[:-1], strict=True)) == front
         assert {(line.x[0], line.y[0]) for line in named} <= front
@@ -170,7 +214,9 @@ def test_latex_plain(lines: list[list[str]]) -> None:
 
 
 def test_latex_numbers_and_marks() -> None:
-    text = paper.latex(views.Table(["name", "R@10"], [["**boc** `z=8`", "71.2 +- .5"], ["x_1", ""]]))
+    text = paper.latex(
+        views.Table(["name", "R@10"], [["**boc** `z=8`", "71.2 +- .5"], ["x_1", ""]]),
+    )
     assert "{lr}" in text
     assert r"\textbf{boc} \texttt{z=8} & 71.2 $\pm$ .5 \\" in text
     assert r"x\_1 &  \\" in text
@@ -187,11 +233,16 @@ old
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Make a folder with a page below docs/, and its rows, as of a script that is not in the tree."""
+    """Make a folder with a page below docs/, and its rows, as of a script that is not in the
+    tree."""
     pytest.importorskip("matplotlib")
     (tmp_path / "docs" / "rows").mkdir(parents=True)
     (tmp_path / "docs" / "how-to").mkdir()
-    rows = (ROWS / "growth.csv").read_text(encoding="utf-8").replace("script: growth.py", "script: embedded_growth.py")
+    rows = (
+        (ROWS / "growth.csv")
+        .read_text(encoding="utf-8")
+        .replace("script: growth.py", "script: embedded_growth.py")
+    )
     (tmp_path / "docs" / "rows" / "growth.csv").write_text(rows, encoding="utf-8")
     (tmp_path / "README.md").write_text("# Title\n", encoding="utf-8")
     (tmp_path / "docs" / "how-to" / "page.md").write_text(PAGE, encoding="utf-8")
@@ -210,22 +261,37 @@ def test_generate_and_check(root: Path) -> None:
     assert "| 10,000 |" in text
     assert "](../figures/growth-growth.svg)" in text
     assert "*Measured with `embedded_growth.py` of commit f214dc2.*" in text
-    assert (root / "docs" / "figures" / "growth-growth.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert (
+        (root / "docs" / "figures" / "growth-growth.svg")
+        .read_text(encoding="utf-8")
+        .startswith("<svg")
+    )
     assert run_docs("--root", str(root), "--check").exit_code == 0
     page.write_text(text.replace("10,000", "10,001"), encoding="utf-8")
     result = run_docs("--root", str(root), "--check")
     assert result.exit_code == 1
     assert "page.md differs from its rows" in result.stderr
     page.write_text(text, encoding="utf-8")
-    rows.write_text(rows.read_text(encoding="utf-8").replace("seed: 0", "seed: 1"), encoding="utf-8")
-    assert "growth-growth.svg is not drawn of the rows of growth" in run_docs("--root", str(root), "--check").stderr
+    rows.write_text(
+        rows.read_text(encoding="utf-8").replace("seed: 0", "seed: 1"),
+        encoding="utf-8",
+    )
+    assert (
+        "growth-growth.svg is not drawn of the rows of growth"
+        in run_docs("--root", str(root), "--check").stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("marker", "message"),
-    [("nothing growth", "no rows"), ("growth nothing", "no view 'nothing'; known: "), ("growth at", "no view 'at'"),
-     ("growth plot nothing", "no plot 'nothing'"), ("growth plot pareto", "no plot 'pareto'")],
-)  # fmt: skip
+    [
+        ("nothing growth", "no rows"),
+        ("growth nothing", "no view 'nothing'; known: "),
+        ("growth at", "no view 'at'"),
+        ("growth plot nothing", "no plot 'nothing'"),
+        ("growth plot pareto", "no plot 'pareto'"),
+    ],
+)
 def test_bad_markers(root: Path, marker: str, message: str) -> None:
     (root / "README.md").write_text(f"<!-- rows: {marker} -->\n<!-- end -->\n", encoding="utf-8")
     result = run_docs("--root", str(root))
@@ -246,6 +312,8 @@ def test_page_complete_rows_self_contained(root: Path, tmp_path: Path) -> None:
     assert "Unfinished, and not shown: table1.csv." in text
     assert '<section id="growth">' in text
     assert text.count("<svg") == 1
-    for row in read(out / "mine.csv").table:  # no page shows rows of this name: all of them are here
+    for row in read(
+        out / "mine.csv",
+    ).table:  # no page shows rows of this name: all of them are here
         assert f"<td>{row['engine']}</td><td>{row['index']}</td><td>{row['setting']}</td>" in text
     assert not re.search(r"(?:src|href)=\"(?!#)|<script|<link|@import|url\((?!#)", text)

@@ -1,4 +1,5 @@
-"""The papers are reproduced from files of the published layouts, and a wrong file is named with the next step."""
+"""The papers are reproduced from files of the published layouts, and a wrong file is named with the
+next step."""
 
 import json
 import re
@@ -87,24 +88,38 @@ def test_reproduce_paper(paper: str, tmp_path: Path) -> None:
     if paper == "tern":
         images = json.loads((out / "tern-rouge-l.json").read_text())
         assert list(images) == ["all 12 pictures", "mean over folds of 5 pictures"]
-        first = next(value for group, _, measure, _, value in cells if (group, measure) == ("MS-COCO 1K", "image R@1"))
+        first = next(
+            value
+            for group, _, measure, _, value in cells
+            if (group, measure) == ("MS-COCO 1K", "image R@1")
+        )
         assert first == images["mean over folds of 5 pictures"]["text_to_image"]["r1"]
 
 
 @pytest.mark.slow
 def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = "from boc.cli import main, options; options.write_onnx = lambda folder, **_: None; main()"
-    monkeypatch.setattr("bench.paper.reproduce.BOC", (*BOC[:-1], quick))  # as left_to_torch, in processes of its own
+    quick = (
+        "from boc.cli import main, options; options.write_onnx = lambda folder, **_: None; main()"
+    )
+    monkeypatch.setattr(
+        "bench.paper.reproduce.BOC",
+        (*BOC[:-1], quick),
+    )  # as left_to_torch, in processes of its own
     data, out = write(tmp_path / "data", "vsrn"), tmp_path / "out"
     shutil.move(data / "coco_precomp", tmp_path / "away")
-    checkpoints = [data / f"pretrain_model/flickr/model_fliker_{number}.pth.tar" for number in (1, 2)]
+    checkpoints = [
+        data / f"pretrain_model/flickr/model_fliker_{number}.pth.tar" for number in (1, 2)
+    ]
     checkpoints[1].write_bytes(b"not a checkpoint")
     arguments = ["vsrn", str(data), "--out", str(out), "--fold", "5"]
     done = CliRunner().invoke(reproduce, arguments)
     assert done.exit_code == 1
     assert f"missing {data / 'coco_precomp' / 'testall_ims.npy'}: SCAN's arrays" in done.stderr
     assert "vsrn-coco-1-model: left out: needs" in done.stderr
-    assert "model_fliker_2.pth.tar" in done.stderr.partition("vsrn-f30k-2-model: failed")[2].splitlines()[0]
+    assert (
+        "model_fliker_2.pth.tar"
+        in done.stderr.partition("vsrn-f30k-2-model: failed")[2].splitlines()[0]
+    )
     assert {row["verdict"] for row in read_rows(done.stdout)} == {"not run"}
     shutil.copy(*checkpoints)
     done = CliRunner().invoke(reproduce, arguments)
@@ -113,7 +128,10 @@ def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyP
     here = [row for row in read_rows(done.stdout) if row["set"] == "Flickr30K 1K"]
     assert len(here) == 6
     for row in here:
-        assert float(row["difference"]) == pytest.approx(float(row["found"]) - float(row["printed"]), abs=0.11)
+        assert float(row["difference"]) == pytest.approx(
+            float(row["found"]) - float(row["printed"]),
+            abs=0.11,
+        )
         assert row["verdict"] == verdict(row["measure"], float(row["printed"]), float(row["found"]))
 
 
@@ -126,7 +144,10 @@ def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_wrong_settings(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(reproduce, [words[0], str(tmp_path), *words[1:], "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        reproduce,
+        [words[0], str(tmp_path), *words[1:], "--out", str(tmp_path / "out")],
+    )
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
@@ -134,9 +155,14 @@ def test_wrong_settings(words: tuple[str, ...], message: str, tmp_path: Path) ->
 
 def test_empty_folder(tmp_path: Path) -> None:
     for paper in PAPERS:
-        done = CliRunner().invoke(reproduce, [paper, str(tmp_path), "--out", str(tmp_path / "out"), "--needs"])
+        done = CliRunner().invoke(
+            reproduce,
+            [paper, str(tmp_path), "--out", str(tmp_path / "out"), "--needs"],
+        )
         assert done.exit_code == 0, done.output
-        assert all(line.startswith("missing ") and ": " in line for line in done.stderr.splitlines())
+        assert all(
+            line.startswith("missing ") and ": " in line for line in done.stderr.splitlines()
+        )
     done = CliRunner().invoke(reproduce, ["tern", str(tmp_path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
     assert f"no number of the paper was found: {tmp_path} lacks" in done.stderr
@@ -150,13 +176,21 @@ def test_splits_in_annotations(tmp_path: Path) -> None:
     shutil.move(data / "f30k" / "dataset_flickr30k.json", annotations)
     plan = make_plan("teran", data, tmp_path / "out")
     assert annotations / "dataset_flickr30k.json" in plan.sources()
-    assert f"?index={annotations / 'dataset_flickr30k.json'}" in " ".join(plan.steps["teran-f30k-model"].command)
+    assert f"?index={annotations / 'dataset_flickr30k.json'}" in " ".join(
+        plan.steps["teran-f30k-model"].command,
+    )
     assert data / "coco" / "dataset_coco.json" in plan.sources()
 
 
 WRONG = {
-    ("tern", "model_best_ndcg.pth"): ("tern-model", "not a checkpoint that can be read safely .*; download it again"),
-    ("vsrn", "vocab/coco_precomp_vocab.pkl"): ("vsrn-coco-1-model", "a VSRN .*; fetch it again, or name"),
+    ("tern", "model_best_ndcg.pth"): (
+        "tern-model",
+        "not a checkpoint that can be read safely .*; download it again",
+    ),
+    ("vsrn", "vocab/coco_precomp_vocab.pkl"): (
+        "vsrn-coco-1-model",
+        "a VSRN .*; fetch it again, or name",
+    ),
 }
 
 

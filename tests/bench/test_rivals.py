@@ -48,7 +48,9 @@ def test_cell_scalar_products(probes: int) -> None:
         for j, item in enumerate(items.vectors):
             reached = nearest(item, code.centres)[0] in nearest(query, code.centres)[:probes]
             own, other = kept(query, 5), kept(item, 4)
-            expected = sum(own[key] * other[key] for key in own.keys() & other.keys()) if reached else 0
+            expected = (
+                sum(own[key] * other[key] for key in own.keys() & other.keys()) if reached else 0
+            )
             assert scores[i, j] == expected
 
 
@@ -60,8 +62,11 @@ def test_cell_ranks_products() -> None:
     def ranks(row: NDArray[np.float32], z: int) -> dict[tuple[int, int, int], int]:
         cell = nearest(row, code.centres)[0]
         pieces = np.array_split(row - code.centres[cell], 2)
-        return {(cell, piece, centroid): z - rank for piece, part in enumerate(pieces)
-                for rank, centroid in enumerate(nearest(part, code.centroids[piece])[:z])}  # fmt: skip
+        return {
+            (cell, piece, centroid): z - rank
+            for piece, part in enumerate(pieces)
+            for rank, centroid in enumerate(nearest(part, code.centroids[piece])[:z])
+        }
 
     for i, query in enumerate(code.rows(queries)):
         for j, item in enumerate(code.rows(items)):
@@ -85,12 +90,15 @@ def test_fixed_encoding_by_its_definition() -> None:
                     own = tuple((word @ planes > 0).tolist())
                     same = [row for row, part in zip(regions, signs, strict=True) if part == own]
                     apart = [sum(a != b for a, b in zip(part, own, strict=True)) for part in signs]
-                    total += float(word @ (np.mean(same, axis=0) if same else regions[int(np.argmin(apart))]))
+                    total += float(
+                        word @ (np.mean(same, axis=0) if same else regions[int(np.argmin(apart))]),
+                    )
             assert scores[i, j] == pytest.approx(total, abs=1e-4)
 
 
 def test_fixed_encoding_halves_keep_products() -> None:
-    """c-ReLU of one side meets that of the other: what is left of the product of opposite signs is 0."""
+    """c-ReLU of one side meets that of the other: what is left of the product of opposite signs is
+    0."""
     items = embeddings(6, 4)
     code = FixedEncoding(DIM, bits=2, repetitions=2, width=4)
     dense, halves = code.dense(items, mean=True), code.weights(items)
@@ -117,7 +125,11 @@ def test_heads_learn_few_latents() -> None:
     owners = np.repeat(np.arange(30), 2)
     noise = 0.1 * rng.standard_normal((60, DIM))
     words = [[f"w{owner % 5}", f"v{owner // 5}"] for owner in owners]
-    texts = Embeddings("text", unit_rows((images.vectors[owners] + noise).astype(np.float32)), words=words)
+    texts = Embeddings(
+        "text",
+        unit_rows((images.vectors[owners] + noise).astype(np.float32)),
+        words=words,
+    )
     pairs = Pairs(images, texts, owners)
     for epoch in range(2):
         batches = list(pairs.batches(epoch + 1, seed=0))[-1:]
@@ -126,8 +138,15 @@ def test_heads_learn_few_latents() -> None:
 
     def lost(code: Autoencoder) -> float:
         latents = code.latents(code.rows(images), "image").topk(4)
-        return float((code.rows(images) - code.decode.weight.T[latents.indices].mul(
-            latents.values[:, :, None]).sum(dim=1)).square().sum().detach())  # fmt: skip
+        return float(
+            (
+                code.rows(images)
+                - code.decode.weight.T[latents.indices].mul(latents.values[:, :, None]).sum(dim=1)
+            )
+            .square()
+            .sum()
+            .detach(),
+        )
 
     first, trained = (Autoencoder(pairs, 40, 4, 0.0, epochs=epochs) for epochs in (1, 200))
     assert lost(trained) < lost(first) / 2
@@ -140,11 +159,21 @@ def test_heads_learn_few_latents() -> None:
         assert (best == owners).mean() > 0.5  # by chance a thirtieth
 
 
-figures = st.builds(Figures, *(st.floats(0, 300) for _ in range(2)), st.floats(0, 1), st.floats(0, 100))
+figures = st.builds(
+    Figures,
+    *(st.floats(0, 300) for _ in range(2)),
+    st.floats(0, 1),
+    st.floats(0, 100),
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.text("xyz", min_size=3), figures), max_size=12,
-                unique_by=lambda each: each[:2]))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.text("xyz", min_size=3), figures),
+        max_size=12,
+        unique_by=lambda each: each[:2],
+    ),
+)
 def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures]]) -> None:
     chosen, of = choose(measured), {(code, setting): each for code, setting, each in measured}
     for code in "ab":
@@ -161,11 +190,26 @@ def test_choice_is_best_within_each_limit(measured: list[tuple[str, str, Figures
 @pytest.mark.slow
 def test_rivals_rows(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    plain, books = library / "photos.h5", {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")}
+    plain, books = (
+        library / "photos.h5",
+        {kind: tmp_path / f"{kind}.npz" for kind in ("words", "learned")},
+    )
     for kind, path in books.items():
-        assert boc("build-codebook", plain, "-o", path, "--kind", kind, "--clusters", 9).exit_code == 0
-    rows = run_rows("compare.py", plain, "--fit", plain, "--validation", plain, "--seeds", 2, "--small",
-                    *(word for kind, path in books.items() for word in (f"--{kind}", path)))  # fmt: skip
+        assert (
+            boc("build-codebook", plain, "-o", path, "--kind", kind, "--clusters", 9).exit_code == 0
+        )
+    rows = run_rows(
+        "compare.py",
+        plain,
+        "--fit",
+        plain,
+        "--validation",
+        plain,
+        "--seeds",
+        2,
+        "--small",
+        *(word for kind, path in books.items() for word in (f"--{kind}", path)),
+    )
     *rows, exact = rows
     assert exact["code"] == "exact MrSw"
     assert {row["seed"] for row in rows} == {"0", "1"}

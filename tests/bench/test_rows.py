@@ -1,4 +1,5 @@
-"""Rows of measurements come back as they were written, whatever they hold and wherever the writing stopped."""
+"""Rows of measurements come back as they were written, whatever they hold and wherever the writing
+stopped."""
 
 import io
 import re
@@ -11,20 +12,27 @@ from hypothesis import strategies as st
 from bench.report.rows import MARK, Rows, Writer, read
 
 CELLS = st.just('y, with "# done: 3"') | st.text(st.characters(codec="utf-8")).filter(
-    lambda text: len(text.splitlines()) < 2 and text[-1:].strip() == text[-1:]
+    lambda text: len(text.splitlines()) < 2 and text[-1:].strip() == text[-1:],
 )
 TABLES = st.integers(2, 4).flatmap(
     lambda n: st.tuples(
         st.lists(CELLS.filter(bool), min_size=n, max_size=n, unique=True),
         st.lists(st.lists(CELLS, min_size=n, max_size=n)),
-    )
+    ),
 )
 HEAD = ["script", "settings", "seed", "versions", "machine", "time"]
 
 
 def write_text(columns: list[str], table: list[list[str]], **settings: object) -> str:
     stdout = io.StringIO()
-    with Writer(stdout, "bench/some.py", settings, columns, seed=3, extras=["click", "no-such-package"]) as out:
+    with Writer(
+        stdout,
+        "bench/some.py",
+        settings,
+        columns,
+        seed=3,
+        extras=["click", "no-such-package"],
+    ) as out:
         for row in table:
             out.write(*row)
     return stdout.getvalue()
@@ -39,7 +47,9 @@ def read_text(text: str, folder: Path) -> Rows:
 @settings(max_examples=40)
 @given(TABLES, st.data())
 def test_rows_round_trip_and_prefix(
-    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[list[str], list[list[str]]], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: tuple[list[str], list[list[str]]],
+    data: st.DataObject,
 ) -> None:
     columns, table = drawn
     assume(not any(row[0].startswith("#") for row in (columns, *table)))
@@ -55,7 +65,10 @@ def test_rows_round_trip_and_prefix(
 
 
 def test_head(tmp_path: Path) -> None:
-    head = read_text(write_text(["a"], [["1"]], features=Path("/far/away/dev.h5"), rounds=3), tmp_path).head
+    head = read_text(
+        write_text(["a"], [["1"]], features=Path("/far/away/dev.h5"), rounds=3),
+        tmp_path,
+    ).head
     assert list(head) == HEAD
     assert (head["script"], head["seed"]) == ("some.py", 3)
     assert head["settings"] == {"features": "dev.h5", "rounds": 3}
@@ -81,7 +94,10 @@ def test_script_error_leaves_rows_incomplete(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cells", [(1,), (1, 2, 3), ("# done: 3", 2), ("a", "b\nc")])
 def test_unreadable_cells(cells: tuple[object, ...]) -> None:
-    with Writer(io.StringIO(), "some.py", {}, ["a", "b"]) as out, pytest.raises(ValueError, match=r"cells|one line"):
+    with (
+        Writer(io.StringIO(), "some.py", {}, ["a", "b"]) as out,
+        pytest.raises(ValueError, match=r"cells|one line"),
+    ):
         out.write(*cells)
 
 

@@ -1,4 +1,5 @@
-"""Every script of bench/ that is not tested elsewhere runs on tiny data, and prints rows to their end."""
+"""Every script of bench/ that is not tested elsewhere runs on tiny data, and prints rows to their
+end."""
 
 import json
 from pathlib import Path
@@ -11,7 +12,21 @@ from tests.helpers import boc
 
 @pytest.mark.slow
 def test_growth(tmp_path: Path) -> None:
-    rows = run_rows("growth.py", "--work", tmp_path, "--n", 100, "--n", 200, "--dim", 8, "--queries", 5, "--rounds", 1)
+    rows = run_rows(
+        "growth.py",
+        "--work",
+        tmp_path,
+        "--n",
+        100,
+        "--n",
+        200,
+        "--dim",
+        8,
+        "--queries",
+        5,
+        "--rounds",
+        1,
+    )
     assert [row["n"] for row in rows] == ["100", "200"]
     assert all(any(row.values()) for row in rows)
 
@@ -21,10 +36,18 @@ def test_models_as_evaluate(library: Path, tmp_path: Path) -> None:
     plain, ids = library / "photos.h5", tmp_path / "ids.txt"
     ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
     floor = ("--floor", library / "regions.h5", "--train", ids)
-    rows = run_rows("models.py", f"one={plain}", f"two={plain}+{plain}", f"words={plain},mrsw", *floor)
+    rows = run_rows(
+        "models.py",
+        f"one={plain}",
+        f"two={plain}+{plain}",
+        f"words={plain},mrsw",
+        *floor,
+    )
     assert [row["model"] for row in rows[::2]] == ["closed form", "one", "two", "words"]
     assert [row["direction"] for row in rows] == ["text to image", "image to text"] * 4
-    one, two = ([list(row.values())[1:] for row in rows if row["model"] == name] for name in ("one", "two"))
+    one, two = (
+        [list(row.values())[1:] for row in rows if row["model"] == name] for name in ("one", "two")
+    )
     assert one == two
     assert f"R@10 {float(one[0][4]):5.1f}" in boc("evaluate", plain).stdout.splitlines()[1]
 
@@ -34,9 +57,17 @@ def test_all_codes(library: Path, tmp_path: Path) -> None:
     plain, book = library / "photos.h5", tmp_path / "book.npz"
     assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
     codes = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})")
-    rows = run_rows("all_codes.py", plain, "--fit", plain, *(word for code in codes for word in ("--code", code)))
+    rows = run_rows(
+        "all_codes.py",
+        plain,
+        "--fit",
+        plain,
+        *(word for code in codes for word in ("--code", code)),
+    )
     assert len(rows) == len(codes)
-    dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))["text_to_image"]
+    dense = next(iter(json.loads(boc("evaluate", plain, "--json").stdout).values()))[
+        "text_to_image"
+    ]
     assert float(rows[1]["recall@100"]) == 1  # of 40 pictures
     assert float(rows[1]["R@10"]) == pytest.approx(dense["r10"], abs=0.01)
     for row in rows:

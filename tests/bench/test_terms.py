@@ -1,4 +1,5 @@
-"""Terms for other engines: they are read by the tools of the formats, and score 200 queries as the index does."""
+"""Terms for other engines: they are read by the tools of the formats, and score 200 queries as the
+index does."""
 
 from __future__ import annotations
 
@@ -21,17 +22,26 @@ N, QUERIES, K = 60, 200, 10
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A place with an index ``mine`` of N pictures and 200 captions of random vectors, under a scalar code."""
+    """A place with an index ``mine`` of N pictures and 200 captions of random vectors, under a
+    scalar code."""
     home = tmp_path_factory.mktemp("mine")
     rng = np.random.default_rng(0)
     images = rng.standard_normal((N, 32), dtype=np.float32)
     np.save(home / "images.npy", images)
-    np.save(home / "captions.npy", images[np.arange(QUERIES) % N] + rng.standard_normal((QUERIES, 32)) / 2)
+    np.save(
+        home / "captions.npy",
+        images[np.arange(QUERIES) % N] + rng.standard_normal((QUERIES, 32)) / 2,
+    )
     lines = [f"{i % N}\tsentence {i}, \u00e4 \u732b" for i in range(QUERIES)]
     (home / "captions.txt").write_text("\n".join(lines), encoding="utf-8")
     ids = [f"c{i}" for i in range(QUERIES)]
     (home / "captions.ids.txt").write_text("\n".join(ids))
-    build_index("mine", [home / "images.npy", home / "captions.npy"], at=f"file:{home}", code="scalar:16/32")
+    build_index(
+        "mine",
+        [home / "images.npy", home / "captions.npy"],
+        at=f"file:{home}",
+        code="scalar:16/32",
+    )
     return f"file:{home}"
 
 
@@ -52,7 +62,10 @@ def records(path: Path) -> dict[str, dict[str, int]]:
 
 
 def ranked(scores: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(((key, score) for key, score in scores.items() if score), key=lambda pair: (-pair[1], pair[0]))
+    return sorted(
+        ((key, score) for key, score in scores.items() if score),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
 
 
 def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: Path) -> None:
@@ -60,12 +73,16 @@ def test_lines_of_json_are_the_terms_and_score_as_the_index(at: str, tmp_path: P
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 4
-    images, queries = (records(tmp_path / f"mine.{name}.jsonl") for name in ("image", "text.queries"))
+    images, queries = (
+        records(tmp_path / f"mine.{name}.jsonl") for name in ("image", "text.queries")
+    )
     index = Searcher.open("mine", at).index
     assert to_counts(index.terms(["7"])) == [images["7"]]
     for key, hits in hits_of(at).items():
         query = queries[key]
-        scores = {doc: sum(query.get(t, 0) * f for t, f in row.items()) for doc, row in images.items()}
+        scores = {
+            doc: sum(query.get(t, 0) * f for t, f in row.items()) for doc, row in images.items()
+        }
         assert ranked(scores) == hits
 
 
@@ -74,7 +91,10 @@ def test_they_are_read_back_as_terms_of_another_system(at: str, tmp_path: Path) 
     there = f"file:{tmp_path}"
     build_index("again", tmp_path / "mine.image.jsonl", at=there)
     queries = records(tmp_path / "mine.text.queries.jsonl")
-    answers = Searcher.open("again", there).search_texts([json.dumps(row) for row in queries.values()], k=N)
+    answers = Searcher.open("again", there).search_texts(
+        [json.dumps(row) for row in queries.values()],
+        k=N,
+    )
     expected = hits_of(at)
     for key, hits in zip(queries, answers, strict=True):
         assert [(hit.id, int(hit.score)) for hit in hits] == expected[key]
@@ -84,16 +104,29 @@ def test_seismic_gives_our_integer_scores(at: str, tmp_path: Path) -> None:
     seismic = pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
     write_terms(Searcher.open("mine", at).index, tmp_path / "mine.jsonl")
     path = str(tmp_path / "mine.image.jsonl")
-    index = seismic.SeismicIndex.build(path, n_postings=N, centroid_fraction=1.0, summary_energy=1.0, max_fraction=9.0)
+    index = seismic.SeismicIndex.build(
+        path,
+        n_postings=N,
+        centroid_fraction=1.0,
+        summary_energy=1.0,
+        max_fraction=9.0,
+    )
     queries, kind = records(tmp_path / "mine.text.queries.jsonl"), seismic.get_seismic_string()
     for key, hits in hits_of(at).items():
         terms = np.array(list(queries[key]), dtype=kind)
         weights = np.array(list(queries[key].values()), dtype=np.float32)
         answer = index.search(
-            query_id=key, query_components=terms, query_values=weights, k=K, query_cut=99, heap_factor=1.0
+            query_id=key,
+            query_components=terms,
+            query_values=weights,
+            k=K,
+            query_cut=99,
+            heap_factor=1.0,
         )
         ours = dict(hits)
-        assert sorted((int(score) for _, score, _ in answer), reverse=True) == [score for _, score in hits[:K]]
+        assert sorted((int(score) for _, score, _ in answer), reverse=True) == [
+            score for _, score in hits[:K]
+        ]
         assert all(ours[doc] == score for _, score, doc in answer)
 
 
@@ -111,10 +144,16 @@ def test_ciff_is_read_by_its_toolkit_and_gives_our_integer_scores(at: str, tmp_p
     images = Searcher.open("mine", at).index
     terms = images.terms([each.collection_docid for each in documents])
     assert [each.doclength for each in documents] == terms.sum(axis=1).tolist()
-    assert header.total_terms_in_collection == terms.sum() == pytest.approx(header.average_doclength * N)
+    assert (
+        header.total_terms_in_collection
+        == terms.sum()
+        == pytest.approx(header.average_doclength * N)
+    )
     for name, each in lists.items():
         scores[name] = np.zeros(N, np.int64)
-        scores[name][np.cumsum([posting.docid for posting in each.postings])] = [post.tf for post in each.postings]
+        scores[name][np.cumsum([posting.docid for posting in each.postings])] = [
+            post.tf for post in each.postings
+        ]
         assert (each.df, each.cf) == (np.count_nonzero(scores[name]), scores[name].sum())
     for key, hits in hits_of(at).items():
         query = queries[key]
@@ -141,7 +180,10 @@ def test_curves_of_two_arrays_are_a_table_and_a_plot(tmp_path: Path) -> None:
     (tmp_path / "captions.txt").write_text("".join(f"sentence {i}\n" for i in range(60)))
     files = [str(tmp_path / f"{name}.npy") for name in ("images", "captions")]
     out = tmp_path / "out"
-    result = CliRunner().invoke(curves.main, [*files, "-o", str(out), "--terms", "32", "--sparsity", "0.5"])
+    result = CliRunner().invoke(
+        curves.main,
+        [*files, "-o", str(out), "--terms", "32", "--sparsity", "0.5"],
+    )
     assert result.exit_code == 0, result.output
     rows = [line.split(" | ") for line in (out / "table.md").read_text().splitlines()]
     assert {row[0].strip("| ") for row in rows[2:]} == {"scalar", "permutation", "dictionary"}

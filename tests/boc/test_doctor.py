@@ -1,4 +1,5 @@
-"""``boc doctor``: what is missing or wrong is found, and each finding that is not fine has a next step."""
+"""``boc doctor``: what is missing or wrong is found, and each finding that is not fine has a next
+step."""
 
 import json
 import os
@@ -37,8 +38,14 @@ def test_findings_have_next_step(tmp_path: Path) -> None:
 
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["numpy>=99.5", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
-             'ghost>=2; extra == "encoders"', 'unchecked>=9; extra == "dev"']  # fmt: skip
+    lines = [
+        "numpy>=99.5",
+        "nothing-like-it>=1",
+        'tomli>=99; python_version < "3.0"',
+        'click<99,>=8; extra == "web"',
+        'ghost>=2; extra == "encoders"',
+        'unchecked>=9; extra == "dev"',
+    ]
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     findings = list(doctor.packages())
     core = one(findings, "packages")
@@ -48,19 +55,26 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert core.todo == "pip install boc"
     assert one(findings, "extra web").state == "ok"
     encoders = one(findings, "extra encoders")
-    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost (not installed)")
+    assert (encoders.state, encoders.what) == (
+        "note",
+        f"{doctor.USES['encoders']}: lacks ghost (not installed)",
+    )
     assert encoders.todo == "pip install 'boc[encoders]'"
     assert not [finding for finding in findings if "unchecked" in finding.what]
 
 
-NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(
+    lambda parts: ".".join(map(str, parts)),
+)
 
 
 @given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
 def test_version_comparison(version: str, least: str, suffix: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("importlib.metadata.version", lambda name: version + suffix)
-        assert (doctor._lack(f"torch<999,>={least}") == "") == (Version(version + suffix) >= Version(least))
+        assert (doctor._lack(f"torch<999,>={least}") == "") == (
+            Version(version + suffix) >= Version(least)
+        )
 
 
 def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +111,11 @@ def test_unusable_folders(tmp_path: Path, library: Path, monkeypatch: pytest.Mon
         assert finding.todo
     assert not (tmp_path / "none").exists()
     for denied, state in ((os.W_OK, "note"), (os.R_OK, "problem")):
-        monkeypatch.setattr(doctor.os, "access", lambda path, mode, denied=denied: not mode & denied)
+        monkeypatch.setattr(
+            doctor.os,
+            "access",
+            lambda path, mode, denied=denied: not mode & denied,
+        )
         assert next(doctor.backend(f"file:{library / 'index'}")).state == state
 
 
@@ -162,7 +180,12 @@ def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
     result = run("doctor")
     variables = "variables BOC_PASSWORD, BOC_SEARCH_RM, BOC_SERCH_K"
-    for line in ("file boc.toml", variables, "write BOC_SEARCH_K, or unset it", "file:places: no index yet"):
+    for line in (
+        "file boc.toml",
+        variables,
+        "write BOC_SEARCH_K, or unset it",
+        "file:places: no index yet",
+    ):
         assert line in result.stdout
     assert "hidden-word" not in result.output
     monkeypatch.setenv("BOC_AT", "elastic+https://me:hidden-word@localhost:9200")

@@ -28,15 +28,27 @@ from tests.helpers import draw_pictures
 
 
 def loaded_by(code: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", f"import sys, boc; {code}; print(*sys.modules)"], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, boc; {code}; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return {name.partition(".")[0] for name in done.stdout.split()} | set(done.stdout.split())
 
 
 def test_import_is_lazy() -> None:
     loaded = loaded_by("dir(boc)")
     assert loaded.isdisjoint(
-        {"numpy", "scipy", "torch", "click", "boc.types", "boc.search.searcher", "boc.indexes.build"}
+        {
+            "numpy",
+            "scipy",
+            "torch",
+            "click",
+            "boc.types",
+            "boc.search.searcher",
+            "boc.indexes.build",
+        },
     )
     assert {"numpy", "boc.types"} <= loaded_by("boc.Item")
 
@@ -63,8 +75,14 @@ def at(tmp_path: Path) -> str:
 def test_build_add_and_delete(library: Path, at: str) -> None:
     code = global_code("dictionary", terms=8)
     ticks: list[tuple[str, int, int]] = []
-    report = build_index("photos", str(library / "photos.h5"), at=at, code=code, rm=3,
-                         progress=lambda *tick: ticks.append(tick))  # fmt: skip
+    report = build_index(
+        "photos",
+        str(library / "photos.h5"),
+        at=at,
+        code=code,
+        rm=3,
+        progress=lambda *tick: ticks.append(tick),
+    )
     assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 80, [], False)
     assert ticks[-1] == ("indexing", 120, 120)
     index = boc.open("photos", at)
@@ -80,7 +98,11 @@ def test_build_add_and_delete(library: Path, at: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_index_follows_its_pictures_and_other_processes(library: Path, tmp_path: Path, at: str) -> None:
+def test_an_index_follows_its_pictures_and_other_processes(
+    library: Path,
+    tmp_path: Path,
+    at: str,
+) -> None:
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
     build_index("photos", pictures, encoder=f"tern:{library / 'model'}", at=at, device="cpu")
@@ -109,26 +131,47 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         "'/tmp/data' is no address; write file:DIR, for example file:/tmp/data",
     ),
     (lambda index: boc.open("My Photos"), "a letter or digit first, such as my-photos"),
-    (lambda index: index.search(image=io.TextIOWrapper(io.BytesIO(b"\xff"))), "opened by 'rb', got TextIOWrapper"),
-    (lambda index: index.add("more", deep=True), "no option 'deep'; known: source, metadata, images, ocr, progress"),
+    (
+        lambda index: index.search(image=io.TextIOWrapper(io.BytesIO(b"\xff"))),
+        "opened by 'rb', got TextIOWrapper",
+    ),
+    (
+        lambda index: index.add("more", deep=True),
+        "no option 'deep'; known: source, metadata, images, ocr, progress",
+    ),
     (lambda index: index.delete(3), "ids must be one id or several, got 3; give the id of a hit"),
     (lambda index: boc.open("nothing", index.at), "no index 'nothing'"),
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (lambda index: build_index("x", []), r"got \[\]"),
-    (lambda index: build_index("x", "photos.h5", code=5), "code must be text such as 'dictionary:2/64'"),
+    (
+        lambda index: build_index("x", "photos.h5", code=5),
+        "code must be text such as 'dictionary:2/64'",
+    ),
     (lambda index: index.search(), "give one of these: search"),
     (lambda index: index.search("a dog", image="dog.jpg"), "give one of these: search"),
     (lambda index: index.search(["a dog", "a cat"]), "search_texts"),
     (lambda index: index.search(Path("dog.jpg")), "got PosixPath; write image= for a picture"),
     (lambda index: index.search(np.zeros(16)), "got ndarray; .* vector= for numbers"),
-    (lambda index: index.search(vector=np.zeros((2, 16))), r"a vector of shape \(2, 16\); give \(d,\)"),
+    (
+        lambda index: index.search(vector=np.zeros((2, 16))),
+        r"a vector of shape \(2, 16\); give \(d,\)",
+    ),
     (lambda index: index.search(vector=[1.0, 2.0]), r"of shape \(1, 2\); give rows of 16"),
     (lambda index: index.search(vector=[[1], [1, 2]]), "cannot become a numpy array"),
     (lambda index: index.search(vector=["a"] * 16), "give real numbers"),
-    (lambda index: index.search(vector=[1.0] * 16, hybrid="rrf"), "search by sentences, or leave hybrid out"),
-    (lambda index: index.search(image=np.zeros((4, 4, 3), np.uint8)), r"got ndarray; write PIL\.Image\.fromarray"),
+    (
+        lambda index: index.search(vector=[1.0] * 16, hybrid="rrf"),
+        "search by sentences, or leave hybrid out",
+    ),
+    (
+        lambda index: index.search(image=np.zeros((4, 4, 3), np.uint8)),
+        r"got ndarray; write PIL\.Image\.fromarray",
+    ),
     (lambda index: index.search(image=io.StringIO("x")), "a file opened by 'rb', got StringIO"),
-    (lambda index: index.search(image=UploadFile(io.BytesIO())), r"got UploadFile; .* and upload\.file for an upload"),
+    (
+        lambda index: index.search(image=UploadFile(io.BytesIO())),
+        r"got UploadFile; .* and upload\.file for an upload",
+    ),
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
     (lambda index: index.search(image=b"hello"), "the picture: not a picture in a known format"),
     (lambda index: run_apart(index.asearch("a dog", k=0)), "k must be at least 1, got 0"),
@@ -138,25 +181,58 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index.get("nobody.png"), "has no item 'nobody.png'"),
     (lambda index: index.explain("a dog", "nobody.png"), "no item 'a dog' in the index"),
     (lambda index: index.explain("003.png"), "give either a sentence or a picture"),
-    (lambda index: build_index("x", "photos.h5", rm="3"), "rm must be a number, such as 5, got '3'"),
+    (
+        lambda index: build_index("x", "photos.h5", rm="3"),
+        "rm must be a number, such as 5, got '3'",
+    ),
     (lambda index: index.delete([5]), "id must be text, got 5"),
     (lambda index: index.delete(5), "ids must be one id or several, got 5"),
     (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
     (lambda index: index[0], "id must be text, got 0"),
     (lambda index: 5 in index, "id must be text, got 5; give the id of one item, as a hit has it"),
-    (lambda index: index.get(index.search("a red box")[0]), "give the id of one item, as a hit has it"),
-    (lambda index: index.search("a dog", options=boc.SearchOptions()), "no search option 'options'; known: k, rm"),
-    (lambda index: index.search("a dog", filter="width>10"), "no search option 'filter'; known: .* filters"),
+    (
+        lambda index: index.get(index.search("a red box")[0]),
+        "give the id of one item, as a hit has it",
+    ),
+    (
+        lambda index: index.search("a dog", options=boc.SearchOptions()),
+        "no search option 'options'; known: k, rm",
+    ),
+    (
+        lambda index: index.search("a dog", filter="width>10"),
+        "no search option 'filter'; known: .* filters",
+    ),
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (lambda index: boc.open("boc-data", "photos"), "'photos' is no address; write file:DIR"),
-    (lambda index: boc.open("photos", path="boc-data"), "no option 'path'; known: name, at, encoder, device"),
-    (lambda index: build_index("~/Pictures", "x"), "'~/Pictures' cannot name an index; use lower-case letters"),
-    (lambda index: build_index("x", "photos.h5", encodr="clip"), "no option 'encodr'; known: name, source, encoder"),
-    (lambda index: build_index("x", np.zeros((2, 2))), r"got array\(\[\[0\., .*; save arrays by numpy\.save"),
+    (
+        lambda index: boc.open("photos", path="boc-data"),
+        "no option 'path'; known: name, at, encoder, device",
+    ),
+    (
+        lambda index: build_index("~/Pictures", "x"),
+        "'~/Pictures' cannot name an index; use lower-case letters",
+    ),
+    (
+        lambda index: build_index("x", "photos.h5", encodr="clip"),
+        "no option 'encodr'; known: name, source, encoder",
+    ),
+    (
+        lambda index: build_index("x", np.zeros((2, 2))),
+        r"got array\(\[\[0\., .*; save arrays by numpy\.save",
+    ),
     (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
-    (lambda index: boc.copy_index("photos", dest="x"), "no option 'dest'; known: name, new, at, to"),
-    (lambda index: index.add("photos.h5", metdata="x.csv"), "no option 'metdata'; known: .* metadata, images, ocr"),
-    (lambda index: index.sync("photos", keep=True), "no option 'keep'; known: .* keep_missing, remove_many"),
+    (
+        lambda index: boc.copy_index("photos", dest="x"),
+        "no option 'dest'; known: name, new, at, to",
+    ),
+    (
+        lambda index: index.add("photos.h5", metdata="x.csv"),
+        "no option 'metdata'; known: .* metadata, images, ocr",
+    ),
+    (
+        lambda index: index.sync("photos", keep=True),
+        "no option 'keep'; known: .* keep_missing, remove_many",
+    ),
     (lambda index: index.add(5), "a source must be a path or a list of paths, got 5"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),
 ]
@@ -164,22 +240,38 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
 
 @pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_a_wrong_call_is_answered_with_the_right_one(
-    pets: boc.Index, call: Callable[[boc.Index], object], message: str
+    pets: boc.Index,
+    call: Callable[[boc.Index], object],
+    message: str,
 ) -> None:
     with pytest.raises(BocError, match=message):
         call(pets)
 
 
-@pytest.mark.parametrize("picture", [
-    str, Path.read_bytes, lambda path: io.BytesIO(path.read_bytes()), Image.open,
-    lambda path: Image.open(path).convert("CMYK"),
-])  # fmt: skip
-def test_a_picture_in_any_form_finds_the_same(pets: boc.Index, library: Path, picture: Callable[[Path], Any]) -> None:
+@pytest.mark.parametrize(
+    "picture",
+    [
+        str,
+        Path.read_bytes,
+        lambda path: io.BytesIO(path.read_bytes()),
+        Image.open,
+        lambda path: Image.open(path).convert("CMYK"),
+    ],
+)
+def test_a_picture_in_any_form_finds_the_same(
+    pets: boc.Index,
+    library: Path,
+    picture: Callable[[Path], Any],
+) -> None:
     path = library / "images" / "007.png"
     assert pets.search(image=picture(path)) == pets.search(image=path)
 
 
-def test_a_picture_in_memory_is_turned_as_its_file(pets: boc.Index, library: Path, tmp_path: Path) -> None:
+def test_a_picture_in_memory_is_turned_as_its_file(
+    pets: boc.Index,
+    library: Path,
+    tmp_path: Path,
+) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     with Image.open(library / "images" / "007.png") as picture:
@@ -201,22 +293,31 @@ def test_an_index_holds_ids_and_is_a_context(pets: boc.Index) -> None:
     assert pets["003.png"] == pets.get("003.png")
     with pets as same:
         assert same.search("a red box", 3) == pets.search("a red box", k=np.int64(3))
-    assert pets.search(np.str_("a red box"), filters=("width>10", "height<99")) == pets.search("a red box")
+    assert pets.search(np.str_("a red box"), filters=("width>10", "height<99")) == pets.search(
+        "a red box",
+    )
     with pytest.raises(TypeError, match="'Index' object is not iterable"):
         list(pets)  # type: ignore[call-overload]
 
 
 @pytest.mark.slow
 def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
-    library: Path, tmp_path: Path, at: str, capsys: pytest.CaptureFixture[str]
+    library: Path,
+    tmp_path: Path,
+    at: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
     build_index("photos", pictures, encoder=library / "model", at=at, device="cpu", progress=True)
     said = capsys.readouterr().err
-    assert [(re.findall(rf"{stage}: +100%.* (\d+/\d+) ", said) or [""])[-1] for stage in ("encoding", "indexing")] == [
-        "40/40", "40/40",
-    ]  # fmt: skip
+    assert [
+        (re.findall(rf"{stage}: +100%.* (\d+/\d+) ", said) or [""])[-1]
+        for stage in ("encoding", "indexing")
+    ] == [
+        "40/40",
+        "40/40",
+    ]
     (pictures / "000.png").unlink()
     draw_pictures(tmp_path / "more", 41)
     shutil.copy(tmp_path / "more/images/040.png", pictures)
@@ -232,17 +333,27 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
 
 def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     bars = Bars(mininterval=0)
-    for stage, done, total in [("one", 0, 4), ("one", 2, 4), ("two", 1, 2), ("two", 2, 2), ("none", 0, 0)]:
+    for stage, done, total in [
+        ("one", 0, 4),
+        ("one", 2, 4),
+        ("two", 1, 2),
+        ("two", 2, 2),
+        ("none", 0, 0),
+    ]:
         bars(stage, done, total)
     tick = bars.ticks("three", 5)
     tick(2)
     tick(3)
     bars.close()
     bars.close()
-    ends = [line.rpartition("\r")[2].split() for line in capsys.readouterr().err.split("\n") if line]
+    ends = [
+        line.rpartition("\r")[2].split() for line in capsys.readouterr().err.split("\n") if line
+    ]
     assert [(words[0], words[1].partition("%")[0]) for words in ends if "%" in words[1]] == [
-        ("one:", "50"), ("two:", "100"), ("three:", "100"),
-    ]  # fmt: skip
+        ("one:", "50"),
+        ("two:", "100"),
+        ("three:", "100"),
+    ]
 
 
 def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path, at: str) -> None:
@@ -255,13 +366,23 @@ def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path
     boc.open("rows", at).warm()
 
 
-def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_are_values_a_table_and_pictures(
+    pets: boc.Index,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hits = pets.search("a red box", k=3, min_confidence=0, collapse=True)
     assert json.loads(json.dumps([hit.to_dict() for hit in hits])) == [
-        {"id": hit.id, "modality": "image", "score": hit.score, "content": hit.path, "confidence": hit.confidence,
-         **({"duplicates": list(hit.duplicates)} if hit.duplicates else {}), "fields": dict(hit.fields)}
+        {
+            "id": hit.id,
+            "modality": "image",
+            "score": hit.score,
+            "content": hit.path,
+            "confidence": hit.confidence,
+            **({"duplicates": list(hit.duplicates)} if hit.duplicates else {}),
+            "fields": dict(hit.fields),
+        }
         for hit in hits
-    ]  # fmt: skip
+    ]
     html = pets.search("a red box", k=61, find="text")._repr_html_()
     assert (html.count("<figure>"), "and 1 more" in html, "data:image" in html) == (60, True, False)
     assert hits._repr_html_().count('<img src="data:image/jpeg') == 3
@@ -270,7 +391,12 @@ def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pyte
     assert table["id"].tolist() == [hit.id for hit in hits]
     assert table["width"].tolist() == [hit.fields["width"] for hit in hits]
     assert {"fields", "content_hash"}.isdisjoint(table)
-    assert [*pets.search("a red box", filters="width>9999").to_pandas()] == ["id", "modality", "score", "content"]
+    assert [*pets.search("a red box", filters="width>9999").to_pandas()] == [
+        "id",
+        "modality",
+        "score",
+        "content",
+    ]
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(BocError, match="install it: pip install pandas"):
         hits.to_pandas()
@@ -280,13 +406,23 @@ def test_hits_are_values_a_table_and_pictures(pets: boc.Index, monkeypatch: pyte
 def test_completion_offers_the_options() -> None:
     import jedi
 
-    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()}
+    offered = {
+        each.name
+        for each in jedi.Script('import boc\nboc.open("photos").search("a dog", ').complete()
+    }
     assert {"k=", "filters=", "find=", "image=", "vector=", "sort="} <= offered
-    offered = {each.name for each in jedi.Script('import boc\nboc.build_index("photos", ').complete()}
+    offered = {
+        each.name for each in jedi.Script('import boc\nboc.build_index("photos", ').complete()
+    }
     assert {"encoder=", "code=", "progress="} <= offered
-    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").add("more", ').complete()}
+    offered = {
+        each.name for each in jedi.Script('import boc\nboc.open("photos").add("more", ').complete()
+    }
     assert {"metadata=", "images=", "ocr=", "progress="} <= offered
-    offered = {each.name for each in jedi.Script('import boc\nboc.open("photos").sync("photos", ').complete()}
+    offered = {
+        each.name
+        for each in jedi.Script('import boc\nboc.open("photos").sync("photos", ').complete()
+    }
     assert {"metadata=", "exclude=", "keep_missing=", "remove_many=", "progress="} <= offered
 
 
@@ -301,9 +437,15 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
     picture = (library / "images" / "007.png").read_bytes()
 
     async def ask(app: Any) -> tuple[list[httpx.Response], list[httpx.Response]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app),
+            base_url="http://here",
+        ) as client:
             good = [client.get("/search", params={"q": sentence}) for sentence in sentences]
-            odd = [client.get("/search", params=asked) for asked in ({"q": ""}, {"q": "a", "filters": "x"})]
+            odd = [
+                client.get("/search", params=asked)
+                for asked in ({"q": ""}, {"q": "a", "filters": "x"})
+            ]
             odd += [client.post("/like", files={"picture": data}) for data in (b"hello", picture)]
             answers = await asyncio.gather(*good, *odd)
             return answers[:32], answers[32:]

@@ -1,4 +1,5 @@
-"""Freshness is content: whatever has changed about pictures or vectors is seen, and nobody's own files are touched."""
+"""Freshness is content: whatever has changed about pictures or vectors is seen, and nobody's own
+files are touched."""
 
 import json
 import shutil
@@ -39,7 +40,12 @@ def change(picture: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [["index", "--replace"], ["add"], ["sync"]])
-def test_run_after_a_refused_one_is_fresh(library: Path, pictures: Path, tmp_path: Path, again: list[str]) -> None:
+def test_run_after_a_refused_one_is_fresh(
+    library: Path,
+    pictures: Path,
+    tmp_path: Path,
+    again: list[str],
+) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     common = ["--encoder", encoder, "--at", at]
     assert boc("index", "x", pictures, *common, "--code", "scalar(plain=true)").exit_code == 0
@@ -59,12 +65,23 @@ def test_run_after_a_refused_one_is_fresh(library: Path, pictures: Path, tmp_pat
 def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path) -> None:
     place = tmp_path / "at"
     place.mkdir()
-    mine = ["x.features.h5", "x.concepts.h5", ".x.features.h5", ".x.index.features.h5", "x.features.h5.parts"]
+    mine = [
+        "x.features.h5",
+        "x.concepts.h5",
+        ".x.features.h5",
+        ".x.index.features.h5",
+        "x.features.h5.parts",
+    ]
     for name in mine[:-1]:
         shutil.copy(library / "photos.h5", place / name)
     (place / mine[-1]).mkdir()
     common = ["--encoder", f"tern:{library / 'model'}", "--at", f"file:{place}"]
-    for command, *more in (["index"], ["index", "--replace"], ["add"], ["index", "--replace", "--concepts", "int8"]):
+    for command, *more in (
+        ["index"],
+        ["index", "--replace"],
+        ["add"],
+        ["index", "--replace", "--concepts", "int8"],
+    ):
         assert boc(command, "x", pictures, *common, *more).exit_code == 0
     assert sorted(path.name for path in place.iterdir()) == sorted([*mine, "x"])
     for name in mine[:-1]:
@@ -72,7 +89,11 @@ def test_files_of_the_user_stay(library: Path, pictures: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_leftovers_of_earlier_runs_are_removed(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_leftovers_of_earlier_runs_are_removed(
+    library: Path,
+    pictures: Path,
+    tmp_path: Path,
+) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
     (tmp_path / "at" / ".x.0123456789ab.features.h5.parts").mkdir()
@@ -81,7 +102,11 @@ def test_leftovers_of_earlier_runs_are_removed(library: Path, pictures: Path, tm
     assert [path.name for path in (tmp_path / "at").iterdir()] == ["x"]
 
 
-def test_parts_of_changed_pictures_are_refused(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_parts_of_changed_pictures_are_refused(
+    library: Path,
+    pictures: Path,
+    tmp_path: Path,
+) -> None:
     from boc import plugins
 
     source = plugins.region_source("grid")
@@ -96,15 +121,33 @@ def test_parts_of_changed_pictures_are_refused(library: Path, pictures: Path, tm
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("equal", [True, False])
-def test_small_collections_are_searchable_or_refused(library: Path, tmp_path: Path, count: int, *, equal: bool) -> None:
+def test_small_collections_are_searchable_or_refused(
+    library: Path,
+    tmp_path: Path,
+    count: int,
+    *,
+    equal: bool,
+) -> None:
     """Under each code every item finds itself, or the index is not made."""
     path, at = tmp_path / "f.h5", f"--at=file:{tmp_path / 'at'}"
     for i in range(count):
-        Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(tmp_path / f"{i}.png")
-    run("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--set=concepts=false")
+        Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(
+            tmp_path / f"{i}.png",
+        )
+    run(
+        "extract",
+        tmp_path,
+        "-o",
+        path,
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--set=concepts=false",
+    )
     with FeatureFile(path) as file:
         ids = file.ids("image")
-    for number, code in enumerate(("scalar", "bits", "permutation", "dictionary", "scalar(plain=true)")):
+    for number, code in enumerate(
+        ("scalar", "bits", "permutation", "dictionary", "scalar(plain=true)"),
+    ):
         result = boc("index", f"x{number}", path, at, "--code", code)
         assert result.exit_code < 2, result.output
         if result.exit_code:
@@ -117,9 +160,16 @@ def test_small_collections_are_searchable_or_refused(library: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("left_to_torch")
-def test_renewed_searcher_takes_the_new_encoder(library: Path, pictures: Path, tmp_path: Path) -> None:
+def test_renewed_searcher_takes_the_new_encoder(
+    library: Path,
+    pictures: Path,
+    tmp_path: Path,
+) -> None:
     at = f"file:{tmp_path / 'at'}"
-    tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
+    tiny = [
+        f"--set={s}"
+        for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")
+    ]
     trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
     assert boc("train", library / "regions.h5", "-o", tmp_path / "other", *trained).exit_code == 0
     for name in (None, f"tern:{library / 'model'}"):
@@ -138,10 +188,17 @@ def test_contents_digest_covers_vectors(library: Path, tmp_path: Path) -> None:
     shutil.copy(library / "photos.h5", tmp_path / "f.h5")
     with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
         assert one.contents(sets=True) == other.contents(sets=True) != one.contents(sets=False)
-    for name in ("image/dense/vectors", "text/dense/vectors", "image/ragged/concepts", "text/ragged/concepts"):
+    for name in (
+        "image/dense/vectors",
+        "text/dense/vectors",
+        "image/ragged/concepts",
+        "text/ragged/concepts",
+    ):
         with h5py.File(tmp_path / "f.h5", "a") as file:
             file[name][-1] = np.float16(0.25)
         with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
             assert one.contents(sets=True) != other.contents(sets=True)
-            assert ("ragged" not in name) <= (one.contents(sets=False) != other.contents(sets=False))
+            assert ("ragged" not in name) <= (
+                one.contents(sets=False) != other.contents(sets=False)
+            )
         shutil.copy(library / "photos.h5", tmp_path / "f.h5")

@@ -1,4 +1,5 @@
-"""Labels of terms: on captions whose topic is known, as bytes and back; words and word-pieces against loops."""
+"""Labels of terms: on captions whose topic is known, as bytes and back; words and word-pieces
+against loops."""
 
 import math
 from collections import Counter
@@ -49,12 +50,23 @@ def test_pack_round_trip(labels: list[Label]) -> None:
 
 def test_unpack_foreign_bytes() -> None:
     assert unpack_labels(np.empty(0, np.uint8)) == []
-    for text in (b"\xff\xfe", b"[", b"3", b'[{"words": ["a"]}]', b'[{"words": ["a"], "examples": [["x"]]}]'):
+    for text in (
+        b"\xff\xfe",
+        b"[",
+        b"3",
+        b'[{"words": ["a"]}]',
+        b'[{"words": ["a"], "examples": [["x"]]}]',
+    ):
         with pytest.raises(ManifestError, match="stored labels"):
             unpack_labels(np.frombuffer(text, np.uint8))
 
 
-@given(words=st.lists(st.lists(st.text("abcXYZ", min_size=1, max_size=3), min_size=1, max_size=4), max_size=6))
+@given(
+    words=st.lists(
+        st.lists(st.text("abcXYZ", min_size=1, max_size=3), min_size=1, max_size=4),
+        max_size=6,
+    ),
+)
 def test_whole_words_joins_pieces(words: list[list[str]]) -> None:
     pieces = [piece if i == 0 else f"##{piece}" for word in words for i, piece in enumerate(word)]
     whole, of = whole_words(pieces)
@@ -69,14 +81,23 @@ def test_whole_words_of_stray_pieces() -> None:
 
 def test_carries_content() -> None:
     assert {"a", "the", "is", "with"} <= stop_words()
-    assert carries_content(["The", "dog", "is", "in", "##side", "a", "##corn"]) == [False, True, False, *[True] * 4]
+    assert carries_content(["The", "dog", "is", "in", "##side", "a", "##corn"]) == [
+        False,
+        True,
+        False,
+        *[True] * 4,
+    ]
     assert carries_content([]) == []
 
 
 def test_content_words() -> None:
     assert content_words("The DOG's ball isn't on 3 of a snow-covered hill 's 2nd x [UNK] .") == [
-        "dog's", "ball", "isn't", "snow-covered", "hill",
-    ]  # fmt: skip
+        "dog's",
+        "ball",
+        "isn't",
+        "snow-covered",
+        "hill",
+    ]
     assert content_words("") == []
 
 
@@ -84,7 +105,12 @@ COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), max_size
 
 
 @given(inside=COUNTS, general=COUNTS, size=st.integers(20, 40), total=st.integers(20, 200))
-def test_distinctive_follows_formula(inside: dict[str, int], general: dict[str, int], size: int, total: int) -> None:
+def test_distinctive_follows_formula(
+    inside: dict[str, int],
+    general: dict[str, int],
+    size: int,
+    total: int,
+) -> None:
     """Monroe et al., eqs. 16 and 22, term by term."""
     scores = {}
     for word, y in inside.items():
@@ -113,8 +139,15 @@ def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> I
 
 
 def test_index_labels(tmp_path: Path) -> None:
-    """Term 0 is of the captions with zebras and of three pictures, term 1 of every caption, term 2 of nothing."""
-    topics = ["a zebra on grass", "two zebras eat grass", "a red car", "a man in a car", "a man sleeps"] * 30
+    """Term 0 is of the captions with zebras and of three pictures, term 1 of every caption, term 2
+    of nothing."""
+    topics = [
+        "a zebra on grass",
+        "two zebras eat grass",
+        "a red car",
+        "a man in a car",
+        "a man sleeps",
+    ] * 30
     captions = [Item(f"c{i:03d}", "text", text) for i, text in enumerate(topics)]
     pictures = [Item(f"p{i}", "image", f"/p{i}.jpg") for i in range(5)]
     terms = np.zeros((len(captions) + 5, 3), np.int32)
@@ -141,5 +174,9 @@ def test_index_labels_without_captions(tmp_path: Path) -> None:
 
 def test_background_size(tmp_path: Path) -> None:
     items = [Item(f"c{i:03d}", "text", f"word{'x' * i}") for i in range(100)]
-    counts, size = IndexLabels(index_of(tmp_path, items, np.ones((100, 1), np.int32)), 1, sample=30).background
+    counts, size = IndexLabels(
+        index_of(tmp_path, items, np.ones((100, 1), np.int32)),
+        1,
+        sample=30,
+    ).background
     assert size == counts.total() == 25  # every fourth

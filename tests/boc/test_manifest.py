@@ -21,9 +21,23 @@ ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(["ima
 
 
 @given(spec=TEXT, dim=st.integers(1, 2**24 - 1), rm=st.floats(1, 1e6), source=TEXT, fields=FIELDS)
-def test_json_round_trips(spec: str, dim: int, rm: float, source: str, fields: dict[str, FieldType]) -> None:
+def test_json_round_trips(
+    spec: str,
+    dim: int,
+    rm: float,
+    source: str,
+    fields: dict[str, FieldType],
+) -> None:
     identity, config = Identity(spec, "ab" * 32, dim), {"steps": [], "n_terms": 3}
-    written = Manifest.new(identity, config, ARRAYS, rm=rm, dtype="float16", source=source, fields=fields)
+    written = Manifest.new(
+        identity,
+        config,
+        ARRAYS,
+        rm=rm,
+        dtype="float16",
+        source=source,
+        fields=fields,
+    )
     read = Manifest.from_json(written.to_json(), where="here")
     assert read == written
     assert read.identity == identity
@@ -31,8 +45,14 @@ def test_json_round_trips(spec: str, dim: int, rm: float, source: str, fields: d
     assert (read.rerank, read.concept_dtype, read.fields) == ("dot", None, fields)
 
 
-DAMAGED = dict.fromkeys(["", "{", "[1, 2", '{"format": 1,}', "\x00"], "damaged manifest .*make the index again")
-FOREIGN = dict.fromkeys(["[]", "null", "3", "{}", '{"format": "1"}', '{"format": null}'], "not a manifest of boc")
+DAMAGED = dict.fromkeys(
+    ["", "{", "[1, 2", '{"format": 1,}', "\x00"],
+    "damaged manifest .*make the index again",
+)
+FOREIGN = dict.fromkeys(
+    ["[]", "null", "3", "{}", '{"format": "1"}', '{"format": null}'],
+    "not a manifest of boc",
+)
 
 
 @pytest.mark.parametrize(("text", "message"), (DAMAGED | FOREIGN).items())
@@ -43,7 +63,10 @@ def test_other_text_is_refused(text: str, message: str) -> None:
 
 def test_newer_format_is_refused() -> None:
     raw = asdict(new_manifest(3, 2)) | {"format": FORMAT + 1, "invention": True}
-    with pytest.raises(ManifestError, match=f"index format {FORMAT + 1}, this boc reads format {FORMAT}; upgrade"):
+    with pytest.raises(
+        ManifestError,
+        match=f"index format {FORMAT + 1}, this boc reads format {FORMAT}; upgrade",
+    ):
         Manifest.from_json(json.dumps(raw), where="here")
 
 
@@ -64,24 +87,35 @@ def test_unknown_entries_are_named() -> None:
 @pytest.mark.parametrize("number", range(FORMAT))
 def test_an_older_format_is_refused(number: int) -> None:
     message = (
-        f"here: index format {number}, this boc reads format {FORMAT}; make the index again with boc index --replace"
+        f"here: index format {number}, this boc reads format {FORMAT}; make the index again "
+        "with boc index --replace"
     )
     with pytest.raises(ManifestError, match=message):
-        Manifest.from_json(json.dumps(asdict(new_manifest(3, 2)) | {"format": number}), where="here")
+        Manifest.from_json(
+            json.dumps(asdict(new_manifest(3, 2)) | {"format": number}),
+            where="here",
+        )
 
 
 def test_optional_entries() -> None:
     plain = new_manifest(3, 2)
     assert not OPTIONAL.keys() & plain.entries().keys()
     told = replace(
-        plain, unreadable={"a.jpg": [3, 10**18, 10**18]}, table_facts=["taken"], recall={"target": 0.9}, exclude=["raw"]
+        plain,
+        unreadable={"a.jpg": [3, 10**18, 10**18]},
+        table_facts=["taken"],
+        recall={"target": 0.9},
+        exclude=["raw"],
     )
     assert told.entries().keys() - plain.entries().keys() == OPTIONAL.keys()
     for manifest in (plain, told):
         assert Manifest.from_json(manifest.to_json(), where="here") == manifest
 
 
-@pytest.mark.parametrize("odd", [[], 3, {"a.jpg": 3}, {"a.jpg": ["3"]}, {"a.jpg": [True]}, {"a.jpg": {}}])
+@pytest.mark.parametrize(
+    "odd",
+    [[], 3, {"a.jpg": 3}, {"a.jpg": ["3"]}, {"a.jpg": [True]}, {"a.jpg": {}}],
+)
 def test_invalid_unreadable_is_refused(odd: Any) -> None:
     raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
     with pytest.raises(ManifestError, match="here: unreadable of the manifest"):
@@ -101,7 +135,10 @@ def test_numbers_beyond_all_bounds_are_refused(entry: str, odd: Any) -> None:
 DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
 
 
-@given(array=DTYPES.flatmap(lambda d: arrays(d, array_shapes(max_dims=3, max_side=3))), data=st.data())
+@given(
+    array=DTYPES.flatmap(lambda d: arrays(d, array_shapes(max_dims=3, max_side=3))),
+    data=st.data(),
+)
 def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) -> None:
     if array.dtype.kind == "U":
         array = np.full(array.shape, "image")
@@ -113,7 +150,10 @@ def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) ->
     changed = np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape)
     others = [changed, array.reshape(1, *array.shape), np.repeat(array, 2, axis=0)]
     for other in others:
-        with pytest.raises(ManifestError, match="here: codec array x is missing or changed; make the index again"):
+        with pytest.raises(
+            ManifestError,
+            match="here: codec array x is missing or changed; make the index again",
+        ):
             manifest.check_arrays({"x": other}, where="here")
 
 
@@ -148,7 +188,13 @@ def test_describe_ignores_memory_order() -> None:
 )
 def test_same_contents(change: dict[str, Any]) -> None:
     one = new_manifest(3, 2, ARRAYS)
-    later = replace(one, created="2031-01-01T00:00:00+00:00", maker="boc 9", items={"image": 3}, postings=7)
+    later = replace(
+        one,
+        created="2031-01-01T00:00:00+00:00",
+        maker="boc 9",
+        items={"image": 3},
+        postings=7,
+    )
     assert one.same_contents(later)
     assert later.same_contents(one)
     assert not one.same_contents(replace(later, **change))

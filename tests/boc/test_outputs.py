@@ -1,4 +1,5 @@
-"""A command never destroys what it did not make: its inputs, foreign files under the wanted name, folders of others."""
+"""A command never destroys what it did not make: its inputs, foreign files under the wanted name,
+folders of others."""
 
 from pathlib import Path
 
@@ -12,7 +13,11 @@ OURS = begins(b"ours")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"ours, of an earlier run"])
@@ -63,7 +68,11 @@ WRITERS = [
 
 
 @pytest.mark.parametrize(("name", "command"), WRITERS)
-def test_commands_replace_no_input_and_no_foreign_file(library: Path, name: str, command: str) -> None:
+def test_commands_replace_no_input_and_no_foreign_file(
+    library: Path,
+    name: str,
+    command: str,
+) -> None:
     out = library / name
     before = out.read_bytes()
     result = boc(*command.format(out=out, home=library).split())
@@ -72,7 +81,10 @@ def test_commands_replace_no_input_and_no_foreign_file(library: Path, name: str,
     assert out.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "training/notes.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "tokenizer.json", "model.safetensors", "training/notes.txt"],
+)
 def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")

@@ -1,4 +1,5 @@
-"""Errors of the operating system are told as what they are: never as damage, and never as a traceback."""
+"""Errors of the operating system are told as what they are: never as damage, and never as a
+traceback."""
 
 import errno
 import os
@@ -32,15 +33,24 @@ def test_each_is_told_with_its_own_advice(number: int) -> None:
     assert advice(error) in str(caught.value)
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), FileNotFoundError(errno.ENOENT, "no"), OSError("no number")])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("odd"), FileNotFoundError(errno.ENOENT, "no"), OSError("no number")],
+)
 def test_check_system_ignores_other_errors(error: Exception) -> None:
     check_system("f", error)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("command", ["info photos", "search photos hello", "verify photos", "delete photos 000.png"])
+@pytest.mark.parametrize(
+    "command",
+    ["info photos", "search photos hello", "verify photos", "delete photos 000.png"],
+)
 def test_system_errors_are_not_damage(
-    library: Path, monkeypatch: pytest.MonkeyPatch, number: int, command: str
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    command: str,
 ) -> None:
     opening = Path.open
 
@@ -66,7 +76,8 @@ def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], ob
 @pytest.mark.slow
 def test_limit_of_open_files(library: Path) -> None:
     code = (
-        "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli import main;"
+        "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli "
+        "import main;"
         "n = len(__import__('os').listdir('/proc/self/fd'));"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (n, n));"
         f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
@@ -94,8 +105,15 @@ def test_file_mode_follows_umask(tmp_path: Path, write: Callable[[Path], None], 
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~mask
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG])
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG],
+)
+def test_a_full_disk_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
     def failing(*given: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -111,7 +129,10 @@ def test_full_output_is_one_line(library: Path) -> None:
     command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*command, "--at", f"file:{library / 'index'}"], stdout=full, stderr=subprocess.PIPE, text=True
+            [*command, "--at", f"file:{library / 'index'}"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert done.returncode
     assert "Traceback" not in done.stderr
@@ -129,15 +150,29 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     "command",
-    [("search", "photos"), ("search", "photos", "--like"), ("explain", "photos", "hello"), ("delete", "photos")],
+    [
+        ("search", "photos"),
+        ("search", "photos", "--like"),
+        ("explain", "photos", "hello"),
+        ("delete", "photos"),
+    ],
 )
 def test_arguments_are_utf8(library: Path, command: tuple[str, ...]) -> None:
-    result = boc(*command, b"caf\xe9".decode(errors="surrogateescape"), "--at", f"file:{library / 'index'}")
+    result = boc(
+        *command,
+        b"caf\xe9".decode(errors="surrogateescape"),
+        "--at",
+        f"file:{library / 'index'}",
+    )
     assert result.exit_code in (1, 2)
     assert "not UTF-8" in result.stderr or re.search(r"no item '?caf\\+xe9", result.stderr)
 
 
-def test_delete_writes_no_codec(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_writes_no_codec(
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = f"--at=file:{tmp_path}"
     assert boc("index", "x", library / "photos.h5", at).exit_code == 0
     creating = fs.create
@@ -157,12 +192,16 @@ def test_delete_writes_no_codec(library: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("limit", [0, 100, 10_000])
 def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: int) -> None:
     code = (
-        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli import main;"
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli "
+        "import main;"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
         f"main(['index', 'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert re.search("cannot be written|No usable temporary directory", done.stderr)  # joblib may be the first to write
+    assert re.search(
+        "cannot be written|No usable temporary directory",
+        done.stderr,
+    )  # joblib may be the first to write
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("at/*"))

@@ -14,8 +14,10 @@ from boc.topk import topk, topk_of_blocks, topk_positive
 FEW = st.sampled_from([-2.5, -1.0, -0.0, 0.0, 1.0, 7.0])
 SCORES = st.tuples(st.integers(0, 4), st.integers(0, 9)).flatmap(
     lambda shape: st.sampled_from([np.float32, np.float64, np.int32]).flatmap(
-        lambda dtype: arrays(np.float64, shape, elements=FEW).map(lambda found: found.astype(dtype))
-    )
+        lambda dtype: arrays(np.float64, shape, elements=FEW).map(
+            lambda found: found.astype(dtype),
+        ),
+    ),
 )
 
 
@@ -24,7 +26,10 @@ def sorted_places(scores: list[float], k: int) -> list[int]:
 
 
 @given(scores=SCORES, k=st.integers(0, 11))
-def test_the_largest_come_first_and_ties_go_to_the_lower_place(scores: NDArray[Any], k: int) -> None:
+def test_the_largest_come_first_and_ties_go_to_the_lower_place(
+    scores: NDArray[Any],
+    k: int,
+) -> None:
     expected = [sorted_places(row, k) for row in scores.tolist()]
     assert topk(scores, k).tolist() == expected
     for row, places in zip(scores, expected, strict=True):
@@ -32,8 +37,16 @@ def test_the_largest_come_first_and_ties_go_to_the_lower_place(scores: NDArray[A
         assert topk_positive(row, k).tolist() == [place for place in places if row[place] > 0]
 
 
-@given(scores=SCORES.filter(lambda found: found.shape[1] > 0), k=st.integers(1, 11), size=st.integers(1, 9))
-def test_blocks_of_columns_give_what_the_whole_gives(scores: NDArray[Any], k: int, size: int) -> None:
+@given(
+    scores=SCORES.filter(lambda found: found.shape[1] > 0),
+    k=st.integers(1, 11),
+    size=st.integers(1, 9),
+)
+def test_blocks_of_columns_give_what_the_whole_gives(
+    scores: NDArray[Any],
+    k: int,
+    size: int,
+) -> None:
     blocks = (scores[:, i : i + size] for i in range(0, scores.shape[1], size))
     places, values = topk_of_blocks(blocks, k)
     assert places.tolist() == topk(scores, k).tolist()

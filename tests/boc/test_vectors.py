@@ -15,7 +15,11 @@ from boc.vectors import unit_rows
 NUMBERS = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-@given(rows=st.sampled_from([np.float32, np.float64]).flatmap(lambda t: arrays(t, (4, 9), elements=NUMBERS)))
+@given(
+    rows=st.sampled_from([np.float32, np.float64]).flatmap(
+        lambda t: arrays(t, (4, 9), elements=NUMBERS),
+    ),
+)
 def test_unit_rows(rows: NDArray[Any]) -> None:
     unit = unit_rows(rows)
     assert unit.dtype == np.float32

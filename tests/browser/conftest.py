@@ -32,7 +32,10 @@ def chromium() -> str | None:
 def browser() -> Iterator[Any]:
     path = chromium()
     if path is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome; install one, or name it with BOC_CHROMIUM")
+        pytest.skip(
+            "no chromium, chromium-browser or google-chrome; install one, or name it with "
+            "BOC_CHROMIUM",
+        )
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield found
@@ -48,11 +51,18 @@ def server(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home of the index ``odd``: file names, captions and fields hold HTML, the pictures have many shapes, and one
-    of them cannot be read any more."""
+    """A home of the index ``odd``: file names, captions and fields hold HTML, the pictures have
+    many shapes, and one of them cannot be read any more."""
     home = tmp_path_factory.mktemp("odd")
     (home / "images").mkdir()
-    colours = ("a red box", "green at the top", "something blue", "a yellow box left", "purple", "the bottom")
+    colours = (
+        "a red box",
+        "green at the top",
+        "something blue",
+        "a yellow box left",
+        "purple",
+        "the bottom",
+    )
     shapes = ((64, 64), (160, 60), (60, 160), (90, 60), (60, 90), (120, 80))
     names = [f"{i} <b>bold & <i>{i}.png" for i in range(len(shapes))]
     with (home / "captions.csv").open("w", newline="", encoding="utf-8") as handle:
@@ -66,7 +76,14 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.writerow(["id", "maker", "year:integer", "lens", "taken:date"])
         rows.writerows([name, TAG, 2015 + i, "", ""] for i, name in enumerate(names))
     at = f"file:{home / 'index'}"
-    run("extract", home / "captions.csv", "-o", home / "odd.h5", "--encoder", f"tern:{library / 'model'}")
+    run(
+        "extract",
+        home / "captions.csv",
+        "-o",
+        home / "odd.h5",
+        "--encoder",
+        f"tern:{library / 'model'}",
+    )
     run("index", "odd", home / "odd.h5", "--at", at, "--metadata", home / "fields.csv")
     (home / "images" / names[5]).write_bytes(b"not a picture any more")
     return home
@@ -75,13 +92,19 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of ``odd`` that asks for the token ``SECRET``."""
-    with serving("odd", odd, tmp_path_factory.mktemp("served-odd") / "cache", token=SECRET) as process:
+    with serving(
+        "odd",
+        odd,
+        tmp_path_factory.mktemp("served-odd") / "cache",
+        token=SECRET,
+    ) as process:
         yield process.url
 
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server of two libraries of painted scenes, 60 and 20, taken in four years: has ``url`` and ``photos``."""
+    """A server of two libraries of painted scenes, 60 and 20, taken in four years: has ``url`` and
+    ``photos``."""
     home = tmp_path_factory.mktemp("scenes")
     names = [f"{i:05}.jpg" for i in range(80)]
     for _ in draw_gallery(home / "photos", len(names), 2):
@@ -90,12 +113,29 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         rows = csv.writer(handle)
         rows.writerow(["id", "taken:date", "trip"])
         rows.writerows(
-            (name, f"{YEAR + i % 4}-0{1 + i % 9}-11", ["Alps", "Coast"][i % 2]) for i, name in enumerate(names)
+            (name, f"{YEAR + i % 4}-0{1 + i % 9}-11", ["Alps", "Coast"][i % 2])
+            for i, name in enumerate(names)
         )
     at = ("--at", f"file:{home / 'index'}")
-    run("extract", home / "photos" / "captions.csv", "-o", home / "photos.h5", "--encoder", "teran:demo/model")
+    run(
+        "extract",
+        home / "photos" / "captions.csv",
+        "-o",
+        home / "photos.h5",
+        "--encoder",
+        "teran:demo/model",
+    )
     for name, others in (("scenes", names[60:]), ("album", names[:60])):
-        run("index", name, home / "photos.h5", "--rerank", "mrsw", "--metadata", home / "dates.csv", *at)
+        run(
+            "index",
+            name,
+            home / "photos.h5",
+            "--rerank",
+            "mrsw",
+            "--metadata",
+            home / "dates.csv",
+            *at,
+        )
         run("delete", name, *others, *at)
     with serving("scenes", home, home / "cache", others=["album"]) as process:
         process.photos = home / "photos" / "images"
@@ -104,19 +144,25 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def servers() -> Iterator[ExitStack]:
-    """Where a test enters the servers it starts. They stop after the pages of ``visit`` are closed: a page that still
-    loads would complain of a server that goes away."""
+    """Where a test enters the servers it starts. They stop after the pages of ``visit`` are closed:
+    a page that still loads would complain of a server that goes away."""
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
 def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
-    """``visit(url, **options)`` opens a page in a context of its own. No page may complain in its console, but of what
-    ``expected`` names."""
+    """``visit(url, **options)`` opens a page in a context of its own. No page may complain in its
+    console, but of what ``expected`` names."""
     contexts, complaints = [], []
 
-    def opened(url: str, *, expected: str | None = None, dark: bool = False, phone: bool = False) -> Any:
+    def opened(
+        url: str,
+        *,
+        expected: str | None = None,
+        dark: bool = False,
+        phone: bool = False,
+    ) -> Any:
         context = browser.new_context(
             viewport=PHONE if phone else WIDE,
             has_touch=phone,
@@ -132,7 +178,10 @@ def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
             if expected is None or expected not in text:
                 complaints.append(text)
 
-        page.on("console", lambda said: complain(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda said: complain(said.text) if said.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: complain(str(error)))
         page.goto(url)
         return page

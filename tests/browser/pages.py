@@ -24,7 +24,12 @@ START = 120  # seconds that a server may take to load its encoder on a busy mach
 
 @contextmanager
 def serving(
-    name: str, home: Path, cache: Path, port: int | None = None, token: str | None = None, others: Sequence[str] = ()
+    name: str,
+    home: Path,
+    cache: Path,
+    port: int | None = None,
+    token: str | None = None,
+    others: Sequence[str] = (),
 ) -> Iterator[Any]:
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
@@ -43,7 +48,8 @@ def serving(
 
 @contextmanager
 def below(prefix: str, url: str) -> Iterator[str]:
-    """The address below which a proxy shows the server at ``url``: it strips ``prefix``, as proxies do."""
+    """The address below which a proxy shows the server at ``url``: it strips ``prefix``, as proxies
+    do."""
     target = urlsplit(url)
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,14 +63,27 @@ def below(prefix: str, url: str) -> Iterator[str]:
 
         def pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            with closing(HTTPConnection(target.hostname or "", target.port, timeout=START)) as connection:
-                connection.request(self.command, self.path.removeprefix(prefix), body, dict(self.headers))
+            with closing(
+                HTTPConnection(target.hostname or "", target.port, timeout=START),
+            ) as connection:
+                connection.request(
+                    self.command,
+                    self.path.removeprefix(prefix),
+                    body,
+                    dict(self.headers),
+                )
                 answer = connection.getresponse()
                 data = answer.read()
             with suppress(ConnectionError):  # the browser has left
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
-                    if name.lower() not in ("transfer-encoding", "content-length", "date", "server", "connection"):
+                    if name.lower() not in (
+                        "transfer-encoding",
+                        "content-length",
+                        "date",
+                        "server",
+                        "connection",
+                    ):
                         self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
@@ -99,7 +118,8 @@ def _wait(process: Any, log: Path) -> None:
 def ids(page: Any) -> list[str]:
     """The names of the pictures, or the sentences, that the page shows, in their order."""
     found: list[str] = page.eval_on_selector_all(
-        "#results li a.open", "links => links.map(a => new URL(a.href).searchParams.get('open'))"
+        "#results li a.open",
+        "links => links.map(a => new URL(a.href).searchParams.get('open'))",
     )
     return found
 
@@ -121,7 +141,8 @@ def unfold(page: Any) -> None:
 
 
 def settle_after(page: Any, address: str, act: Callable[[], Any]) -> list[str]:
-    """Do what asks the server at ``address``, and wait until the page shows the answer; the ids it shows."""
+    """Do what asks the server at ``address``, and wait until the page shows the answer; the ids it
+    shows."""
     with page.expect_response(lambda response: address in response.url):
         act()
     page.wait_for_timeout(50)
@@ -134,5 +155,10 @@ def query_of(page: Any) -> dict[str, list[str]]:
 
 
 def word(page: Any, text: str) -> Any:
-    """The button that looks for a word in the picture of the dialog: not a term's of the same name."""
-    return page.get_by_role("group", name="Words to look for").get_by_role("button", name=text, exact=True)
+    """The button that looks for a word in the picture of the dialog: not a term's of the same
+    name."""
+    return page.get_by_role("group", name="Words to look for").get_by_role(
+        "button",
+        name=text,
+        exact=True,
+    )

@@ -13,10 +13,18 @@ from tests.helpers import run
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
-LOADED = "() => [...document.querySelectorAll('li.hit img')].slice(0, 8).every((i) => i.complete && i.naturalWidth)"
+LOADED = (
+    "() => [...document.querySelectorAll('li.hit img')].slice(0, 8).every((i) => i.complete "
+    "&& i.naturalWidth)"
+)
 
 
-def test_page_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, server: str, library: Path) -> None:
+def test_page_below_a_prefix(
+    visit: Callable[..., Any],
+    servers: ExitStack,
+    server: str,
+    library: Path,
+) -> None:
     url = servers.enter_context(below("/my/pictures", server))
     page = visit(f"{url}?q={quote(SENTENCE)}")
     settle(page)
@@ -31,7 +39,9 @@ def test_page_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, serv
     page.locator("a.like").first.click()
     page.wait_for_url("**?like=007.png")
     settle(page)
-    assert page.locator("#asked-by img").evaluate("image => image.complete && image.naturalWidth > 0")
+    assert page.locator("#asked-by img").evaluate(
+        "image => image.complete && image.naturalWidth > 0",
+    )
     assert page.url.startswith(url)
     page.get_by_title("Start again").click()
     page.wait_for_selector("#results[data-shows=library]")
@@ -39,7 +49,10 @@ def test_page_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, serv
 
 
 def test_several_indexes_are_beside_each_other(
-    visit: Callable[..., Any], servers: ExitStack, library: Path, tmp_path_factory: pytest.TempPathFactory
+    visit: Callable[..., Any],
+    servers: ExitStack,
+    library: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     home = tmp_path_factory.mktemp("several")
     for name, without in (("photos", range(35, 40)), ("album", range(8, 40))):

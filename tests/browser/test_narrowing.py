@@ -29,7 +29,8 @@ def test_confidence_line(visit: Callable[..., Any], server: str, find: str) -> N
     settle(page)
     page.wait_for_selector("text=Less certain")
     place = page.evaluate(
-        "() => [...document.querySelector('.line').parentElement.children].indexOf(document.querySelector('.line'))"
+        "() => "
+        "[...document.querySelector('.line').parentElement.children].indexOf(document.querySelector('.line'))",
     )
     assert place == 5
     top, line, bottom = (
@@ -55,9 +56,15 @@ def test_selection_actions(visit: Callable[..., Any], server: str) -> None:
     bar = page.get_by_role("region", name="Selected")
     assert "2 selected" in bar.inner_text()
     bar.get_by_role("button", name="Copy paths").click()
-    page.wait_for_function("() => /2 paths copied/.test(document.querySelector('#status').textContent)")
+    page.wait_for_function(
+        "() => /2 paths copied/.test(document.querySelector('#status').textContent)",
+    )
     assert page.evaluate("navigator.clipboard.readText()").split("\n") == shown[:2]
-    ids_after = settle_after(page, "/api/s", bar.get_by_role("button", name="More like these").click)
+    ids_after = settle_after(
+        page,
+        "/api/s",
+        bar.get_by_role("button", name="More like these").click,
+    )
     assert query_of(page)["like"] == shown[:2]
     assert query_of(page)["q"] == [SENTENCE]
     assert not set(ids_after) & set(shown[:2])
@@ -113,12 +120,17 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], s
     def dated(route: Any) -> None:
         query = parse_qs(urlsplit(route.request.url).query)
         sorts.append(query.pop("sort", [""])[0])
-        answer = route.fetch(url=f"{server}api/search?q=red&min_confidence=0&k={query['k'][0]}").json()
+        answer = route.fetch(
+            url=f"{server}api/search?q=red&min_confidence=0&k={query['k'][0]}",
+        ).json()
         for i, hit in enumerate(answer["hits"]):
             hit["fields"]["taken"] = f"20{i % 10}0-01-01T00:00:00"
             hit["confidence"] = max(0, 0.9 - i / 10)
         if sorts[-1]:
-            answer["hits"].sort(key=lambda hit: hit["fields"]["taken"], reverse=sorts[-1].startswith("-"))
+            answer["hits"].sort(
+                key=lambda hit: hit["fields"]["taken"],
+                reverse=sorts[-1].startswith("-"),
+            )
         route.fulfill(json=answer)
 
     page.route("**/api/info", described)
@@ -153,12 +165,18 @@ def test_an_index_without_dates_has_no_order(visit: Callable[..., Any], odd_serv
     assert page.get_by_label("Order of the hits").is_hidden()
 
 
-def test_facets_narrow_the_search_by_a_picture(visit: Callable[..., Any], odd_server: str, library: Path) -> None:
+def test_facets_narrow_the_search_by_a_picture(
+    visit: Callable[..., Any],
+    odd_server: str,
+    library: Path,
+) -> None:
     page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
     with page.expect_response("**/api/search*"):
         page.set_input_files("#file", library / "images" / "005.png")
     settle(page)
-    with page.expect_response(lambda response: "/api/facets" in response.url and response.request.method == "POST"):
+    with page.expect_response(
+        lambda response: "/api/facets" in response.url and response.request.method == "POST",
+    ):
         page.locator("details.facet", has_text="year").locator("summary").click()
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
@@ -173,7 +191,11 @@ def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str
     facet = {
         "field": "taken",
         "values": [
-            {"value": f"{year}", "filters": [f"taken>={year}-01-01", f"taken<{year + 1}-01-01"], "count": 3}
+            {
+                "value": f"{year}",
+                "filters": [f"taken>={year}-01-01", f"taken<{year + 1}-01-01"],
+                "count": 3,
+            }
             for year in (2021, 2020)
         ],
     }
@@ -196,7 +218,14 @@ def test_years_of_dates_narrow_the_search(visit: Callable[..., Any], server: str
 EMPTY = {
     "hits": [],
     "find": "image",
-    "stages": {"encode_ms": 0, "code_ms": 0, "postings_ms": 0, "rerank_ms": 0, "content_ms": 0, "total_ms": 0},
+    "stages": {
+        "encode_ms": 0,
+        "code_ms": 0,
+        "postings_ms": 0,
+        "rerank_ms": 0,
+        "content_ms": 0,
+        "total_ms": 0,
+    },
     "postings": 0,
     "terms": 0,
     "candidates": 0,

@@ -11,10 +11,15 @@ from tests.browser.pages import settle, unfold, word
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
 SHIFT = 0.02  # a tenth is what the web calls good
-REQUESTS, BYTES = 25, 60_000  # of a first visit: page, style, scripts, icon and what the index holds
+REQUESTS, BYTES = (
+    25,
+    60_000,
+)  # of a first visit: page, style, scripts, icon and what the index holds
 SHIFTS = """
 window.shifted = 0;
-new PerformanceObserver((list) => { for (const entry of list.getEntries()) window.shifted += entry.value; })
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.shifted += entry.value;
+})
   .observe({ type: "layout-shift", buffered: true });
 """
 
@@ -24,7 +29,11 @@ def violations(page: Any) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {node['html'][:160]} {node['failureSummary']}" for each in found for node in each["nodes"]]
+    return [
+        f"{each['id']}: {node['html'][:160]} {node['failureSummary']}"
+        for each in found
+        for node in each["nodes"]
+    ]
 
 
 def explain(page: Any) -> None:
@@ -54,7 +63,11 @@ def keep(page: Any) -> None:
 
 
 def empty(page: Any) -> None:
-    page.route("**/api/info", lambda r: r.fulfill(json={**r.fetch().json(), "items": {"image": 0, "text": 0}}), times=1)
+    page.route(
+        "**/api/info",
+        lambda r: r.fulfill(json={**r.fetch().json(), "items": {"image": 0, "text": 0}}),
+        times=1,
+    )
     page.reload()
     page.wait_for_selector("text=This index is empty")
 
@@ -81,8 +94,17 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "start": ("", lambda page: None),
     "results": (ASKED, settle),
     "sentences": (f"{ASKED}&find=text", settle),
-    "unknown words": ("?q=a+gren+submarien", lambda page: page.wait_for_selector("#meter >> text=Did you mean")),
-    "picture": (ASKED, lambda page: (page.locator("a.open").first.click(), page.wait_for_selector("dialog .fields"))),
+    "unknown words": (
+        "?q=a+gren+submarien",
+        lambda page: page.wait_for_selector("#meter >> text=Did you mean"),
+    ),
+    "picture": (
+        ASKED,
+        lambda page: (
+            page.locator("a.open").first.click(),
+            page.wait_for_selector("dialog .fields"),
+        ),
+    ),
     "why": (ASKED, explain),
     "facets": (f"{ASKED}&filter=trip%3DAlps", facet),
     "selection": (ASKED, select),
@@ -90,8 +112,14 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "all libraries": ("?in=all", lambda page: None),
     "all searched": (f"{ASKED}&in=all", settle),
     "alike": ("?like=00001.jpg&unlike=00003.jpg", settle),
-    "nothing": (f"{ASKED}&filter=trip%3Dnone", lambda page: page.wait_for_selector("text=Nothing found")),
-    "refused": (f"{ASKED}&filter=none%3E1", lambda page: page.wait_for_selector("text=could not be answered")),
+    "nothing": (
+        f"{ASKED}&filter=trip%3Dnone",
+        lambda page: page.wait_for_selector("text=Nothing found"),
+    ),
+    "refused": (
+        f"{ASKED}&filter=none%3E1",
+        lambda page: page.wait_for_selector("text=could not be answered"),
+    ),
     "upload": ("", upload),
     "empty": ("", empty),
     "error": ("", away),
@@ -102,7 +130,15 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("way", ["wide", "dark", "phone", "zoom"])
 def test_accessibility(visit: Callable[..., Any], scenes: Any, way: str) -> None:
     pytest.importorskip("axe_playwright_python")
-    page, found = visit("about:blank", dark=way == "dark", phone=way == "phone", expected="Failed to load resource"), []
+    page, found = (
+        visit(
+            "about:blank",
+            dark=way == "dark",
+            phone=way == "phone",
+            expected="Failed to load resource",
+        ),
+        [],
+    )
     if way == "zoom":  # 200 %
         page.set_viewport_size({"width": 640, "height": 400})
     for name, (query, act) in STATES.items():
@@ -120,7 +156,9 @@ def test_nothing_moves_while_it_loads(visit: Callable[..., Any], server: str, qu
     page.goto(f"{server}{query}")
     if query:
         settle(page)
-        page.wait_for_function("() => [...document.images].slice(0, 12).every((image) => image.complete)")
+        page.wait_for_function(
+            "() => [...document.images].slice(0, 12).every((image) => image.complete)",
+        )
     page.wait_for_timeout(300)
     assert page.evaluate("window.shifted") < SHIFT
     page.fill("#q", "something blue")
@@ -134,8 +172,9 @@ def test_a_first_visit_is_small(visit: Callable[..., Any], server: str) -> None:
     page.wait_for_selector("#results[data-shows=library]")
     page.wait_for_load_state("networkidle")
     sent = page.evaluate(
-        "() => [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
-        ".map((entry) => [entry.name, entry.transferSize])"
+        "() => [...performance.getEntriesByType('navigation'), "
+        "...performance.getEntriesByType('resource')]"
+        ".map((entry) => [entry.name, entry.transferSize])",
     )
     sent = [(name, size) for name, size in sent if "/api/thumb/" not in name]
     assert all(name.startswith(server) for name, _ in sent)
@@ -144,11 +183,17 @@ def test_a_first_visit_is_small(visit: Callable[..., Any], server: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?q=red", "?q=red&find=text", "?q=red&open=001.png"])
-def test_a_narrow_screen_scrolls_one_way(visit: Callable[..., Any], server: str, query: str) -> None:
+def test_a_narrow_screen_scrolls_one_way(
+    visit: Callable[..., Any],
+    server: str,
+    query: str,
+) -> None:
     page = visit(f"{server}{query}", phone=True)
     if "open" in query:
         unfold(page)
-        assert page.locator(".why-body").evaluate("body => body.scrollWidth - body.clientWidth") <= 0
+        assert (
+            page.locator(".why-body").evaluate("body => body.scrollWidth - body.clientWidth") <= 0
+        )
     elif query:
         settle(page)
         page.get_by_role("button", name="Settings of the search").click()

@@ -26,11 +26,15 @@ def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> No
     settle_after(page, "bottom", lambda: page.keyboard.type(" at the bottom"))
     page.wait_for_url("**/?q=a+red+box+at+the+bottom")
     page.wait_for_function(
-        f"() => !{first!r}.every((id, i) => document.querySelectorAll('a.open')[i].href.includes(id))"
+        f"() => !{first!r}.every((id, i) => "
+        "document.querySelectorAll('a.open')[i].href.includes(id))",
     )
     assert sorted(ids(page)) == sorted(first)  # all 40 fit one answer
     assert page.locator("#meter .summary").inner_text().startswith("40 pictures")
-    page.wait_for_function("() => /40 pictures in .* milliseconds/.test(document.querySelector('#status').textContent)")
+    page.wait_for_function(
+        "() => /40 pictures in .* "
+        "milliseconds/.test(document.querySelector('#status').textContent)",
+    )
 
 
 def test_late_answer_is_dropped(visit: Callable[..., Any], server: str) -> None:
@@ -76,7 +80,12 @@ TRANSFER = """([selector, type, data]) => {
 
 
 @pytest.mark.parametrize("way", ["drop", "paste", "choose"])
-def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, library: Path, way: str) -> None:
+def test_a_picture_finds_itself_first(
+    visit: Callable[..., Any],
+    server: str,
+    library: Path,
+    way: str,
+) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}")
     settle(page)
 
@@ -86,7 +95,10 @@ def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, li
                 page.get_by_role("button", name="Search by a picture").click()
             chooser.value.set_files(library / "images" / "007.png")
         else:
-            page.evaluate(TRANSFER, ["#q" if way == "paste" else "#results", way, picture_file(library)])
+            page.evaluate(
+                TRANSFER,
+                ["#q" if way == "paste" else "#results", way, picture_file(library)],
+            )
 
     assert settle_after(page, "/api/search", give)[0] == "007.png"
     assert page.locator("#asked-by").inner_text() == ("007.png" if way == "choose" else "mine.png")
@@ -99,10 +111,16 @@ def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, li
     assert page.input_value("#q") == SENTENCE
 
 
-def test_what_is_no_picture_is_refused_with_a_message(visit: Callable[..., Any], server: str) -> None:
+def test_what_is_no_picture_is_refused_with_a_message(
+    visit: Callable[..., Any],
+    server: str,
+) -> None:
     page = visit(server)
     page.wait_for_selector("#results[data-shows=library]")
-    page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
+    page.set_input_files(
+        "#file",
+        {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"},
+    )
     page.wait_for_selector("#notice >> text=notes.txt is not a picture")
 
 
@@ -112,19 +130,30 @@ def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str)
     Image.effect_noise((2600, 1800), 90).save(noise, "PNG")
     assert len(noise.getvalue()) > 4e6
     with page.expect_request(lambda request: request.method == "POST") as sent:
-        page.set_input_files("#file", {"name": "large.png", "mimeType": "image/png", "buffer": noise.getvalue()})
+        page.set_input_files(
+            "#file",
+            {"name": "large.png", "mimeType": "image/png", "buffer": noise.getvalue()},
+        )
     assert len(sent.value.post_data_buffer or b"") < 4e6
     settle(page)
 
 
-def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], server: str, library: Path) -> None:
+def test_more_like_this_leaves_the_item_itself_out(
+    visit: Callable[..., Any],
+    server: str,
+    library: Path,
+) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}")
     page = visit(f"{server}?q={quote(SENTENCE)}")
     first = settle(page)[0]
     page.locator("li.hit").first.hover()
     ids_after = settle_after(page, "like=", page.locator("a.like").first.click)
     assert first not in ids_after
-    alike = searcher.search_vectors(searcher.embeddings(first), k=1 + len(searcher.index), find="image")[0]
+    alike = searcher.search_vectors(
+        searcher.embeddings(first),
+        k=1 + len(searcher.index),
+        find="image",
+    )[0]
     assert set(ids_after) == {hit.item.id for hit in alike} - {first}
     assert len(set(ids_after)) == len(ids_after) > 10
     assert query_of(page) == {"like": [first]}
@@ -144,7 +173,9 @@ def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], serv
     first = settle(page)
     page.locator("a.open").first.focus()
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.href").endswith(quote(first[1], safe="").replace("%20", "+"))
+    assert page.evaluate("document.activeElement.href").endswith(
+        quote(first[1], safe="").replace("%20", "+"),
+    )
 
 
 def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) -> None:
@@ -231,14 +262,19 @@ def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: st
 def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: str) -> None:
     page = visit(f"{server}?q={quote(SENTENCE)}&k=10")
     settle(page)
-    read = "() => [...document.querySelectorAll('.cell')].map((c) => [c.querySelector('dt').textContent, c.querySelector('dd').firstChild.textContent])"  # noqa: E501
+    read = (
+        "() => [...document.querySelectorAll('.cell')].map((c) => "
+        "[c.querySelector('dt').textContent, c.querySelector('dd').firstChild.textContent])"
+    )
     before = dict(page.evaluate(read))
     page.get_by_role("button", name="Settings of the search").click()
     page.get_by_label("Query terms").fill("4")
     settle_after(page, "z=", lambda: page.keyboard.press("Enter"))
     after = dict(page.evaluate(read))
     number = {
-        name: int(text.replace(",", "")) for name, text in after.items() if name in ("postings read", "query terms")
+        name: int(text.replace(",", ""))
+        for name, text in after.items()
+        if name in ("postings read", "query terms")
     }
     assert number["postings read"] < int(before["postings read"].replace(",", ""))
     assert number["query terms"] == int(query_of(page)["z"][0])

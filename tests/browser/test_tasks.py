@@ -1,4 +1,5 @@
-"""What people come to do, each with the clicks that it takes; `--log-cli-level INFO` prints them with the seconds."""
+"""What people come to do, each with the clicks that it takes; `--log-cli-level INFO` prints them
+with the seconds."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -29,7 +30,9 @@ class Hand:
     def asks(self, text: str) -> list[str]:
         """Type what is asked; the ids of the answer."""
         return settle_after(
-            self.page, "/api/search", lambda: (self.page.fill("#q", text), self.page.keyboard.press("Enter"))
+            self.page,
+            "/api/search",
+            lambda: (self.page.fill("#q", text), self.page.keyboard.press("Enter")),
         )
 
 
@@ -66,7 +69,9 @@ def test_take_a_filter_away(hand: Hand) -> None:
     narrow = hand.asks(f"{SENTENCE} year:{YEAR} trip:alps")
     assert page.locator(".chip").all_inner_texts() == [f"taken {YEAR}", "trip is Alps"]
     wide = settle_after(
-        page, "/api/search", lambda: hand.click(page.get_by_role("button", name=f"Remove taken {YEAR}"))
+        page,
+        "/api/search",
+        lambda: hand.click(page.get_by_role("button", name=f"Remove taken {YEAR}")),
     )
     assert set(narrow) < set(wide)
     assert years(page, wide) == {YEAR, YEAR + 2}  # those of the Alps
@@ -89,7 +94,11 @@ def test_narrow_to_a_year_with_the_mouse(hand: Hand) -> None:
     page = hand.page
     hand.asks(SENTENCE)
     hand.click(page.locator("details.facet summary", has_text="taken"))
-    shown = settle_after(page, "/api/search", lambda: hand.click(page.get_by_role("button", name=str(YEAR + 1))))
+    shown = settle_after(
+        page,
+        "/api/search",
+        lambda: hand.click(page.get_by_role("button", name=str(YEAR + 1))),
+    )
     assert years(page, shown) == {YEAR + 1}
     assert hand.clicks == 2
 
@@ -130,7 +139,9 @@ def test_search_two_libraries_at_once(hand: Hand) -> None:
     page.wait_for_selector("dialog .captions")
     album = query_of(page)["open"][0]
     shown = settle_after(
-        page, "/api/search", lambda: hand.click(page.get_by_role("link", name="More like this", exact=True))
+        page,
+        "/api/search",
+        lambda: hand.click(page.get_by_role("link", name="More like this", exact=True)),
     )
     assert {each.partition("/")[0] for each in shown} == {"album"}
     assert album not in shown
@@ -142,11 +153,16 @@ def test_search_two_libraries_at_once(hand: Hand) -> None:
 def test_filter_and_spelling_of_all_libraries(visit: Callable[..., Any], scenes: Any) -> None:
     page = visit(f"{scenes.url}?in=all&q={quote('a gren kite with a submarien')}")
     settle(page)
-    page.wait_for_selector("#meter >> text=“gren”, “submarien” are no words of these libraries or their models")
+    page.wait_for_selector(
+        "#meter >> text=“gren”, “submarien” are no words of these libraries or their models",
+    )
     page.locator("details.facet summary", has_text="trip").click()
     values = page.locator("details[open] .facet-value")
     values.first.wait_for()
-    assert [each.split() for each in values.all_inner_texts()] == [["Alps", "40"], ["Coast", "40"]]  # 60 and 20
+    assert [each.split() for each in values.all_inner_texts()] == [
+        ["Alps", "40"],
+        ["Coast", "40"],
+    ]  # 60 and 20
     shown = settle_after(page, "/api/search", values.first.click)
     assert {int(each[-9:-4]) % 2 for each in shown} == {0}
     assert {each.partition("/")[0] for each in shown} == {"scenes", "album"}
@@ -164,7 +180,11 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand) -> None:
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "q"
     assert page.evaluate("scrollY") == 700
-    settle_after(page, "/api/search", lambda: (page.keyboard.type("a red boat"), page.keyboard.press("Enter")))
+    settle_after(
+        page,
+        "/api/search",
+        lambda: (page.keyboard.type("a red boat"), page.keyboard.press("Enter")),
+    )
     page.go_back()
     page.wait_for_function("() => scrollY === 700")
     assert page.input_value("#q") == SENTENCE
@@ -220,9 +240,13 @@ def test_settings_and_figures_are_shown_and_hidden(hand: Hand) -> None:
 def test_an_unknown_word_is_named_and_put_right(hand: Hand) -> None:
     page = hand.page
     hand.asks("a gren kite with a submarien")
-    page.wait_for_selector("#meter >> text=“gren”, “submarien” are no words of this library or its model")
+    page.wait_for_selector(
+        "#meter >> text=“gren”, “submarien” are no words of this library or its model",
+    )
     settle_after(
-        page, "/api/search", lambda: hand.click(page.get_by_role("button", name="a green kite with a submarien"))
+        page,
+        "/api/search",
+        lambda: hand.click(page.get_by_role("button", name="a green kite with a submarien")),
     )
     assert page.input_value("#q") == "a green kite with a submarien"
     assert hand.clicks == 1
@@ -238,7 +262,9 @@ def test_what_looks_like_a_filter_is_told(visit: Callable[..., Any], scenes: Any
     page.get_by_role("button", name="Remove taken is 20").click()
     hand.asks(f"a kite {YEAR}")
     shown = settle_after(
-        page, "/api/search", lambda: hand.click(page.get_by_role("button", name=f"a kite year:{YEAR}"))
+        page,
+        "/api/search",
+        lambda: hand.click(page.get_by_role("button", name=f"a kite year:{YEAR}")),
     )
     assert years(page, shown) == {YEAR}
     assert page.input_value("#q") == "a kite"
@@ -255,7 +281,11 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any) -> None:
     page = hand.page
     with page.expect_file_chooser() as chooser:
         hand.click(page.get_by_role("button", name="Search by a picture"))
-    shown = settle_after(page, "/api/search", lambda: chooser.value.set_files(scenes.photos / FIRST))
+    shown = settle_after(
+        page,
+        "/api/search",
+        lambda: chooser.value.set_files(scenes.photos / FIRST),
+    )
     assert shown[0] == FIRST
     page.reload()
     assert settle(page) == shown
@@ -281,7 +311,10 @@ def test_a_finger_goes_to_the_next_picture(visit: Callable[..., Any], scenes: An
 
 
 def test_a_picture_alone_in_its_row_is_not_larger(visit: Callable[..., Any], scenes: Any) -> None:
-    page, heights = visit("about:blank"), "all => all.map((each) => each.getBoundingClientRect().height)"
+    page, heights = (
+        visit("about:blank"),
+        "all => all.map((each) => each.getBoundingClientRect().height)",
+    )
 
     def judged(route: Any) -> None:
         answer = route.fetch().json()
@@ -300,8 +333,12 @@ def test_a_picture_alone_in_its_row_is_not_larger(visit: Callable[..., Any], sce
         assert rest[-1] <= min(rest) + 1
 
 
-def test_of_many_pictures_those_near_the_screen_are_there(visit: Callable[..., Any], scenes: Any) -> None:
-    """Hundreds of pictures by date: few in the page at a time, the right ones, with their places said."""
+def test_of_many_pictures_those_near_the_screen_are_there(
+    visit: Callable[..., Any],
+    scenes: Any,
+) -> None:
+    """Hundreds of pictures by date: few in the page at a time, the right ones, with their places
+    said."""
     page, many = visit("about:blank"), 3000
 
     def library(route: Any) -> None:
@@ -336,5 +373,7 @@ def test_of_many_pictures_those_near_the_screen_are_there(visit: Callable[..., A
     assert last.get_attribute("aria-posinset") == last.get_attribute("aria-setsize") == f"{many}"
     last.locator("a.open").focus()
     page.keyboard.press("Home")
-    page.wait_for_function("() => scrollY < 400 && document.activeElement.closest('li').dataset.at === '0'")
+    page.wait_for_function(
+        "() => scrollY < 400 && document.activeElement.closest('li').dataset.at === '0'",
+    )
     assert page.locator("li.line").first.inner_text() == "September 2023"

@@ -13,7 +13,10 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 NETWORK = "Failed to load resource"
-BOXES = "all => all.map((e) => e.getBoundingClientRect()).map(({ x, y, width, height }) => [x, y, width, height])"
+BOXES = (
+    "all => all.map((e) => e.getBoundingClientRect()).map(({ x, y, width, height }) => [x, "
+    "y, width, height])"
+)
 
 
 def test_server_dies(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
@@ -53,7 +56,11 @@ def test_a_refusal_says_what_to_do(visit: Callable[..., Any], server: str) -> No
 
 def test_a_busy_server_is_asked_again(visit: Callable[..., Any], server: str) -> None:
     page = visit(server, expected=NETWORK)
-    busy = {"status": 429, "json": {"error": "too many at once; ask again"}, "headers": {"Retry-After": "1"}}
+    busy = {
+        "status": 429,
+        "json": {"error": "too many at once; ask again"},
+        "headers": {"Retry-After": "1"},
+    }
     page.route("**/api/search*", lambda route: route.fulfill(**busy), times=1)
     page.fill("#q", "red")
     page.wait_for_selector("#notice >> text=too many at once")
@@ -125,19 +132,26 @@ def test_a_picture_that_is_gone_has_its_name(visit: Callable[..., Any], odd_serv
     page.wait_for_selector(".broken >> text=5 <b>bold")
 
 
-def test_rows_are_of_equal_height_and_fill_the_page(visit: Callable[..., Any], odd_server: str) -> None:
+def test_rows_are_of_equal_height_and_fill_the_page(
+    visit: Callable[..., Any],
+    odd_server: str,
+) -> None:
     page = signed_in(visit, odd_server, "?q=red", phone=True)
     settle(page)
     for width in (360, 520, 1200):
         page.set_viewport_size({"width": width, "height": 740})
         page.wait_for_timeout(100)
-        places, [[left, _, wide, _]] = (page.locator(name).evaluate_all(BOXES) for name in ("li.hit", ".hits"))
+        places, [[left, _, wide, _]] = (
+            page.locator(name).evaluate_all(BOXES) for name in ("li.hit", ".hits")
+        )
         rows: dict[float, list[list[float]]] = {}
         for place in places:
             rows.setdefault(place[1], []).append(place)
         assert all(len({height for *_, height in row}) == 1 for row in rows.values())
         for row, after in pairwise(rows.values()):
-            if after[0][1] - row[0][1] - row[0][3] > 20:  # the line is between them, where a row need not be full
+            if (
+                after[0][1] - row[0][1] - row[0][3] > 20
+            ):  # the line is between them, where a row need not be full
                 continue
             assert row[0][0] == pytest.approx(left, abs=1)
             assert row[-1][0] + row[-1][2] == pytest.approx(left + wide, abs=1)

@@ -27,12 +27,16 @@ def why(visit: Callable[..., Any], server: str) -> Any:
 
 def test_shares_sum_to_the_score(why: Any) -> None:
     rows = why.eval_on_selector_all(
-        "dialog .terms li", "rows => rows.map(r => [Number(r.dataset.product), Number(r.dataset.share)])"
+        "dialog .terms li",
+        "rows => rows.map(r => [Number(r.dataset.product), Number(r.dataset.share)])",
     )
     total = int(why.get_attribute("dialog .sum", "data-sum"))
     assert sum(product for product, _ in rows) == total > 0
     assert sum(share for _, share in rows) == pytest.approx(1, abs=1e-6)
-    assert [product for product, _ in rows] == sorted((product for product, _ in rows), reverse=True)
+    assert [product for product, _ in rows] == sorted(
+        (product for product, _ in rows),
+        reverse=True,
+    )
     assert why.locator("dialog .total b").inner_text() == f"{total:,}"
 
 
@@ -43,7 +47,8 @@ def test_words_colour_the_regions(why: Any) -> None:
     why.mouse.move(0, 0)
     assert red.get_attribute("aria-pressed") == "true"
     shades = why.eval_on_selector_all(
-        "dialog .overlay .cell", "cells => cells.map(c => +c.style.getPropertyValue('--v'))"
+        "dialog .overlay .cell",
+        "cells => cells.map(c => +c.style.getPropertyValue('--v'))",
     )
     assert len(shades) > 1
     assert min(shades) == 0 < max(shades)
@@ -75,7 +80,11 @@ def test_back_closes_and_forward_opens(why: Any) -> None:
 
 
 @pytest.mark.parametrize("find", ["image", "text"])
-def test_an_item_is_explained_for_an_item(visit: Callable[..., Any], server: str, find: str) -> None:
+def test_an_item_is_explained_for_an_item(
+    visit: Callable[..., Any],
+    server: str,
+    find: str,
+) -> None:
     page = visit(f"{server}?like=003.png&find={find}")
     settle(page)
     page.locator("a.open").first.click()
@@ -86,7 +95,11 @@ def test_an_item_is_explained_for_an_item(visit: Callable[..., Any], server: str
         assert page.locator("dialog .scene img").is_visible()
 
 
-def test_a_picture_is_explained_for_a_picture(visit: Callable[..., Any], server: str, library: Any) -> None:
+def test_a_picture_is_explained_for_a_picture(
+    visit: Callable[..., Any],
+    server: str,
+    library: Any,
+) -> None:
     page = visit(server)
     page.set_input_files("#file", library / "images" / "004.png")
     settle(page)
@@ -96,7 +109,10 @@ def test_a_picture_is_explained_for_a_picture(visit: Callable[..., Any], server:
 
 
 def test_a_picture_is_written_in_words_that_search(
-    library: Path, tmp_path: Path, visit: Callable[..., Any], servers: ExitStack
+    library: Path,
+    tmp_path: Path,
+    visit: Callable[..., Any],
+    servers: ExitStack,
 ) -> None:
     words = tmp_path / "words.npz"
     run("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7)

@@ -11,7 +11,8 @@ from boc.plugins import Backend
 from indexing.embedded import merge
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
-"""Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
+"""Name of a back end -> the URL of an empty place of it. Those that need a server:
+test_server_contract.py."""
 
 
 @pytest.fixture(params=PLACES)

@@ -38,18 +38,34 @@ from boc.types import (
     TextScore,
 )
 from tests.indexing.embedded.test_model_based import Kind, Model, assert_holds, columns, rows_for
-from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
+from tests.oracles import (
+    assert_canonical,
+    new_manifest,
+    picture,
+    random_terms,
+    same_matrix,
+    sentence,
+    term_matrices,
+)
 
 EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
-ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
+ARRAYS = {
+    "0.means_": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "0.labels_": np.array(["image", "text"]),
+}
 STORED = [("float32", "float16"), ("float16", "int8"), ("int8", None)]  # vectors, concept sets
 
 
 FIELDS: dict[str, FieldType] = {
-    "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
-}  # fmt: skip
+    "year": "integer",
+    "tag": "keyword",
+    "taken": "date",
+    "sharpness": "float",
+    "indoors": "boolean",
+    "title": "text",
+}
 VALUES: dict[str, list[Any]] = {
     "year": [-3, 0, 2019, 2020, 2**53 + 1],
     "tag": ["dog", "Dog", "two dogs", "été", "日本", "-1"],
@@ -78,12 +94,22 @@ def build(
     fields: Mapping[str, FieldType] | None = None,
 ) -> Index:
     vectors = vectors_for(len(items)) if vectors is None else vectors
-    manifest = new_manifest(terms.shape[1], vectors.shape[1], ARRAYS, dtype=dtype, concepts=concept_dtype)
+    manifest = new_manifest(
+        terms.shape[1],
+        vectors.shape[1],
+        ARRAYS,
+        dtype=dtype,
+        concepts=concept_dtype,
+    )
     manifest = replace(manifest, fields=dict(fields or {}))
     with backend.create(name, manifest, ARRAYS) as writer:
         for i in range(0, len(items), batch):
             part = slice(i, i + batch)
-            sets = None if concepts is None or concept_dtype is None else store_rows(concepts[part], concept_dtype)
+            sets = (
+                None
+                if concepts is None or concept_dtype is None
+                else store_rows(concepts[part], concept_dtype)
+            )
             writer.add(Rows(items[part], terms[part], vectors[part], sets))
         writer.commit()
     return backend.open(name)
@@ -96,11 +122,18 @@ def store_rows(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcept
 def mixed_items(n: int) -> list[Item]:
     """n items of both modalities whose order is not that of their ids."""
     keys = np.random.default_rng(n).permutation(n)
-    return [picture(f"{key:04d}.jpg") if key % 3 else sentence(f"{key:04d}#0", f"sentence {key}") for key in keys]
+    return [
+        picture(f"{key:04d}.jpg") if key % 3 else sentence(f"{key:04d}#0", f"sentence {key}")
+        for key in keys
+    ]
 
 
 def slow_search(
-    items: Sequence[Item], terms: sparse.csr_array, query: list[int], k: int, modality: Modality | None = None
+    items: Sequence[Item],
+    terms: sparse.csr_array,
+    query: list[int],
+    k: int,
+    modality: Modality | None = None,
 ) -> list[tuple[str, int]]:
     """(id, score) by Python's integers over dense rows."""
     scored = []
@@ -156,16 +189,24 @@ def test_search_equals_slow_search(backend: Backend, name: str, n: int) -> None:
     rng = np.random.default_rng(n)
     letters = list("aAb0~/\"' éß日\U0001f600")
     keys = {"".join(rng.choice(letters, size=int(rng.integers(1, 5)))) for _ in range(4 * n)}
-    items = [Item(key, MODALITIES[i % 2], key[::-1], key[:1]) for i, key in enumerate(sorted(keys)[:n])]
+    items = [
+        Item(key, MODALITIES[i % 2], key[::-1], key[:1]) for i, key in enumerate(sorted(keys)[:n])
+    ]
     terms = random_terms(rng, (n, 4), 3, 0.5)
     terms.data[::5] = 1000
     index = build(backend, name, items, terms, batch=4)
 
     @settings(max_examples=40)
-    @given(queries=term_matrices((3, 4), 1000), k=st.integers(1, n + 3), modality=st.sampled_from([None, *MODALITIES]))
+    @given(
+        queries=term_matrices((3, 4), 1000),
+        k=st.integers(1, n + 3),
+        modality=st.sampled_from([None, *MODALITIES]),
+    )
     def check(queries: sparse.csr_array, k: int, modality: Modality | None) -> None:
         for hits, query in zip(
-            index.search(SearchRequest(queries, k, modality)), queries.toarray().tolist(), strict=True
+            index.search(SearchRequest(queries, k, modality)),
+            queries.toarray().tolist(),
+            strict=True,
         ):
             assert plain(hits) == slow_search(items, terms, query, k, modality)
             assert all(hit.item in items for hit in hits)
@@ -182,21 +223,28 @@ def with_fields(n: int) -> list[Item]:
         chosen = [VALUES[name][i] for i in rng.permutation(len(VALUES[name]))[:count]]
         return {name: chosen if count > 1 else chosen[0]} if count else {}
 
-    return [replace(item, fields={k: v for name in FIELDS for k, v in some(name).items()}) for item in mixed_items(n)]
+    return [
+        replace(item, fields={k: v for name in FIELDS for k, v in some(name).items()})
+        for item in mixed_items(n)
+    ]
 
 
-PERIODS = st.sampled_from(["1969", "2020", "2020-02", "2020-03", "2021-05-01", "2021-05-02"]).flatmap(
+PERIODS = st.sampled_from(
+    ["1969", "2020", "2020-02", "2020-03", "2021-05-01", "2021-05-02"],
+).flatmap(
     lambda period: st.sampled_from(["=", "!=", "<", "<=", ">", ">="]).map(
-        lambda op: parse_filter(f"taken{op}{period}", FIELDS)
-    )
+        lambda op: parse_filter(f"taken{op}{period}", FIELDS),
+    ),
 )
 CONDITIONS = PERIODS | st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
     lambda name: st.builds(
         Filter,
         st.just(name),
         st.sampled_from(["=", "!="] if name == "indoors" else ["=", "!=", "<", "<=", ">", ">="]),
-        st.sampled_from([*VALUES[name], *{"year": [2018], "tag": ["cat"], "sharpness": [0.0]}.get(name, [])]),
-    )
+        st.sampled_from(
+            [*VALUES[name], *{"year": [2018], "tag": ["cat"], "sharpness": [0.0]}.get(name, [])],
+        ),
+    ),
 )
 
 
@@ -212,7 +260,9 @@ def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
 
     @settings(max_examples=60)
     @given(
-        filters=st.lists(CONDITIONS, max_size=3), k=st.sampled_from([5, 50]), kind=st.sampled_from([None, *MODALITIES])
+        filters=st.lists(CONDITIONS, max_size=3),
+        k=st.sampled_from([5, 50]),
+        kind=st.sampled_from([None, *MODALITIES]),
     )
     def check(filters: list[Filter], k: int, kind: Modality | None) -> None:
         hits, nothing = index.search(SearchRequest(request_terms, k, kind, filters=filters))
@@ -227,19 +277,33 @@ def test_filters_equal_slow_filters(backend: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("rescored", [False, True])
 def test_long_items_come_back(backend: Backend, name: str, rescored: bool) -> None:
-    long = replace(sentence("long", "été " * 20_000), fields={"title": "a zebra " * 10_000, "year": 2**53 + 1})
-    items = [sentence("none", ""), long, replace(sentence("some", "a dog"), fields={"tag": ["dog", "été"]})]
+    long = replace(
+        sentence("long", "été " * 20_000),
+        fields={"title": "a zebra " * 10_000, "year": 2**53 + 1},
+    )
+    items = [
+        sentence("none", ""),
+        long,
+        replace(sentence("some", "a dog"), fields={"tag": ["dog", "été"]}),
+    ]
     terms = sparse.csr_array(np.array([[1, 0], [3, 0], [2, 0]], np.int32))
     vectors = np.eye(3, dtype=np.float32)
     index = build(backend, name, items, terms, vectors, fields=FIELDS)
-    rescore = Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3) if rescored else None
-    (hits,) = index.search(SearchRequest(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore))
+    rescore = (
+        Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3)
+        if rescored
+        else None
+    )
+    (hits,) = index.search(
+        SearchRequest(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore),
+    )
     assert [hit.item for hit in hits] == [items[1], items[2], items[0]]
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
 def halves(n: int, seed: int) -> NDArray[np.float32]:
-    """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and often equal."""
+    """Unit vectors (n, 8) of four components of 0.5 or -0.5: products are exact everywhere, and
+    often equal."""
     rng = np.random.default_rng(seed)
     places = rng.permuted(np.repeat([[1, 1, 1, 1, 0, 0, 0, 0]], n, axis=0), axis=1)
     return (places * rng.choice([-0.5, 0.5], (n, 8))).astype(np.float32)
@@ -262,22 +326,40 @@ def test_rescore_by_vectors(backend: Backend, name: str, dtype: str) -> None:
         filters=st.lists(CONDITIONS, max_size=1),
     )
     def check(
-        queries: sparse.csr_array, seed: int, depth: int, k: int, kind: Modality | None, filters: list[Filter]
+        queries: sparse.csr_array,
+        seed: int,
+        depth: int,
+        k: int,
+        kind: Modality | None,
+        filters: list[Filter],
     ) -> None:
         query_vectors = halves(3, seed)
         rescore = Rescore("dot", Embeddings("text", query_vectors), k)
-        results = index.search(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))
-        assert pairs(index.rank(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))) == [
-            *map(plain, results)
-        ]
+        results = index.search(
+            SearchRequest(queries, depth, kind, filters=filters, rescore=rescore),
+        )
+        assert pairs(
+            index.rank(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore)),
+        ) == [*map(plain, results)]
         is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
-        for hits, query, vector in zip(results, queries.toarray().tolist(), query_vectors.tolist(), strict=True):
+        for hits, query, vector in zip(
+            results,
+            queries.toarray().tolist(),
+            query_vectors.tolist(),
+            strict=True,
+        ):
             candidates = slow_search(matches, terms[np.flatnonzero(is_match)], query, depth, kind)
-            scored = [(key, sum(a * b for a, b in zip(vector_of[key], vector, strict=True))) for key, _ in candidates]
+            scored = [
+                (key, sum(a * b for a, b in zip(vector_of[key], vector, strict=True)))
+                for key, _ in candidates
+            ]
             expected = sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
             assert [hit.item.id for hit in hits] == [key for key, _ in expected]
-            assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-5)
+            assert [hit.score for hit in hits] == pytest.approx(
+                [score for _, score in expected],
+                abs=1e-5,
+            )
 
     check()
 
@@ -286,14 +368,19 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     """The score of words (n, d) with regions (m, d), in double precision."""
     if not len(one) or not len(other):
         return 0.0
-    words, regions = (rows / np.linalg.norm(rows.astype(np.float64), axis=1)[:, None] for rows in (one, other))
+    words, regions = (
+        rows / np.linalg.norm(rows.astype(np.float64), axis=1)[:, None] for rows in (one, other)
+    )
     cosines = words @ regions.T
     over_words, over_regions = cosines.max(axis=1).sum(), cosines.max(axis=0).sum()
     scores = {"mrsw": over_words, "mwsr": over_regions, "symm": over_words + over_regions}
     return float(scores.get(metric, over_words / len(words)))
 
 
-@pytest.mark.parametrize(("metric", "dtype"), list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)))
+@pytest.mark.parametrize(
+    ("metric", "dtype"),
+    list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)),
+)
 def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric: Metric) -> None:
     rng = np.random.default_rng(0)
     items, terms = mixed_items(40), random_terms(rng, (40, 4), 3, 0.6)
@@ -308,7 +395,9 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
             stages = Stages()
             results = index.search(SearchRequest(queries, 9, target, rescore=rescore), stages)
             assert stages.candidates >= sum(map(len, results)) > 0
-            for i, (hits, query) in enumerate(zip(results, queries.toarray().tolist(), strict=True)):
+            for i, (hits, query) in enumerate(
+                zip(results, queries.toarray().tolist(), strict=True),
+            ):
                 score_of = {}
                 for key, _ in slow_search(items, terms, query, 9, target):
                     pair = (query_sets[i], set_of[key])
@@ -317,7 +406,10 @@ def test_rescore_by_concept_sets(backend: Backend, name: str, dtype: str, metric
                 assert {hit.item.id for hit in hits} <= set(score_of)
                 best = sorted(score_of.values(), reverse=True)[:6]
                 assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
-                assert [hit.score for hit in hits] == pytest.approx([score_of[hit.item.id] for hit in hits], abs=0.03)
+                assert [hit.score for hit in hits] == pytest.approx(
+                    [score_of[hit.item.id] for hit in hits],
+                    abs=0.03,
+                )
                 assert plain(hits) == sorted(plain(hits), key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -325,7 +417,14 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str) -> None:
     items, terms = mixed_items(6), random_terms(np.random.default_rng(0), (6, 3), 3, 1)
     sets = Ragged.from_sets([np.ones((2, 5), np.float32)], 5)
     aligned, bare = Embeddings("text", vectors_for(1), sets), Embeddings("text", vectors_for(1))
-    index = build(backend, name, items, terms, concepts=[np.ones((1, 5), np.float32)] * 6, concept_dtype="int8")
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        concepts=[np.ones((1, 5), np.float32)] * 6,
+        concept_dtype="int8",
+    )
     for queries, modality, message in (
         (bare, "image", "hold no concept sets, which symm"),
         (aligned, None, "modality"),
@@ -367,9 +466,18 @@ def test_stages_are_timed(backend: Backend, name: str, rescored: bool) -> None:
 
 def test_words_add_to_scores(backend: Backend, name: str) -> None:
     rng = np.random.default_rng(0)
-    sentences = ["a zebra eats grass", "two zebra sleep", "a red car", "grass, grass and grass", "a man in a car"] * 3
+    sentences = [
+        "a zebra eats grass",
+        "two zebra sleep",
+        "a red car",
+        "grass, grass and grass",
+        "a man in a car",
+    ] * 3
     items = [sentence(f"s{i:02d}", text) for i, text in enumerate(sentences)]
-    items += [replace(picture(f"p{i}"), fields={"title": title}) for i, title in enumerate(VALUES["title"])]
+    items += [
+        replace(picture(f"p{i}"), fields={"title": title})
+        for i, title in enumerate(VALUES["title"])
+    ]
     items = [replace(item, fields={**item.fields, "year": i}) for i, item in enumerate(items)]
     terms = random_terms(rng, (len(items), 3), 9, 1)
     index = build(backend, name, items, terms, fields=FIELDS)
@@ -386,16 +494,43 @@ def test_words_add_to_scores(backend: Backend, name: str) -> None:
     recent_hits = index.match(["zebra"], 50, "text", recent)[0]
     assert {hit.item.id for hit in recent_hits} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
     by_words = {hit.item.id: hit.score for hit in index.match(["zebra car"], 50)[0]}
-    joint = index.search(SearchRequest(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5)))[0]
+    joint = index.search(
+        SearchRequest(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5)),
+    )[0]
     by_terms = dict(slow_search(items[5:], terms[5:], [1, 2, 3], 50))
     assert {hit.item.id for hit in joint} == set(by_terms)
     for hit in joint:
-        assert hit.score == pytest.approx(by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0), rel=1e-5)
+        assert hit.score == pytest.approx(
+            by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0),
+            rel=1e-5,
+        )
 
 
 def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
-    keys = ["b", "a b/ç.jpg", "日本語", "a", "\U0001f600", "A", "é", "e\u0301", "a\n\t\"'<&", "z" * 300]
-    contents = ["", "ein \u201eSatz\u201c", "\U0001f408 " * 50, "a\nb", "/x y/ü.jpg", "", "", "\u0000", "|", "\\"]
+    keys = [
+        "b",
+        "a b/ç.jpg",
+        "日本語",
+        "a",
+        "\U0001f600",
+        "A",
+        "é",
+        "e\u0301",
+        "a\n\t\"'<&",
+        "z" * 300,
+    ]
+    contents = [
+        "",
+        "ein \u201eSatz\u201c",
+        "\U0001f408 " * 50,
+        "a\nb",
+        "/x y/ü.jpg",
+        "",
+        "",
+        "\u0000",
+        "|",
+        "\\",
+    ]
     items = [
         Item(key, MODALITIES[i % 2], content, key if i % 3 else "")
         for i, (key, content) in enumerate(zip(keys, contents, strict=True))
@@ -410,22 +545,51 @@ def test_items_are_sorted_by_id(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "concept_dtype", "most"), [("float32", "float16", 6), ("float16", "int8", 6), ("int8", "int8", 0)]
+    ("dtype", "concept_dtype", "most"),
+    [("float32", "float16", 6), ("float16", "int8", 6), ("int8", "int8", 0)],
 )
-def test_arrays_follow_the_order_of_ids(backend: Backend, name: str, dtype: str, concept_dtype: str, most: int) -> None:
+def test_arrays_follow_the_order_of_ids(
+    backend: Backend,
+    name: str,
+    dtype: str,
+    concept_dtype: str,
+    most: int,
+) -> None:
     rng = np.random.default_rng(1)
-    items, vectors, terms = with_fields(20), vectors_for(20, 5), random_terms(rng, (20, 6), 300, 0.3)
-    terms = sparse.csr_array((terms.data, terms.indices, terms.indptr), shape=(20, 7))  # a term that no item has
-    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
-    index = build(backend, name, items, terms, vectors, dtype=dtype, concepts=sets, concept_dtype=concept_dtype,
-                  fields=FIELDS)  # fmt: skip
+    items, vectors, terms = (
+        with_fields(20),
+        vectors_for(20, 5),
+        random_terms(rng, (20, 6), 300, 0.3),
+    )
+    terms = sparse.csr_array(
+        (terms.data, terms.indices, terms.indptr),
+        shape=(20, 7),
+    )  # a term that no item has
+    sets = [
+        vectors_for(int(m), 5, seed)
+        for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))
+    ]
+    index = build(
+        backend,
+        name,
+        items,
+        terms,
+        vectors,
+        dtype=dtype,
+        concepts=sets,
+        concept_dtype=concept_dtype,
+        fields=FIELDS,
+    )
     for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
         ids = [items[i].id for i in order]
         assert index.find(ids) == [items[i] for i in order]
         vectors_of_ids = index.vectors(ids)
         assert vectors_of_ids.dtype == index.manifest.vector_floats
         assert np.array_equal(vectors_of_ids.reshape(-1, 5), round_trip(vectors[order], dtype))
-        concepts, expected = index.concepts(ids), store_rows([sets[i] for i in order], concept_dtype)
+        concepts, expected = (
+            index.concepts(ids),
+            store_rows([sets[i] for i in order], concept_dtype),
+        )
         assert concepts.values.dtype == concept_dtype
         assert concepts.offsets.tolist() == expected.offsets.tolist()
         assert np.array_equal(concepts.values, expected.values)
@@ -440,7 +604,13 @@ def test_arrays_follow_the_order_of_ids(backend: Backend, name: str, dtype: str,
     assert frequencies.dtype == np.int64
     assert frequencies.tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
     for unknown in ("", f"{items[0].id}x", "~"):
-        for ask in (index.vectors, index.terms, index.find, index.concepts, lambda ids: index.terms(ids, [0])):
+        for ask in (
+            index.vectors,
+            index.terms,
+            index.find,
+            index.concepts,
+            lambda ids: index.terms(ids, [0]),
+        ):
             with pytest.raises(KeyError) as caught:
                 ask([items[0].id, unknown])
             assert caught.value.args == (unknown,)
@@ -479,7 +649,9 @@ def everything(index: Index, queries: sparse.csr_array) -> list[object]:
     items = list(index.items())
     keys = [item.id for item in items]
     arrays = {key: array.tolist() for key, array in index.arrays().items()}
-    answers = [index.search(SearchRequest(queries, 50, modality)) for modality in (None, *MODALITIES)]
+    answers = [
+        index.search(SearchRequest(queries, 50, modality)) for modality in (None, *MODALITIES)
+    ]
     concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
     rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
     return [items, answers, rows, arrays, index.manifest]
@@ -534,11 +706,20 @@ def test_nothing_is_visible_before_commit(backend: Backend, name: str, ending: s
     attempt_over_an_existing_one = backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS)
     with attempt_over_an_existing_one as writer:
         writer.add(Rows(mixed_items(5), terms, vectors_for(5)))
-    assert [item.id for item in backend.open(name).items()] == [item.id for item in index.items()] == ["kept"]
+    assert (
+        [item.id for item in backend.open(name).items()]
+        == [item.id for item in index.items()]
+        == ["kept"]
+    )
 
 
 def test_wrong_requests_are_refused(backend: Backend, name: str) -> None:
-    index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
+    index = build(
+        backend,
+        name,
+        mixed_items(3),
+        random_terms(np.random.default_rng(0), (3, 3), 3, 1),
+    )
     assert index.search(SearchRequest(sparse.csr_array((0, 3), dtype=np.int32), 5)) == []
     for width, k, words in (
         (2, 5, "queries have 2 terms, the index has 3"),
@@ -569,7 +750,9 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
             for step in range(4):
                 chosen = rng.choice(keys, 5, replace=False).tolist()
                 if step % 2:
-                    assert editor.delete([*chosen, "unknown"]) == len(model.rows.keys() & set(chosen))
+                    assert editor.delete([*chosen, "unknown"]) == len(
+                        model.rows.keys() & set(chosen),
+                    )
                     model.rows = {key: row for key, row in model.rows.items() if key not in chosen}
                 else:
                     rows = rows_for(kind, chosen, 10 * number + step)
@@ -588,7 +771,9 @@ def test_edits_equal_those_of_a_dictionary(backend: Backend, name: str, dtype: s
         assert index.manifest.unreadable == unreadable
         assert index.manifest.same_contents(replace(kind.manifest, source=source))
         assert_holds(index, model)
-        assert index.used_fields() == {field for row in model.rows.values() for field in row.item.fields} - {"title"}
+        assert index.used_fields() == {
+            field for row in model.rows.values() for field in row.item.fields
+        } - {"title"}
         for rescore in (None, by_vectors):
             request = SearchRequest(queries, 20, rescore=rescore)
             assert pairs(index.rank(request)) == [*map(plain, index.search(request))]
@@ -642,9 +827,12 @@ def test_modality_filter_of_an_earlier_index(backend: Backend, name: str) -> Non
     for opened in (index, backend.open(name)):
         for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
             assert sorted(
-                hit.item.id for hit in opened.search(SearchRequest(query, 9, "image", rescore=rescore))[0]
+                hit.item.id
+                for hit in opened.search(SearchRequest(query, 9, "image", rescore=rescore))[0]
             ) == ["a", "b"]
-    assert sorted(hit.item.id for hit in backend.open(name).search(SearchRequest(query, 9, "text"))[0]) == ["c", "d"]
+    assert sorted(
+        hit.item.id for hit in backend.open(name).search(SearchRequest(query, 9, "text"))[0]
+    ) == ["c", "d"]
 
 
 def test_delete_leaves_an_item(backend: Backend, name: str) -> None:
@@ -686,14 +874,32 @@ def test_about_has_engine(backend: Backend) -> None:
 
 @pytest.mark.parametrize(("dtype", "concepts"), STORED)
 def test_copies_and_exports_equal_the_index(
-    backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
+    backend: Backend,
+    address: str,
+    name: str,
+    tmp_path: Path,
+    dtype: str,
+    concepts: str | None,
 ) -> None:
     rng = np.random.default_rng(3)
     items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
     sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
-    here, back, export = f"file:{tmp_path / 'source'}", f"file:{tmp_path / 'back'}", tmp_path / "a.h5"
-    source = build(plugins.backend(here), name, items, terms, halves(30, 0), dtype=dtype, concepts=sets,
-                   concept_dtype=concepts, fields=FIELDS)  # fmt: skip
+    here, back, export = (
+        f"file:{tmp_path / 'source'}",
+        f"file:{tmp_path / 'back'}",
+        tmp_path / "a.h5",
+    )
+    source = build(
+        plugins.backend(here),
+        name,
+        items,
+        terms,
+        halves(30, 0),
+        dtype=dtype,
+        concepts=sets,
+        concept_dtype=concepts,
+        fields=FIELDS,
+    )
     report = copy_index(name, at=here, to=address)
     assert report.images + report.texts == 30
     assert copy_index(name, at=here, to=address).up_to_date
@@ -701,28 +907,46 @@ def test_copies_and_exports_equal_the_index(
     report = copy_index(name, at=address, to=export)
     assert report.images + report.texts == 30
     with FeatureFile(export) as file:
-        assert [item.id for item in file.items("image")] == sorted(i.id for i in items if i.modality == "image")
+        assert [item.id for item in file.items("image")] == sorted(
+            i.id for i in items if i.modality == "image"
+        )
         for place in (address, back):
-            with plugins.backend(place).create(f"{name}-3", file.manifest, file.code_arrays()) as writer:
-                for batch in (batch for modality in MODALITIES for batch in file.batches(modality, 7)):
+            with plugins.backend(place).create(
+                f"{name}-3",
+                file.manifest,
+                file.code_arrays(),
+            ) as writer:
+                for batch in (
+                    batch for modality in MODALITIES for batch in file.batches(modality, 7)
+                ):
                     parts = batch.stored.terms, batch.embeddings.vectors, batch.stored.concepts
                     writer.add(Rows(batch.items, *parts))
                 writer.commit()
     queries = random_terms(rng, (8, 9), 9, 0.5)
-    for place, copy in ((address, name), (back, f"{name}-2"), (address, f"{name}-3"), (back, f"{name}-3")):
+    for place, copy in (
+        (address, name),
+        (back, f"{name}-2"),
+        (address, f"{name}-3"),
+        (back, f"{name}-3"),
+    ):
         assert_copied(source, plugins.backend(place).open(copy), queries)
 
 
 def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None:
     """An index holds what another holds, and answers alike."""
     assert copy.manifest.same_contents(source.manifest)
-    assert (copy.manifest.items, copy.manifest.postings) == (source.manifest.items, source.manifest.postings)
+    assert (copy.manifest.items, copy.manifest.postings) == (
+        source.manifest.items,
+        source.manifest.postings,
+    )
     items = list(source.items())
     assert list(copy.items()) == items
     ids = [item.id for item in items]
     assert same_matrix(copy.vectors(ids), source.vectors(ids))
     assert same_matrix(copy.terms(ids), source.terms(ids))
-    assert all(np.array_equal(array, copy.arrays()[name]) for name, array in source.arrays().items())
+    assert all(
+        np.array_equal(array, copy.arrays()[name]) for name, array in source.arrays().items()
+    )
     if source.manifest.concept_dtype is not None:
         ours, theirs = copy.concepts(ids), source.concepts(ids)
         assert np.array_equal(ours.offsets, theirs.offsets)
@@ -731,5 +955,5 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
     vectors = Embeddings("image", halves(queries.shape[0], 1))
     for rescore in (None, Rescore("dot", vectors, 7)):
         assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(
-            SearchRequest(queries, 20, rescore=rescore)
+            SearchRequest(queries, 20, rescore=rescore),
         )

@@ -24,15 +24,20 @@ from tests.oracles import assert_canonical, dense, same_matrix
 ROWS, WIDTH = 12, 6
 
 MADE_HERE = {name: kind for name, kind in STEPS.items() if kind is not GivenTerms}
-"""Steps that transform vectors; the terms of GivenTerms are made by others, see test_foreign_vectors.py."""
+"""Steps that transform vectors; the terms of GivenTerms are made by others, see
+test_foreign_vectors.py."""
 
 
 WITH_BOOK = {name: kind for name, kind in MADE_HERE.items() if hasattr(kind, "from_codebook")}
 """Steps that a codebook completes."""
 BOOK = Codebook(
     np.random.default_rng(99).standard_normal((9, WIDTH)).astype(np.float32),
-    Identity("", "", WIDTH), (), {}, 9, thresholds=np.zeros((2, 2, 9), np.float32),
-)  # fmt: skip
+    Identity("", "", WIDTH),
+    (),
+    {},
+    9,
+    thresholds=np.zeros((2, 2, 9), np.float32),
+)
 
 
 def of_book(kind: Any) -> Step:
@@ -64,7 +69,9 @@ def varied(step: type[Step]) -> Step:
             return next(choice for choice in step.choices[name] if choice != value)
         return 1 if value is None else not value if isinstance(value, bool) else value + 1
 
-    return step(**{name: other(name, value) for name, value in step().get_params(deep=False).items()})
+    return step(
+        **{name: other(name, value) for name, value in step().get_params(deep=False).items()},
+    )
 
 
 def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
@@ -97,9 +104,16 @@ def test_scikit_learn_checks(step: type[Step]) -> None:
 @pytest.mark.parametrize("step", EXAMPLES)
 def test_row_alone_equals_batch(step: Step) -> None:
     X, labels = gaussian(0), np.repeat(MODALITIES, ROWS // 2)
-    for kind in (np.asarray, sparse.csr_array) if step.__sklearn_tags__().input_tags.sparse else (np.asarray,):
+    for kind in (
+        (np.asarray, sparse.csr_array)
+        if step.__sklearn_tags__().input_tags.sparse
+        else (np.asarray,)
+    ):
         fitted = fit(step, kind(X), labels)
-        for encode, modality in product((fitted.encode_documents, fitted.encode_queries), MODALITIES):
+        for encode, modality in product(
+            (fitted.encode_documents, fitted.encode_queries),
+            MODALITIES,
+        ):
             batch = dense(encode(kind(X), modality))
             for i in range(ROWS):
                 alone = dense(encode(kind(X[i : i + 1]), modality))[0]
@@ -151,7 +165,10 @@ def test_restored_step_is_equal(step: Step, tmp_path: Path) -> None:
     codec = SurrogateCodec([fresh_of(step)]).fit(*samples)
     for name, array in codec.arrays().items():
         np.save(tmp_path / f"{name}.npy", array, allow_pickle=False)
-    stored = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in tmp_path.glob("*.npy")}
+    stored = {
+        path.stem: np.load(path, mmap_mode="r", allow_pickle=False)
+        for path in tmp_path.glob("*.npy")
+    }
     restored = SurrogateCodec.restore(json.loads(json.dumps(codec.config())), stored)
     assert restored.config() == codec.config()
     assert restored.n_terms == dense(codec.encode_documents(samples[0])).shape[1]

@@ -24,9 +24,19 @@ from tests.once import once
 
 def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
     """Train a small network of ``kind`` for a moment on the library of ``conftest``."""
-    sizes = {"vsrn": ("width=16",)}.get(kind[:4], ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2"))
-    sets = [f"--set={s}" for s in (*sizes, f"kind={kind}", "text_layers=1", "held_out=8", *settings)]
-    recipe = ("--recipe", "photos-vsrn" if kind[:4] == "vsrn" else "small", "--set=epochs=1", "--set=batch_size=8")
+    sizes = {"vsrn": ("width=16",)}.get(
+        kind[:4],
+        ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2"),
+    )
+    sets = [
+        f"--set={s}" for s in (*sizes, f"kind={kind}", "text_layers=1", "held_out=8", *settings)
+    ]
+    recipe = (
+        "--recipe",
+        "photos-vsrn" if kind[:4] == "vsrn" else "small",
+        "--set=epochs=1",
+        "--set=batch_size=8",
+    )
     with pytest.MonkeyPatch.context() as patch:
         if kind != "tern":  # which is asked in ONNX
             leave_to_torch(patch)
@@ -43,16 +53,37 @@ ENCODERS: dict[str, Callable[[Path, Path], object]] = {
 """Kind of an encoder -> what makes a small one in a folder, from the library of ``conftest``."""
 
 COUNTS = (0, 1, 65)  # batches have 64
-TEXTS = ["a red box at the left", "box", "top: something blue", "", " ", "\u00a0", "?!", "\U0001f408 日本語",
-         "e\u0301é", "A RED BOX", "zzz\tqqq\nxxx", "\u200b", "word" * 200]  # fmt: skip
+TEXTS = [
+    "a red box at the left",
+    "box",
+    "top: something blue",
+    "",
+    " ",
+    "\u00a0",
+    "?!",
+    "\U0001f408 日本語",
+    "e\u0301é",
+    "A RED BOX",
+    "zzz\tqqq\nxxx",
+    "\u200b",
+    "word" * 200,
+]
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) if kind in ("teran", "vsrn") else kind for kind in ENCODERS]
-"""What takes seconds to train, and has the network of another for the most part, is left out of make check."""
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow) if kind in ("teran", "vsrn") else kind
+    for kind in ENCODERS
+]
+"""What takes seconds to train, and has the network of another for the most part, is left out of
+make check."""
 
 
 @pytest.fixture(scope="module", params=SLOW)
-def place(request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def place(
+    request: pytest.FixtureRequest,
+    library: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[str, Path]:
     """Kind and folder."""
     kind: str = request.param
 
@@ -110,7 +141,10 @@ def test_batch_invariance(encoder: Encoder, pictures: list[Any]) -> None:
                 assert alike(found.concepts[row], together.concepts[i])
 
 
-def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(encoder: Encoder, pictures: list[Any]) -> None:
+def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(
+    encoder: Encoder,
+    pictures: list[Any],
+) -> None:
     """Also one without any region."""
     whole = pictures[0]
     if not isinstance(whole, Regions):
@@ -125,8 +159,12 @@ def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(encoder: Encoder
 
 def test_one_concept_per_region_and_word_piece(encoder: Any, pictures: list[Any]) -> None:
     images, texts = encoder.encode_images(pictures), encoder.encode_texts(TEXTS)
-    assert [len(images.concepts[i]) for i in range(len(pictures))] == [len(each) for each in pictures]
-    assert [len(texts.concepts[i]) for i in range(len(TEXTS))] == [len(words) for words in texts.words]
+    assert [len(images.concepts[i]) for i in range(len(pictures))] == [
+        len(each) for each in pictures
+    ]
+    assert [len(texts.concepts[i]) for i in range(len(TEXTS))] == [
+        len(words) for words in texts.words
+    ]
     assert len(texts.concepts[TEXTS.index("a red box at the left")]) >= 5
     assert len(texts.concepts[TEXTS.index("")]) == 0
 
@@ -152,7 +190,11 @@ def test_unreadable_picture(encoder: Encoder, tmp_path: Path) -> None:
 
 
 def test_a_folder_may_be_moved(
-    place: tuple[str, Path], encoder: Encoder, pictures: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: tuple[str, Path],
+    encoder: Encoder,
+    pictures: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copytree(place[1], tmp_path / "else where" / "model")
     monkeypatch.chdir(tmp_path)
@@ -160,19 +202,32 @@ def test_a_folder_may_be_moved(
     assert moved.identity.digest == encoder.identity.digest
     assert moved.identity.dim == encoder.identity.dim
     assert moved.identity.spec == f"{place[0]}:{tmp_path.resolve() / 'else where' / 'model'}"
-    assert np.array_equal(moved.encode_images(pictures).vectors, encoder.encode_images(pictures).vectors)
+    assert np.array_equal(
+        moved.encode_images(pictures).vectors,
+        encoder.encode_images(pictures).vectors,
+    )
     assert np.array_equal(moved.encode_texts(TEXTS).vectors, encoder.encode_texts(TEXTS).vectors)
 
 
-def test_other_weights_have_another_digest(place: tuple[str, Path], encoder: Encoder, tmp_path: Path) -> None:
+def test_other_weights_have_another_digest(
+    place: tuple[str, Path],
+    encoder: Encoder,
+    tmp_path: Path,
+) -> None:
     shutil.copytree(place[1], tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = load_file(weights)
-    assert plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest == encoder.identity.digest
+    assert (
+        plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest
+        == encoder.identity.digest
+    )
     name = next(name for name, tensor in sorted(tensors.items()) if tensor.is_floating_point())
     tensors[name].view(-1)[0] += 1e-3
     save_file(tensors, weights)
-    assert plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest != encoder.identity.digest
+    assert (
+        plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest
+        != encoder.identity.digest
+    )
 
 
 def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
@@ -182,10 +237,15 @@ def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own import
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+)  # torch's own import
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_gpu_gives_what_a_cpu_gives(
-    place: tuple[str, Path], encoder: Encoder, pictures: list[Any], compiled: bool
+    place: tuple[str, Path],
+    encoder: Encoder,
+    pictures: list[Any],
+    compiled: bool,
 ) -> None:
     spec = f"{place[0]}:{place[1]}"
     exact = plugins.encoder(spec, runtime=Runtime("cuda", compile=compiled))

@@ -1,4 +1,5 @@
-"""Odd options and values of a search: every back end answers them alike, or refuses them with the same words."""
+"""Odd options and values of a search: every back end answers them alike, or refuses them with the
+same words."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from tests.oracles import random_units, write_features
 DIM, COUNT = 8, 30
 COLUMNS = "id,year:integer,size:float,tag,kept:boolean,taken:date,title:text"
 ROWS = [
-    f"{i:02}.jpg,{2000 + i},{i / 10},{('Ürsel', 'dog|cat')[i % 2]},{i % 3 == 0},2020-0{1 + i % 9}-1{i % 10},a red {i}"
+    f"{i:02}.jpg,{2000 + i},{i / 10},{('Ürsel', 'dog|cat')[i % 2]},"
+    f"{i % 3 == 0},2020-0{1 + i % 9}-1{i % 10},a "
+    f"red {i}"
     for i in range(COUNT)
 ]
 Options = Mapping[str, Any]
@@ -91,7 +94,10 @@ ODD: list[tuple[Options, str]] = [
 def features(folder: Path) -> Path:
     items = [Item(f"{i:02}.jpg", "image", f"/p/{i:02}.jpg", f"{i:02}.jpg") for i in range(COUNT)]
     (folder / "m.csv").write_text("\n".join([COLUMNS, *ROWS]) + "\n", encoding="utf-8")
-    return write_features(folder / "f.h5", Batch(items, Embeddings("image", random_units(0, COUNT, DIM))))
+    return write_features(
+        folder / "f.h5",
+        Batch(items, Embeddings("image", random_units(0, COUNT, DIM))),
+    )
 
 
 def outcome(searcher: Searcher, options: Options) -> object:

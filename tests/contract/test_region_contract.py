@@ -30,14 +30,20 @@ def colours() -> NDArray[np.uint8]:
 
 
 def draw(folder: Path) -> Path:
-    """One picture in every mode; ``rotated.png`` is ``upright.png`` as a camera on its side stores it."""
+    """One picture in every mode; ``rotated.png`` is ``upright.png`` as a camera on its side stores
+    it."""
     folder.mkdir()
     upright = Image.fromarray(colours())
     exif = Image.Exif()
     exif[ORIENTATION] = 6
-    alpha = Image.fromarray(np.arange(SIZE[0] * SIZE[1], dtype=np.uint32).reshape(SIZE[::-1]).astype(np.uint8))
+    alpha = Image.fromarray(
+        np.arange(SIZE[0] * SIZE[1], dtype=np.uint32).reshape(SIZE[::-1]).astype(np.uint8),
+    )
     upright.save(folder / "upright.png")
-    Image.fromarray(np.ascontiguousarray(np.rot90(colours()))).save(folder / "rotated.png", exif=exif)
+    Image.fromarray(np.ascontiguousarray(np.rot90(colours()))).save(
+        folder / "rotated.png",
+        exif=exif,
+    )
     upright.convert("L").save(folder / "grey.png")
     upright.quantize(16).save(folder / "palette.png")
     upright.convert("CMYK").save(folder / "cmyk.jpg")
@@ -50,14 +56,18 @@ PICTURES = ("upright.png", "rotated.png", "grey.png", "palette.png", "cmyk.jpg",
 
 
 def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
-    """Features and boxes in pixels for all pictures, i + 1 regions for the i-th, none for the first."""
+    """Features and boxes in pixels for all pictures, i + 1 regions for the i-th, none for the
+    first."""
     rng = np.random.default_rng(0)
     for name in layout:
         (folder / name).mkdir(parents=True)
     for i, picture in enumerate(PICTURES):
         stem = Path(picture).stem
         n = i + 1 if i else 0
-        features, corners = rng.random((n, WIDTH), dtype=np.float32), np.sort(rng.random((n, 2, 2)), axis=1)
+        features, corners = (
+            rng.random((n, WIDTH), dtype=np.float32),
+            np.sort(rng.random((n, 2, 2)), axis=1),
+        )
         if suffix == "npz":
             np.savez(folder / layout[0] / f"{stem}.npz", feat=features)
         else:
@@ -83,16 +93,29 @@ def eyes(argument: str) -> str:
 
 SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "grid": lambda folder, request: "grid",
-    "files-cocobu": lambda folder, request: make_files(folder / "features", ("cocobu_att", "cocobu_box"), "npz"),
-    "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
-    "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
+    "files-cocobu": lambda folder, request: make_files(
+        folder / "features",
+        ("cocobu_att", "cocobu_box"),
+        "npz",
+    ),
+    "files-bu": lambda folder, request: make_files(
+        folder / "features",
+        ("bu_att", "bu_box"),
+        "npz",
+    ),
+    "files-npy": lambda folder, request: make_files(
+        folder / "features",
+        ("bu_att", "bu_box"),
+        "npy",
+    ),
     "efficientnet": lambda folder, request: eyes("lite0"),
     "efficientnet-all": lambda folder, request: eyes("lite0?cells=4&crops=2"),
     "onnx": lambda folder, request: f"onnx:{make_network(folder / 'n.onnx')}?crops=2",
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
 }
-"""Name of a kind of region source -> its spec, over a folder to make things in; skips where its weights are missing."""
+"""Name of a kind of region source -> its spec, over a folder to make things in; skips where its
+weights are missing."""
 
 Given = tuple[RegionSource, Path]
 
@@ -140,9 +163,18 @@ def test_missing_picture(given: Given) -> None:
 
 
 @pytest.mark.parametrize("kind", ["grid", "efficientnet", "onnx"])
-def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    source, folder = plugins.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
-    upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
+def test_pixels_decide_not_how_they_are_stored(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    source, folder = (
+        plugins.region_source(SPECS[kind](tmp_path, request)),
+        draw(tmp_path / "pictures"),
+    )
+    upright, rotated, grey = (
+        source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey")
+    )
     assert np.array_equal(rotated.features, upright.features)
     assert np.array_equal(rotated.boxes, upright.boxes)
     assert not np.array_equal(grey.features, upright.features)
@@ -150,7 +182,9 @@ def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.Fixtur
 
 @pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
 def test_region_files(tmp_path: Path, layout: str, suffix: str) -> None:
-    source = plugins.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
+    source = plugins.region_source(
+        make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix),
+    )
     folder = draw(tmp_path / "pictures")
     for i, name in enumerate(PICTURES):
         found, stem = source(ref(folder, name)), Path(name).stem

@@ -80,7 +80,10 @@ def test_two_writers_of_one_name(backend: Backend, name: str) -> None:
             editor.commit("ef" * 32)
     assert [item.id for item in backend.open(name).items()] == ["c"]
     for source in ("3", "4"):  # the same contents, and others
-        late = pytest.raises(BackendError, match=f"published, replaced or removed {name} meanwhile; see what boc info")
+        late = pytest.raises(
+            BackendError,
+            match=f"published, replaced or removed {name} meanwhile; see what boc info",
+        )
         with late, create("3") as writer:
             writer.add(rows[0])
             load(source, 0, 1)

@@ -18,13 +18,16 @@ from demo.things import ART, COLOURS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
-    "--set visual_width=16 --set joint_width=16 --set feedforward=16 --set epochs=1 --set batch_size=8 --set held_out=8"
+    "--set visual_width=16 --set joint_width=16 --set feedforward=16 --set epochs=1 --set "
+    "batch_size=8 --set held_out=8"
 )
 
 
 def make(target: str, **settings: object) -> str:
     """Return what a target of the Makefile prints; nothing is installed."""
-    installed = [argument for name in ("installed", "searching") for argument in ("-o", f".venv/{name}")]
+    installed = [
+        argument for name in ("installed", "searching") for argument in ("-o", f".venv/{name}")
+    ]
     command = ["make", *installed, target, *(f"{name}={value}" for name, value in settings.items())]
     command.append(f"BIN={Path(sys.executable).parent}")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

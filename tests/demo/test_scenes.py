@@ -36,7 +36,9 @@ ANY = st.builds(
 )
 KIND_OF = {noun: kind for kind, nouns in scenes.NOUNS.items() for noun in nouns}
 SIZE_OF = {word: size for size, words in scenes.SIZE_WORDS.items() for word in words}
-RELATION_OF = {words: relation for relation, several in scenes.RELATION_WORDS.items() for words in several}
+RELATION_OF = {
+    words: relation for relation, several in scenes.RELATION_WORDS.items() for words in several
+}
 
 
 def _either(words: dict[str, str] | dict[str, tuple[float, float, float]]) -> str:
@@ -58,7 +60,11 @@ def _fits(name: tuple[str, ...], thing: Thing) -> bool:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def _gallery(folder: Path, count: int, seed: int = 5, size: int = 48) -> Path:
@@ -104,7 +110,9 @@ def test_table_has_five_captions_per_picture(gallery: Path) -> None:
 @settings(max_examples=200, deadline=None)
 def test_boxes_are_apart_and_related(scene: Scene, seed: int) -> None:
     places = boxes(scene, _generator(seed))
-    assert all(0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in places)
+    assert all(
+        0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in places
+    )
     for k, one in enumerate(places):
         for two in places[:k]:
             assert one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
@@ -153,17 +161,30 @@ def test_captions_are_true_and_distinct(scene: Scene, seed: int) -> None:
 @given(scene=RELATED, seed=SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_relations_match_positions(scene: Scene, seed: int) -> None:
-    places = dict(zip((thing.kind for thing in scene.things), boxes(scene, _generator(seed)), strict=True))
+    places = dict(
+        zip((thing.kind for thing in scene.things), boxes(scene, _generator(seed)), strict=True),
+    )
     for caption in captions(scene, _generator(seed), 12):
         found = RELATED_NAMES.search(caption)
         assert bool(found) == any(re.search(rf"\b{words}\b", caption) for words in RELATION_OF)
         if found:
-            assert _holds(RELATION_OF[found[4]], places[KIND_OF[found[3]]], places[KIND_OF[found[7]]])
+            assert _holds(
+                RELATION_OF[found[4]],
+                places[KIND_OF[found[3]]],
+                places[KIND_OF[found[7]]],
+            )
 
 
-@pytest.mark.parametrize(("count", "size", "seed"), [(0, 224, 0), (-3, 224, 0), (1, 31, 0), (1, 224, -1)])
+@pytest.mark.parametrize(
+    ("count", "size", "seed"),
+    [(0, 224, 0), (-3, 224, 0), (1, 31, 0), (1, 224, -1)],
+)
 def test_bad_arguments_are_refused(tmp_path: Path, count: int, size: int, seed: int) -> None:
-    bad = next(value for value, good in ((count, count > 0), (size, size > 31), (seed, seed >= 0)) if not good)
+    bad = next(
+        value
+        for value, good in ((count, count > 0), (size, size > 31), (seed, seed >= 0))
+        if not good
+    )
     with pytest.raises(ValueError, match=rf"is {bad}: it must be at least \d"):
         draw_gallery(tmp_path / "new", count, seed, size)
     assert not (tmp_path / "new").exists()

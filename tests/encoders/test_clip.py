@@ -1,4 +1,5 @@
-"""Dual encoders of the transformers library: against the library itself, on tiny models of random weights."""
+"""Dual encoders of the transformers library: against the library itself, on tiny models of random
+weights."""
 
 from __future__ import annotations
 
@@ -30,8 +31,22 @@ from encoders.clip import JOINER, ClipEncoder
 from encoders.runtime.dual_inputs import patch_boxes, window
 from tests.helpers import Bomb, refuse_connections
 
-TEXTS = ["a red box at the left", "box", "", " ", "?!", "\U0001f408 日本語", "A RED BOX, reddish boxes", "word" * 200]
-SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXTS = [
+    "a red box at the left",
+    "box",
+    "",
+    " ",
+    "?!",
+    "\U0001f408 日本語",
+    "A RED BOX, reddish boxes",
+    "word" * 200,
+]
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 PICTURE = {"image_size": 32, "patch_size": 8}
 
 
@@ -39,11 +54,18 @@ def clip_tokenizer(folder: Path) -> dict[str, Any]:
     """Bytes and a few merges, in the files that CLIP has."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = ["b o", "bo x</w>", "r e", "re d</w>"]
-    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    pieces = [
+        *letters,
+        *(f"{letter}</w>" for letter in letters),
+        *(merge.replace(" ", "") for merge in merges),
+    ]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    (folder / "merges.txt").write_text(
+        "\n".join(["#version: 0.2", *merges]) + "\n",
+        encoding="utf-8",
+    )
     files = str(folder / "vocab.json"), str(folder / "merges.txt")
     transformers.CLIPTokenizerFast(*files, model_max_length=128).save_pretrained(folder)
     end = vocabulary["<|endoftext|>"]
@@ -67,26 +89,44 @@ def word_pieces(folder: Path) -> dict[str, Any]:
     ]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**30, **names)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=10**30,
+        **names,
+    )
     fast.save_pretrained(folder)
     return {"vocab_size": len(vocabulary), "max_position_embeddings": 24, "pad_token_id": 0}
 
 
 def unigram(folder: Path) -> dict[str, Any]:
-    """Letters and a few words, in the manner of sentencepiece; no mask, and texts of 12 ids, as SigLIP has them."""
+    """Letters and a few words, in the manner of sentencepiece; no mask, and texts of 12 ids, as
+    SigLIP has them."""
     scores = {"<unk>": 0.0, "</s>": 0.0, "▁": -4.0, "▁red": -1.0, "▁box": -1.0, "es": -2.0}
     pieces = list((scores | dict.fromkeys("abcdefghijklmnopqrstuvwxyz?!:,", -9.0)).items())
     tokenizer = Tokenizer(models.Unigram(pieces, 0, byte_fallback=False))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Metaspace()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.Metaspace(),
+    )
     tokenizer.decoder = decoders.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "$A </s>",
+        special_tokens=[("</s>", 1)],
+    )
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=12, unk_token="<unk>", pad_token="</s>", eos_token="</s>",
+        tokenizer_object=tokenizer,
+        model_max_length=12,
+        unk_token="<unk>",
+        pad_token="</s>",
+        eos_token="</s>",
         model_input_names=["input_ids"],
-    ).save_pretrained(folder)  # fmt: skip
+    ).save_pretrained(folder)
     ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1}
     return {"vocab_size": len(pieces), "max_position_embeddings": 12} | ids
 
@@ -96,7 +136,9 @@ def save(folder: Path, config: Any, kind: str, processor: Any) -> None:
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config)
     with torch.no_grad():
-        for tensor in model.parameters():  # beyond the small initial ones, so that everything matters
+        for (
+            tensor
+        ) in model.parameters():  # beyond the small initial ones, so that everything matters
             tensor.add_(0.2 * torch.randn(tensor.shape))
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -109,7 +151,11 @@ def pillow(name: str, **settings: Any) -> Any:
 
 
 def crop() -> Any:
-    return pillow("CLIPImageProcessor", size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    return pillow(
+        "CLIPImageProcessor",
+        size={"shortest_edge": 32},
+        crop_size={"height": 32, "width": 32},
+    )
 
 
 def square(name: str = "SiglipImageProcessor") -> Any:
@@ -135,9 +181,15 @@ def tiny_siglip(folder: Path) -> None:
 def tiny_siglip2(folder: Path) -> None:
     texts = unigram(folder) | {"projection_size": 16}
     config = transformers.Siglip2Config(
-        text_config=SIZES | texts, vision_config=SIZES | {"num_patches": 16, "patch_size": 8}
+        text_config=SIZES | texts,
+        vision_config=SIZES | {"num_patches": 16, "patch_size": 8},
     )
-    save(folder, config, "Siglip2Model", pillow("Siglip2ImageProcessor", patch_size=8, max_num_patches=16))
+    save(
+        folder,
+        config,
+        "Siglip2Model",
+        pillow("Siglip2ImageProcessor", patch_size=8, max_num_patches=16),
+    )
 
 
 def tiny_chinese(folder: Path) -> None:
@@ -148,25 +200,54 @@ def tiny_chinese(folder: Path) -> None:
 def tiny_alt(folder: Path) -> None:
     """Its RoBERTa counts positions from 1 on: 24 are 23."""
     texts = word_pieces(folder) | {"project_dim": 10, "type_vocab_size": 1}
-    save(folder, nested(transformers.AltCLIPConfig, texts, {}, projection_dim=12), "AltCLIPModel", crop())
+    save(
+        folder,
+        nested(transformers.AltCLIPConfig, texts, {}, projection_dim=12),
+        "AltCLIPModel",
+        crop(),
+    )
 
 
 def tiny_pair(folder: Path) -> None:
     """A ViT and a BERT, whose poolers go before the projections."""
-    vision, text = transformers.ViTConfig(**SIZES, **PICTURE), transformers.BertConfig(**SIZES, **word_pieces(folder))
-    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(vision, text, projection_dim=12)
+    vision, text = (
+        transformers.ViTConfig(**SIZES, **PICTURE),
+        transformers.BertConfig(**SIZES, **word_pieces(folder)),
+    )
+    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(
+        vision,
+        text,
+        projection_dim=12,
+    )
     save(folder, config, "VisionTextDualEncoderModel", square("ViTImageProcessor"))
 
 
 def tiny_align(folder: Path) -> None:
     """Pictures through an EfficientNet: the 8 x 8 cells of its last map."""
     channels = {"in_channels": [32, 16], "out_channels": [16, 16], "hidden_dim": 16}
-    blocks = {"kernel_sizes": [3, 3], "strides": [2, 2], "num_block_repeats": [1, 1], "expand_ratios": [1, 2]}
-    scaled = {"image_size": 64, "width_coefficient": 1.0, "depth_coefficient": 0.2, "depthwise_padding": []}
+    blocks = {
+        "kernel_sizes": [3, 3],
+        "strides": [2, 2],
+        "num_block_repeats": [1, 1],
+        "expand_ratios": [1, 2],
+    }
+    scaled = {
+        "image_size": 64,
+        "width_coefficient": 1.0,
+        "depth_coefficient": 0.2,
+        "depthwise_padding": [],
+    }
     config = transformers.AlignConfig(
-        text_config=SIZES | word_pieces(folder), vision_config=channels | blocks | scaled, projection_dim=16
+        text_config=SIZES | word_pieces(folder),
+        vision_config=channels | blocks | scaled,
+        projection_dim=16,
     )
-    save(folder, config, "AlignModel", pillow("EfficientNetImageProcessor", size={"height": 64, "width": 64}))
+    save(
+        folder,
+        config,
+        "AlignModel",
+        pillow("EfficientNetImageProcessor", size={"height": 64, "width": 64}),
+    )
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -179,12 +260,17 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "altclip": tiny_alt,
     "align": tiny_align,
     "vision-text-dual-encoder": tiny_pair,
-} | ({"metaclip_2": lambda folder: tiny_clip(folder, "MetaClip2")} if hasattr(transformers, "MetaClip2Model") else {})
+} | (
+    {"metaclip_2": lambda folder: tiny_clip(folder, "MetaClip2")}
+    if hasattr(transformers, "MetaClip2Model")
+    else {}
+)
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
-    """Wide, high, square, tiny; one of a single row, whose height could pass for a number of channels."""
+    """Wide, high, square, tiny; one of a single row, whose height could pass for a number of
+    channels."""
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(0)
     for i, (width, height) in enumerate([(90, 50), (33, 80), (32, 32), (5, 3), (7, 1)]):
@@ -218,7 +304,10 @@ def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
     return encoder
 
 
-def library_inputs(folder: Path, pictures: list[ImageRef]) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
+def library_inputs(
+    folder: Path,
+    pictures: list[ImageRef],
+) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
     """The network, and what it reads of ``pictures`` and ``TEXTS``, without a line of ours."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -228,7 +317,11 @@ def library_inputs(folder: Path, pictures: list[ImageRef]) -> tuple[nn.Module, d
     most = limit.get(model.config.model_type, 24 if "dual" in model.config.model_type else 128)
     texts = tokenizer(TEXTS, padding=long, truncation=True, max_length=most, return_tensors="pt")
     images = [Image.open(each.path) for each in pictures]
-    return model, dict(processor(images, return_tensors="pt", input_data_format="channels_last")), dict(texts)
+    return (
+        model,
+        dict(processor(images, return_tensors="pt", input_data_format="channels_last")),
+        dict(texts),
+    )
 
 
 def unit(found: Any) -> Any:
@@ -240,7 +333,10 @@ def unit(found: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_vectors_are_those_of_the_library_and_concepts_are_counted(
-    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef], offline: None
+    kind: str,
+    folders: Callable[[str], Path],
+    pictures: list[ImageRef],
+    offline: None,
 ) -> None:
     """Whatever the batches."""
     encoder = open_encoder(folders(kind))
@@ -262,7 +358,10 @@ def test_vectors_are_those_of_the_library_and_concepts_are_counted(
     assert len(said.words[TEXTS.index("")]) == 0
     assert all(piece for pieces in said.words for piece in pieces)
     assert len(encoder.encode_images([])) == len(encoder.encode_texts([])) == 0
-    for encode, inputs, together in ((encoder.encode_images, prepared, seen), (encoder.encode_texts, TEXTS, said)):
+    for encode, inputs, together in (
+        (encoder.encode_images, prepared, seen),
+        (encoder.encode_texts, TEXTS, said),
+    ):
         backwards = encode(inputs[::-1])
         for i, each in enumerate(inputs):
             for rows, row in ((encode([each]), 0), (backwards, len(inputs) - 1 - i)):
@@ -305,14 +404,23 @@ def test_clip_concepts(folders: Callable[[str], Path], pictures: list[ImageRef])
         for j in range(16):
             norm = model.vision_model.post_layernorm
             token = hidden[i, 1 + j]
-            scaled = (token - token.mean()) / (token.var(unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
-            assert np.abs(embeddings.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy()).max() <= 1e-5
+            scaled = (token - token.mean()) / (
+                token.var(unbiased=False) + norm.eps
+            ).sqrt() * norm.weight + norm.bias
+            assert (
+                np.abs(
+                    embeddings.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy(),
+                ).max()
+                <= 1e-5
+            )
     said = encoder.encode_texts(TEXTS)
     hidden = model.text_model(**texts).last_hidden_state
     for i, mask in enumerate(special(folders("clip"), 128)):
         projected = (hidden[i, : len(mask)] @ model.text_projection.weight.T).numpy()
         assert np.abs(said.concepts[i] - projected[~mask]).max(initial=0) <= 1e-5
-        end = projected[-1] / np.linalg.norm(projected[-1])  # what the tower pools is a token among the others
+        end = projected[-1] / np.linalg.norm(
+            projected[-1],
+        )  # what the tower pools is a token among the others
         assert np.abs(said.vectors[i] - end).max() <= 1e-6
 
 
@@ -340,7 +448,9 @@ def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[Im
     encoder = open_encoder(folders("vision-text-dual-encoder"))
     model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
     embeddings = encoder.encode_images([encoder.prepare(each) for each in pictures])
-    pooled = torch.tanh(model.vision_model.pooler.dense(model.vision_model(**images).last_hidden_state[:, 1:]))
+    pooled = torch.tanh(
+        model.vision_model.pooler.dense(model.vision_model(**images).last_hidden_state[:, 1:]),
+    )
     expected = model.visual_projection(pooled).flatten(0, 1).numpy()
     assert np.abs(embeddings.concepts.values - expected).max() <= 1e-5
 
@@ -348,7 +458,11 @@ def test_dual_encoder_concepts(folders: Callable[[str], Path], pictures: list[Im
 @pytest.mark.parametrize(("width", "height"), [(200, 330), (401, 100)])
 @pytest.mark.parametrize("kind", ["clip", "siglip", *(["siglip2"] if "siglip2" in KINDS else [])])
 def test_a_box_is_where_its_patch_was_looked_at(
-    kind: str, width: int, height: int, folders: Callable[[str], Path], tmp_path: Path
+    kind: str,
+    width: int,
+    height: int,
+    folders: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     """A picture that is white in one box only is brightest at that patch."""
     encoder = open_encoder(folders(kind))
@@ -389,7 +503,11 @@ def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
 @settings(max_examples=20)  # of at least five texts each, which take little longer than one
 @given(texts=st.lists(st.text("abcdexyz  ", max_size=30), min_size=5, max_size=10))
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
-def test_pieces_make_up_the_words_of_a_text(kind: str, texts: list[str], folders: Callable[[str], Path]) -> None:
+def test_pieces_make_up_the_words_of_a_text(
+    kind: str,
+    texts: list[str],
+    folders: Callable[[str], Path],
+) -> None:
     """Whatever the marks of the tokenizer: ends of words, beginnings of words, goings-on."""
     encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
     texts = [*texts, *map(str.upper, texts)]
@@ -413,20 +531,28 @@ def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_preparer_goes_to_other_processes(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
+def test_a_preparer_goes_to_other_processes(
+    folders: Callable[[str], Path],
+    pictures: list[ImageRef],
+) -> None:
     for kind in KINDS:
         preparer = open_encoder(folders(kind)).preparer
         packed = pickle.dumps(preparer)
         assert len(packed) < 10_000  # without the network
         for picture in pictures:
-            one, other = preparer(picture), pickle.loads(pickle.dumps(pickle.loads(packed)(picture)))  # noqa: S301
+            one = preparer(picture)
+            prepared = pickle.loads(packed)(picture)  # noqa: S301
+            other = pickle.loads(pickle.dumps(prepared))  # noqa: S301
             assert np.array_equal(one.boxes, other.boxes)
             assert one.inputs.keys() == other.inputs.keys()
             assert all(np.array_equal(one.inputs[name], other.inputs[name]) for name in one.inputs)
             assert one.inputs["pixel_values"].dtype == np.float32
 
 
-def test_pictures_that_cannot_be_used_are_named(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_pictures_that_cannot_be_used_are_named(
+    folders: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
     preparer = open_encoder(folders("clip")).preparer
     (tmp_path / "a.png").write_text("no picture")
     Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
@@ -455,13 +581,20 @@ def test_digest_of_a_model(folders: Callable[[str], Path], tmp_path: Path) -> No
 
 
 def change_json(path: Path, name: str, value: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}),
+        encoding="utf-8",
+    )
 
 
 def change_weights(path: Path, leave_out: str = "") -> None:
     tensors = load_file(path)
     tensors["visual_projection.weight"].view(-1)[0] += 1e-3
-    save_file({name: tensor for name, tensor in tensors.items() if name != leave_out}, path, {"format": "pt"})
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if name != leave_out},
+        path,
+        {"format": "pt"},
+    )
 
 
 def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None:
@@ -479,11 +612,17 @@ def test_sharded_weights(folders: Callable[[str], Path], tmp_path: Path) -> None
 
 
 def test_a_name_is_looked_for_on_this_machine_only(
-    folders: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: None
+    folders: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    offline: None,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EncoderError, match="download it with: boc model get someone/tiny-clip, then"):
+    with pytest.raises(
+        EncoderError,
+        match="download it with: boc model get someone/tiny-clip, then",
+    ):
         plugins.encoder("clip:someone/tiny-clip", "cpu")
     place = tmp_path / "models--someone--tiny-clip"
     shutil.copytree(folders("clip"), place / "snapshots" / "0123")
@@ -497,7 +636,11 @@ def test_a_name_is_looked_for_on_this_machine_only(
             plugins.encoder(f"clip:{name}", "cpu")
 
 
-def test_torch_files_are_read_for_weights_only(folders: Callable[[str], Path], tmp_path: Path, offline: None) -> None:
+def test_torch_files_are_read_for_weights_only(
+    folders: Callable[[str], Path],
+    tmp_path: Path,
+    offline: None,
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(folders("clip"), folder)
     weights = load_file(folder / "model.safetensors")
@@ -506,7 +649,10 @@ def test_torch_files_are_read_for_weights_only(folders: Callable[[str], Path], t
     one, other = open_encoder(folders("clip")), open_encoder(folder)
     assert np.array_equal(one.encode_texts(TEXTS).vectors, other.encode_texts(TEXTS).vectors)
     assert one.identity.digest != other.identity.digest
-    torch.save({**weights, "logit_scale": Bomb(os.mkdir, str(tmp_path / "harm"))}, folder / "pytorch_model.bin")
+    torch.save(
+        {**weights, "logit_scale": Bomb(os.mkdir, str(tmp_path / "harm"))},
+        folder / "pytorch_model.bin",
+    )
     with pytest.raises(EncoderError, match="no dual encoder that can be used") as caught:
         open_encoder(folder)
     assert "\n" not in str(caught.value)
@@ -517,7 +663,11 @@ def test_code_in_a_folder_is_not_run(folders: Callable[[str], Path], tmp_path: P
     folder = tmp_path / "model"
     shutil.copytree(folders("clip"), folder)
     change_json(folder / "config.json", "model_type", "of_my_own")
-    change_json(folder / "config.json", "auto_map", {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"})
+    change_json(
+        folder / "config.json",
+        "auto_map",
+        {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
+    )
     (folder / "mine.py").write_text(f"import os; os.mkdir({str(tmp_path / 'harm')!r})")
     with pytest.raises(EncoderError, match="no dual encoder that can be used"):
         open_encoder(folder)
@@ -525,7 +675,9 @@ def test_code_in_a_folder_is_not_run(folders: Callable[[str], Path], tmp_path: P
 
 
 def damage(name: str, text: str | None) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).unlink() if text is None else (folder / name).write_text(text)
+    return lambda folder: (
+        (folder / name).unlink() if text is None else (folder / name).write_text(text)
+    )
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -543,7 +695,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize(("harm", "message"), DAMAGED.values(), ids=DAMAGED.keys())
 def test_a_damaged_folder_is_named_in_one_line(
-    harm: Callable[[Path], object], message: str, folders: Callable[[str], Path], tmp_path: Path
+    harm: Callable[[Path], object],
+    message: str,
+    folders: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(folders("clip"), tmp_path / "model")
     harm(tmp_path / "model")
@@ -555,13 +710,17 @@ def test_a_damaged_folder_is_named_in_one_line(
 
 def test_other_model_type_is_refused(tmp_path: Path) -> None:
     word_pieces(tmp_path)
-    transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(tmp_path)
+    transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(
+        tmp_path,
+    )
     with pytest.raises(EncoderError, match=r"type 'bert'.*CLIP, SigLIP"):
         open_encoder(tmp_path)
 
 
 def test_compiling_changes_nothing(
-    folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+    folders: Callable[[str], Path],
+    pictures: list[ImageRef],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
 
@@ -577,12 +736,17 @@ def test_compiling_changes_nothing(
     assert not asked
     assert np.array_equal(plain.encode_texts(TEXTS).vectors, fast.encode_texts(TEXTS).vectors)
     prepared = [plain.prepare(each) for each in pictures]
-    assert np.array_equal(plain.encode_images(prepared).vectors, fast.encode_images(prepared).vectors)
+    assert np.array_equal(
+        plain.encode_images(prepared).vectors,
+        fast.encode_images(prepared).vectors,
+    )
     assert len({id(each) for each in asked}) == 2
 
 
 def test_network_without_concepts(
-    folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+    folders: Callable[[str], Path],
+    pictures: list[ImageRef],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("encoders.networks.dual_tower.CLOSE", -1.0)
     encoder = open_encoder(folders("clip"))
@@ -592,13 +756,18 @@ def test_network_without_concepts(
     assert found.concepts is found.boxes is said.concepts is said.words is None
     monkeypatch.undo()
     whole = open_encoder(folders("clip"))
-    assert np.array_equal(found.vectors, whole.encode_images([whole.prepare(each) for each in pictures]).vectors)
+    assert np.array_equal(
+        found.vectors,
+        whole.encode_images([whole.prepare(each) for each in pictures]).vectors,
+    )
     assert np.array_equal(said.vectors, whole.encode_texts(TEXTS).vectors)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
 def test_words_of_the_vocabulary_are_one_piece(kind: str, folders: Callable[[str], Path]) -> None:
     encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
-    known = sorted(word for word in encoder.vocabulary if word.isascii())  # other bytes stand for parts of letters
+    known = sorted(
+        word for word in encoder.vocabulary if word.isascii()
+    )  # other bytes stand for parts of letters
     assert known
     assert [pieces for pieces in encoder.encode_texts(known).words if len(pieces) > 1] == []

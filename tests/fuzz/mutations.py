@@ -12,7 +12,10 @@ from boc.errors import BocError
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 JSON = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
 )
 
 
@@ -21,11 +24,16 @@ FORGED = int(os.environ.get("BOC_FORGED", "100"))
 
 
 def verdict(work: Callable[[], object], success: str) -> str:
-    """``success``, "refused" if ``work`` raises a BocError of one line, else the error that is none of ours."""
+    """``success``, "refused" if ``work`` raises a BocError of one line, else the error that is none
+    of ours."""
     try:
         work()
     except BocError as error:
-        return "refused" if "\n" not in str(error) and str(error) else f"not one line: {str(error)[:300]}"
+        return (
+            "refused"
+            if "\n" not in str(error) and str(error)
+            else f"not one line: {str(error)[:300]}"
+        )
     except Exception:
         return " | ".join(traceback.format_exc().splitlines()[-7:])
     return success
@@ -33,7 +41,10 @@ def verdict(work: Callable[[], object], success: str) -> str:
 
 def damages(sound: bytes) -> st.SearchStrategy[bytes]:
     """Some bytes changed, put in or taken out; mostly at the beginning, where headers are."""
-    places = st.integers(0, max(0, min(len(sound), 400) - 1)) | st.integers(0, max(0, len(sound) - 1))
+    places = st.integers(0, max(0, min(len(sound), 400) - 1)) | st.integers(
+        0,
+        max(0, len(sound) - 1),
+    )
     edit = st.tuples(places, st.integers(0, 4), st.binary(max_size=4))
     whole = st.lists(edit, max_size=6).map(lambda edits: _edited(sound, edits))
     return whole | st.tuples(whole, places).map(lambda given: given[0][: given[1]])
@@ -47,7 +58,10 @@ def damaged(sound: bytes, chance: Random) -> bytes:
 
     news = [chance.randbytes(chance.randrange(5)) for _ in range(chance.randint(1, 4))]
     moving = chance.random() < 0.3  # else what follows stays where it is
-    data = _edited(sound, [(place(), chance.randrange(5) if moving else len(new), new) for new in news])
+    data = _edited(
+        sound,
+        [(place(), chance.randrange(5) if moving else len(new), new) for new in news],
+    )
     return data[: place()] if chance.random() < 0.2 else data
 
 

@@ -31,7 +31,14 @@ def kinds(rng: np.random.Generator) -> dict[str, Codebook]:
         return rng.standard_normal(shape).astype(np.float32)
 
     labels = pack_labels([Label(("dog",), ())] * ROWS)
-    plain = partial(Codebook, rows(ROWS, DIM), Identity("tern:x", "ab", DIM), ("cd",), {"spherical": True}, 9)
+    plain = partial(
+        Codebook,
+        rows(ROWS, DIM),
+        Identity("tern:x", "ab", DIM),
+        ("cd",),
+        {"spherical": True},
+        9,
+    )
     return {
         "soft": plain(labels=labels, means=rows(2, DIM), axes=rows(DIM, DIM)),
         "hard": plain(),
@@ -57,15 +64,21 @@ def forge(arrays: dict[str, NDArray[Any]], rng: random.Random) -> str:
     if what == "gone":
         del arrays[name]
     elif what == "type":
-        arrays[name] = array.astype(rng.choice(["f2", "f8", "i8", "U3"] if array.dtype.kind != "U" else ["S3", "U9"]))
+        arrays[name] = array.astype(
+            rng.choice(["f2", "f8", "i8", "U3"] if array.dtype.kind != "U" else ["S3", "U9"]),
+        )
     elif what == "length":
-        arrays[name] = array[: len(array) // 2] if rng.random() < 0.5 else np.concatenate([array, array[:1]])
+        arrays[name] = (
+            array[: len(array) // 2] if rng.random() < 0.5 else np.concatenate([array, array[:1]])
+        )
     elif array.dtype.kind == "f":
         arrays[name] = array.copy()
         arrays[name].flat[rng.randrange(array.size)] = rng.choice(REALS)
     elif array.dtype.kind == "u":
         arrays[name] = array.copy()
-        arrays[name].flat[rng.randrange(array.size)] = np.array(rng.choice(NUMBERS)).astype(np.uint8)
+        arrays[name].flat[rng.randrange(array.size)] = np.array(rng.choice(NUMBERS)).astype(
+            np.uint8,
+        )
     return f"{what} of {name}"
 
 
@@ -85,10 +98,16 @@ def use(path: Path, code: str) -> None:
     book = parse_code(f"{code}(codebook='{path}')")
     vectors = np.eye(DIM, dtype=np.float32)
     sets = Ragged(vectors, np.arange(DIM + 1))
-    samples = [Embeddings(modality, vectors, sets, words=[["dog"]] * DIM) for modality in MODALITIES]
+    samples = [
+        Embeddings(modality, vectors, sets, words=[["dog"]] * DIM) for modality in MODALITIES
+    ]
     codec = book.codec(DIM).fit(*samples)
     for sample in samples:
-        assert codec.encode_documents(sample).shape[1] == codec.encode_queries(sample).shape[1] == codec.n_terms
+        assert (
+            codec.encode_documents(sample).shape[1]
+            == codec.encode_queries(sample).shape[1]
+            == codec.n_terms
+        )
 
 
 @pytest.mark.slow
@@ -104,7 +123,10 @@ def test_a_forged_codebook_is_refused_or_makes_a_code(tmp_path: Path) -> None:
         save(tmp_path / "book.npz", arrays, rng)
         if rng.random() < 0.1:
             (tmp_path / "book.npz").write_bytes(damaged((tmp_path / "book.npz").read_bytes(), rng))
-        verdicts[f"{number}: {code}, {told}"] = verdict(partial(use, tmp_path / "book.npz", code), "made")
+        verdicts[f"{number}: {code}, {told}"] = verdict(
+            partial(use, tmp_path / "book.npz", code),
+            "made",
+        )
     wrong = {what: became for what, became in verdicts.items() if became not in ("refused", "made")}
     assert not wrong, "\n".join(map(str, wrong.items()))
     assert set(verdicts.values()) == {"refused", "made"}

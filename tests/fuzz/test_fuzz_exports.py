@@ -1,7 +1,8 @@
-"""Forged exported indexes and stored facts of files: every value may be another, of another type, or missing.
+"""Forged exported indexes and stored facts of files: every value may be another, of another type,
+or missing.
 
-What ``boc index`` makes of an exported index, and ``sync`` of an index, is right, or refused as a BocError.
-BOC_FORGED sets how many exports are tried (default 100).
+What ``boc index`` makes of an exported index, and ``sync`` of an index, is right, or refused as a
+BocError. BOC_FORGED sets how many exports are tried (default 100).
 """
 
 import json
@@ -30,7 +31,9 @@ TEXTS = ("", "x", "\0", "../x", "{}", "[]", "null", '{"size": []}', '{"size": 1e
 
 def arrays(file: h5py.File) -> list[str]:
     found: list[str] = []
-    file.visititems(lambda name, entry: found.append(name) if isinstance(entry, h5py.Dataset) else None)
+    file.visititems(
+        lambda name, entry: found.append(name) if isinstance(entry, h5py.Dataset) else None,
+    )
     return found
 
 
@@ -73,9 +76,15 @@ def forge_array(file: h5py.File, rng: random.Random) -> str:
     text = h5py.string_dtype() if data.dtype.kind == "O" else None
     del file[name]
     if what == "length":
-        values = values[: len(values) // 2] if rng.random() < 0.5 else np.concatenate([values, values[:1]])
+        values = (
+            values[: len(values) // 2]
+            if rng.random() < 0.5
+            else np.concatenate([values, values[:1]])
+        )
     elif what == "type" and text is None:
-        values = values.astype(rng.choice(["int8", "int64", "float64", "uint16", "complex64", "bool"]))
+        values = values.astype(
+            rng.choice(["int8", "int64", "float64", "uint16", "complex64", "bool"]),
+        )
     elif what == "gone":
         return f"{name} removed"
     file.create_dataset(name, data=values, dtype=text)
@@ -99,8 +108,18 @@ def exports(library: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pat
     folder = tmp_path_factory.mktemp("exports")
     (folder / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     found = []
-    for name, options in {"plain": {}, "sets": {"concepts": "int8"}, "code": {"code": "dictionary:1/4"}}.items():
-        build_index(name, library / "photos.h5", at=f"file:{folder}", metadata=folder / "table.csv", **options)
+    for name, options in {
+        "plain": {},
+        "sets": {"concepts": "int8"},
+        "code": {"code": "dictionary:1/4"},
+    }.items():
+        build_index(
+            name,
+            library / "photos.h5",
+            at=f"file:{folder}",
+            metadata=folder / "table.csv",
+            **options,
+        )
         found.append(folder / f"{name}.h5")
         copy_index(name, at=f"file:{folder}", to=found[-1])
     return found
@@ -117,7 +136,12 @@ def test_a_forged_export_is_refused_or_answered(exports: list[Path], tmp_path: P
             shutil.copy(rng.choice(exports), path)
             with h5py.File(path, "r+") as file:
                 told = (forge_header if rng.random() < 0.4 else forge_array)(file, rng)
-            verdicts[f"{number}: {told}"] = verdict(partial(use, path, f"file:{tmp_path / 'at'}"), "answered")
-    wrong = {what: became for what, became in verdicts.items() if became not in ("refused", "answered")}
+            verdicts[f"{number}: {told}"] = verdict(
+                partial(use, path, f"file:{tmp_path / 'at'}"),
+                "answered",
+            )
+    wrong = {
+        what: became for what, became in verdicts.items() if became not in ("refused", "answered")
+    }
     assert not wrong, "\n".join(map(str, wrong.items()))
     assert set(verdicts.values()) == {"refused", "answered"}

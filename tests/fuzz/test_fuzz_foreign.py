@@ -1,6 +1,8 @@
-"""Damaged and forged files of other programs: vectors, archives, tables, queries, judgements, arrays of regions.
+"""Damaged and forged files of other programs: vectors, archives, tables, queries, judgements,
+arrays of regions.
 
-Each is read, or refused as a BocError, with no more memory than its bytes hold. BOC_FORGED sets how many are tried.
+Each is read, or refused as a BocError, with no more memory than its bytes hold. BOC_FORGED sets how
+many are tried.
 """
 
 import io
@@ -39,8 +41,14 @@ from tests.fuzz.mutations import FORGED, damaged, verdict
 pytestmark = pytest.mark.slow
 Use = Callable[[Path], object]
 HUGE = (0, -1, 2**31 - 1, 2**32 - 1, 10**12, 2**62)
-OBJECTS = [{"image": "a.png", "caption": "a dog", "year": 2020}, {"image": "b.png", "captions": ["a cat"]}]
-COCO = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "a dog"}]}
+OBJECTS = [
+    {"image": "a.png", "caption": "a dog", "year": 2020},
+    {"image": "b.png", "captions": ["a cat"]},
+]
+COCO = {
+    "images": [{"id": 1, "file_name": "a.png"}],
+    "annotations": [{"image_id": 1, "caption": "a dog"}],
+}
 ODD_JSON = (
     "1" * 5000,
     "1e999",
@@ -63,7 +71,12 @@ def parquet(path: Path) -> None:
 
 def archive(path: Path) -> None:
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name, data in (("a.png", b"a"), ("a.txt", b"a dog"), ("a.json", b'{"caption": "x"}'), ("n" * 120, b"")):
+        for name, data in (
+            ("a.png", b"a"),
+            ("a.txt", b"a dog"),
+            ("a.json", b'{"caption": "x"}'),
+            ("n" * 120, b""),
+        ):
             info = tarfile.TarInfo(name)
             info.size, info.pax_headers = len(data), {"comment": "x" * 40}
             tar.addfile(info, io.BytesIO(data))
@@ -89,22 +102,38 @@ def scan(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], Use]] = {
-    **{name: (partial(lambda form, path: form(path, np.eye(5, 4, dtype=np.float32) + 1), form), read_vectors)
-       for name, form in FORMS.items()},
+    **{
+        name: (
+            partial(lambda form, path: form(path, np.eye(5, 4, dtype=np.float32) + 1), form),
+            read_vectors,
+        )
+        for name, form in FORMS.items()
+    },
     "x.tar": (archive, open_source),
-    "c.jsonl": (lambda path: path.write_text("".join(json.dumps(each) + "\n" for each in OBJECTS)), open_source),
+    "c.jsonl": (
+        lambda path: path.write_text("".join(json.dumps(each) + "\n" for each in OBJECTS)),
+        open_source,
+    ),
     "c.json": (lambda path: path.write_text(json.dumps(OBJECTS)), open_source),
     "coco.json": (lambda path: path.write_text(json.dumps(COCO)), open_source),
     "c.parquet": (parquet, open_source),
     "q.jsonl": (lambda path: path.write_text('{"_id": "1", "text": "a dog"}\n'), open_source),
-    "q.qrels": (lambda path: path.write_text("1 0 a.png 1\n1 0 b.png 0\n2 0 a.png 1\n"), Judgements),
-    "q.txt": (lambda path: path.write_text("a dog\n-cat 'x'\n"), lambda path: list(map(parse_text, read_ids(path)))),
+    "q.qrels": (
+        lambda path: path.write_text("1 0 a.png 1\n1 0 b.png 0\n2 0 a.png 1\n"),
+        Judgements,
+    ),
+    "q.txt": (
+        lambda path: path.write_text("a dog\n-cat 'x'\n"),
+        lambda path: list(map(parse_text, read_ids(path))),
+    ),
     "x_ims.npy": (scan, lambda path: (read_scan(path), load_scan(str(path.parent)))),
     "r.npz": (regions, ask_regions),
-    "r.tsv": (lambda path: path.write_text("a\t9\t9\t1\t" + "AAAA" * 5 + "A=\t" + "AAAA" * 5 + "\n"),
-              lambda path: load_tsv(str(path))),
+    "r.tsv": (
+        lambda path: path.write_text("a\t9\t9\t1\t" + "AAAA" * 5 + "A=\t" + "AAAA" * 5 + "\n"),
+        lambda path: load_tsv(str(path)),
+    ),
     "book.npz": (lambda path: np.savez(path, centroids=np.ones((3, 4))), Codebook.load),
-}  # fmt: skip
+}
 """How a sound file is written, and read."""
 
 
@@ -141,7 +170,10 @@ def test_a_forged_file_is_refused_or_read(tmp_path: Path, name: str) -> None:
 def packed(path: Path, member: str, claimed: int | None = None) -> None:
     """Write 300 MB of zeros as an archive of numpy, which may claim another size."""
     rows, header = 300 << 20, io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (rows // 4, 4)})
+    np.lib.format.write_array_header_1_0(
+        header,
+        {"descr": "|u1", "fortran_order": False, "shape": (rows // 4, 4)},
+    )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(member, header.getvalue() + bytes(rows))
     if claimed is not None:
@@ -152,7 +184,13 @@ def packed(path: Path, member: str, claimed: int | None = None) -> None:
 
 def unwritten(path: Path, **options: Any) -> None:
     with h5py.File(path, "w") as file:
-        file.create_dataset("train", (10**9, 100), "f4", chunks=(1000, 100) if not options else None, **options)
+        file.create_dataset(
+            "train",
+            (10**9, 100),
+            "f4",
+            chunks=(1000, 100) if not options else None,
+            **options,
+        )
 
 
 def linked(path: Path) -> None:
@@ -175,17 +213,44 @@ def header(path: Path, kind: bytes, size: int) -> None:
 
 BOMBS: dict[str, tuple[str, Callable[[Path], object], Use]] = {
     "packed zeros": ("x.npz", lambda path: packed(path, "a.npy"), read_vectors),
-    "packed zeros that claim little": ("x.npz", lambda path: packed(path, "a.npy", 1000), read_vectors),
-    "regions": ("bu_att/a.npz", lambda path: packed(path, "feat.npy"), lambda path: load_files(str(path.parents[1]))),
+    "packed zeros that claim little": (
+        "x.npz",
+        lambda path: packed(path, "a.npy", 1000),
+        read_vectors,
+    ),
+    "regions": (
+        "bu_att/a.npz",
+        lambda path: packed(path, "feat.npy"),
+        lambda path: load_files(str(path.parents[1])),
+    ),
     "codebook": ("x.npz", lambda path: packed(path, "centroids.npy", 1000), Codebook.load),
     "numbers that were never written": ("x.hdf5", unwritten, read_vectors),
-    "numbers of another file": ("x.hdf5", partial(unwritten, external=[("/etc/passwd", 0, 4 * 10**11)]), read_vectors),
+    "numbers of another file": (
+        "x.hdf5",
+        partial(unwritten, external=[("/etc/passwd", 0, 4 * 10**11)]),
+        read_vectors,
+    ),
     "a link to another file": ("x.hdf5", linked, read_vectors),
-    "names of terms": ("x.csr", lambda path: path.write_bytes(struct.pack("<6q", 2, 10**12, 0, 0, 0, 0)), read_vectors),
-    **{f"a header {kind!r} of {size}": ("x.tar", partial(header, kind=kind, size=size), open_source)
-       for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-       for size in (10**9, 2**62, 2**87, -(10**6))},
-}  # fmt: skip
+    "names of terms": (
+        "x.csr",
+        lambda path: path.write_bytes(struct.pack("<6q", 2, 10**12, 0, 0, 0, 0)),
+        read_vectors,
+    ),
+    **{
+        f"a header {kind!r} of {size}": (
+            "x.tar",
+            partial(header, kind=kind, size=size),
+            open_source,
+        )
+        for kind in (
+            tarfile.XHDTYPE,
+            tarfile.XGLTYPE,
+            tarfile.GNUTYPE_LONGNAME,
+            tarfile.GNUTYPE_LONGLINK,
+        )
+        for size in (10**9, 2**62, 2**87, -(10**6))
+    },
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -202,7 +267,11 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["pipe", "device"])
-def test_a_model_or_index_of_pipes_and_devices_is_refused(library: Path, tmp_path: Path, other: str) -> None:
+def test_a_model_or_index_of_pipes_and_devices_is_refused(
+    library: Path,
+    tmp_path: Path,
+    other: str,
+) -> None:
     """Nobody may ever write to a pipe, and a device may never end."""
     shutil.copytree(library / "model", tmp_path / "model")
     shutil.copytree(library / "index" / "photos", tmp_path / "index" / "photos")
@@ -212,9 +281,15 @@ def test_a_model_or_index_of_pipes_and_devices_is_refused(library: Path, tmp_pat
         path.unlink()
         os.mkfifo(path) if other == "pipe" else path.symlink_to("/dev/zero")
         if path.parent.name == "model":
-            became = verdict(lambda: encoder(f"tern:{tmp_path / 'model'}", "cpu").encode_texts(["a dog"]), "read")
+            became = verdict(
+                lambda: encoder(f"tern:{tmp_path / 'model'}", "cpu").encode_texts(["a dog"]),
+                "read",
+            )
         else:
-            became = verdict(lambda: list(Searcher.open("photos", f"file:{tmp_path / 'index'}").index.items()), "read")
+            became = verdict(
+                lambda: list(Searcher.open("photos", f"file:{tmp_path / 'index'}").index.items()),
+                "read",
+            )
         assert became in ("refused", "read"), (path, became)
         path.unlink()
         path.write_bytes(sound)

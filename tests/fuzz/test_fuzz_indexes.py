@@ -1,4 +1,5 @@
-"""Forged indexes: changed by somebody who also wrote the right digests. No crash, and no error but a BocError.
+"""Forged indexes: changed by somebody who also wrote the right digests. No crash, and no error but
+a BocError.
 
 BOC_FORGED sets how many are tried (default 100).
 """
@@ -24,7 +25,23 @@ from tests.indexing.embedded.test_crash import start, tell
 from tests.indexing.embedded.test_model_based import NAME, small_segments
 
 NESTED = tuple(json.loads("[" * depth + "]" * depth) for depth in (20, 400))
-ODD: tuple[Any, ...] = (None, True, -1, 0, 1, 10**12, 1.5, "", "x", "../x", [], {}, [1], {"a": 1}, *NESTED)
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**12,
+    1.5,
+    "",
+    "x",
+    "../x",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    *NESTED,
+)
 
 
 def forge(home: Path, rng: random.Random) -> str:

@@ -1,6 +1,8 @@
-"""Whatever bytes a user's file has, and whatever an address or a filter says: it is taken, or refused as a BocError.
+"""Whatever bytes a user's file has, and whatever an address or a filter says: it is taken, or
+refused as a BocError.
 
-``make fuzz`` tries hundreds of times as many; ``FOUND`` are cases that were once answered in another way.
+``make fuzz`` tries hundreds of times as many; ``FOUND`` are cases that were once answered in
+another way.
 """
 
 import json
@@ -34,9 +36,22 @@ from tests.fuzz.mutations import JSON, damages, replaced_leaf
 from tests.oracles import new_manifest
 
 HERE = [Item("a.jpg", "image", __file__, "a.jpg")]
-TYPES: Any = {"year": "integer", "tag": "keyword", "taken": "date", "size": "float", "kept": "boolean", "title": "text"}
-TABLE = b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\na.jpg,1999,dog|cat,2020-02-29,1.5,true\n"
-SETTINGS = b'at = "file:photos"\n[index]\ncode = "dictionary"\nreplicas = 1\n[search]\nk = 20\nfilter = ["year>2000"]\n'
+TYPES: Any = {
+    "year": "integer",
+    "tag": "keyword",
+    "taken": "date",
+    "size": "float",
+    "kept": "boolean",
+    "title": "text",
+}
+TABLE = (
+    b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\n"
+    b"a.jpg,1999,dog|cat,2020-02-29,1.5,true\n"
+)
+SETTINGS = (
+    b'at = "file:photos"\n[index]\ncode = "dictionary"\nreplicas = 1\n[search]\nk = '
+    b'20\nfilter = ["year>2000"]\n'
+)
 CAPTIONS = b'image,caption\na.jpg,"a dog, and a cat"\nb.jpg,two birds\n'
 
 
@@ -49,14 +64,19 @@ def check(data: bytes, read: Callable[[Path], object], name: str) -> None:
             read(path)
 
 
-@given(damages(CAPTIONS) | st.text().map(lambda text: f"image,caption\n{text}".encode(errors="replace")))
+@given(
+    damages(CAPTIONS)
+    | st.text().map(lambda text: f"image,caption\n{text}".encode(errors="replace")),
+)
 @example(b"image,caption\n\x00.jpg,a\n")
 @example(b"image,caption\na.jpg," + b"x" * 140_000)
 def test_captions(data: bytes) -> None:
     check(data, open_source, "captions.csv")
 
 
-@given(damages(TABLE) | st.text().map(lambda text: f"id,tag:keyword\n{text}".encode(errors="replace")))
+@given(
+    damages(TABLE) | st.text().map(lambda text: f"id,tag:keyword\n{text}".encode(errors="replace")),
+)
 @example(b"id,year:integer\na,9223372036854775808\n")
 def test_metadata(data: bytes) -> None:
     check(data, Metadata.read, "m.csv")
@@ -66,7 +86,13 @@ OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 
 
 @given(
-    st.builds("{}{}{}".format, st.sampled_from(sorted(TYPES)) | st.text(max_size=5), OPERATORS, st.text()) | st.text()
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(sorted(TYPES)) | st.text(max_size=5),
+        OPERATORS,
+        st.text(),
+    )
+    | st.text(),
 )
 def test_filters(text: str) -> None:
     with suppress(BocError):

@@ -1,6 +1,8 @@
-"""Forged model folders: every value of the configuration, the tokenizer and the header of the weights may be another.
+"""Forged model folders: every value of the configuration, the tokenizer and the header of the
+weights may be another.
 
-A folder is refused as a BocError, or encodes a sentence. BOC_FORGED sets how many are tried (default 100).
+A folder is refused as a BocError, or encodes a sentence. BOC_FORGED sets how many are tried
+(default 100).
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def forge_tree(tree: Any, rng: random.Random) -> str:
 
 def forge(folder: Path, rng: random.Random) -> str:
     """Change one file of a model."""
-    path = rng.choice(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")))
+    path = rng.choice(
+        sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")),
+    )
     data = path.read_bytes()
     if rng.random() < 0.3:
         path.write_bytes(damaged(data, rng))
@@ -56,7 +60,10 @@ def forge(folder: Path, rng: random.Random) -> str:
     tree = json.loads(data)
     if path.name == "config.json" and rng.random() < 0.1:
         tree["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil")
-        (folder / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass\n", encoding="utf-8")
+        (folder / "evil.py").write_text(
+            f"open({str(folder / 'ran')!r}, 'w')\nclass Evil: pass\n",
+            encoding="utf-8",
+        )
         told = "auto_map"
         if rng.random() < 0.5:
             tree["model_type"] = "evil"
@@ -100,6 +107,8 @@ def test_a_forged_model_is_refused_or_encodes(library: Path, tmp_path: Path, kin
             told = forge(folder, rng)
             verdicts[f"{number}: {told}"] = verdict(partial(use, f"{kind}:{folder}"), "encoded")
             assert not (folder / "ran").exists(), "a model is data, not code"
-    wrong = {what: became for what, became in verdicts.items() if became not in ("refused", "encoded")}
+    wrong = {
+        what: became for what, became in verdicts.items() if became not in ("refused", "encoded")
+    }
     assert not wrong, "\n".join(map(str, wrong.items()))
     assert set(verdicts.values()) == {"refused", "encoded"}

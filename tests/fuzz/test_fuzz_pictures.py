@@ -27,7 +27,12 @@ PICTURES = int(os.environ.get("BOC_PICTURES", "400"))
 PIXELS = 1_000_000
 LONGEST = 60  # seconds for one picture, on a busy machine
 KINDS = {
-    "JPEG": ({"mode": "RGB"}, {"mode": "L"}, {"mode": "CMYK"}, {"mode": "RGB", "progressive": True}),
+    "JPEG": (
+        {"mode": "RGB"},
+        {"mode": "L"},
+        {"mode": "CMYK"},
+        {"mode": "RGB", "progressive": True},
+    ),
     "PNG": (
         {"mode": "RGB"},
         {"mode": "P"},
@@ -41,7 +46,10 @@ KINDS = {
     "BMP": ({"mode": "RGB"}, {"mode": "P"}, {"mode": "1"}),
     "TIFF": (
         {"mode": "RGB"},
-        *({"mode": "RGB", "compression": name} for name in ("tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")),
+        *(
+            {"mode": "RGB", "compression": name}
+            for name in ("tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")
+        ),
         {"mode": "1", "compression": "group4"},
         {"mode": "F"},
         {"mode": "RGB", "frames": 3},
@@ -54,13 +62,24 @@ KINDS = {
 def picture(form: str, mode: str = "RGB", frames: int = 1, **options: object) -> bytes:
     """A small sound picture of a format, with EXIF where the format has it."""
     exif, buffer = Image.Exif(), io.BytesIO()
-    exif[0x0112], exif[0x010E], exif.get_ifd(0x8769)[0x9003] = 6, "what is on it", "2020:02:29 12:00:00"
+    exif[0x0112], exif[0x010E], exif.get_ifd(0x8769)[0x9003] = (
+        6,
+        "what is on it",
+        "2020:02:29 12:00:00",
+    )
     shown = [
-        Image.frombytes("RGB", (24, 16), bytes((i * 37 + n) % 256 for i in range(24 * 16 * 3))) for n in range(frames)
+        Image.frombytes("RGB", (24, 16), bytes((i * 37 + n) % 256 for i in range(24 * 16 * 3)))
+        for n in range(frames)
     ]
     several = {"save_all": True, "append_images": shown[1:]} if frames > 1 else {}
     written = {"exif": exif} if form not in ("GIF", "BMP") else {}
-    shown[0].convert("L" if mode == "I;16" else mode).convert(mode).save(buffer, form, **several, **written, **options)
+    shown[0].convert("L" if mode == "I;16" else mode).convert(mode).save(
+        buffer,
+        form,
+        **several,
+        **written,
+        **options,
+    )
     return buffer.getvalue()
 
 
@@ -79,7 +98,8 @@ READERS = (
 
 
 def outcome(path: Path) -> str:
-    """What became of reading a file in every way: read, refused, or the error that is none of ours."""
+    """What became of reading a file in every way: read, refused, or the error that is none of
+    ours."""
     found = "read"
     for read in READERS:
         try:
@@ -92,15 +112,18 @@ def outcome(path: Path) -> str:
 
 
 @given(data=st.data())
-def test_a_damaged_picture_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_picture_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.jpg"
     path.write_bytes(data.draw(st.sampled_from(pictures()).flatmap(damages)))
     assert outcome(path) in ("read", "refused")
 
 
 def judge(folder: str, first: str, last: str) -> None:
-    """Damage pictures one after the other, and tell what becomes of each. In a process of its own, which one that
-    takes too long ends."""
+    """Damage pictures one after the other, and tell what becomes of each. In a process of its own,
+    which one that takes too long ends."""
     tell("ready")
     for number in range(int(first), int(last)):
         chance = random.Random(number)

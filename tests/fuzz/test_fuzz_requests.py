@@ -16,12 +16,41 @@ from fastapi.testclient import TestClient
 from tests.boc.web.test_api import client_of
 
 ROUTES = ("search", "explain/", "item/", "thumb/", "info", "")
-NAMES = ("q", "k", "rm", "z", "find", "like", "unlike", "filter", "hybrid", "rerank", "side", "weight", "words_weight")
+NAMES = (
+    "q",
+    "k",
+    "rm",
+    "z",
+    "find",
+    "like",
+    "unlike",
+    "filter",
+    "hybrid",
+    "rerank",
+    "side",
+    "weight",
+    "words_weight",
+)
 TEXT = st.text(max_size=12)
-VALUES = TEXT | st.integers().map(str) | st.floats().map(str) | st.sampled_from(["000.png", "image", "rrf", "240"])
+VALUES = (
+    TEXT
+    | st.integers().map(str)
+    | st.floats().map(str)
+    | st.sampled_from(["000.png", "image", "rrf", "240"])
+)
 PARAMETERS = st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, VALUES), max_size=4)
 HEADERS = st.dictionaries(
-    st.sampled_from(["host", "origin", "authorization", "cookie", "if-none-match", "x-request-id", "content-type"]),
+    st.sampled_from(
+        [
+            "host",
+            "origin",
+            "authorization",
+            "cookie",
+            "if-none-match",
+            "x-request-id",
+            "content-type",
+        ],
+    ),
     st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=12),
     max_size=3,
 )
@@ -44,7 +73,15 @@ def client(library: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClien
     st.binary(max_size=40),
 )
 @example("GET", "/api/", "thumb/", "../../etc/passwd", [], {}, b"")
-@example("POST", "/api/", "search", "", [], {"content-type": "multipart/form-data; boundary=x"}, b"--x")
+@example(
+    "POST",
+    "/api/",
+    "search",
+    "",
+    [],
+    {"content-type": "multipart/form-data; boundary=x"},
+    b"--x",
+)
 def test_requests(
     client: TestClient,
     method: str,

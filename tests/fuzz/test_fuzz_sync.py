@@ -1,4 +1,5 @@
-"""Sync of a forged index, or with forged files that an earlier sync left: done, or refused as a BocError.
+"""Sync of a forged index, or with forged files that an earlier sync left: done, or refused as a
+BocError.
 
 A tenth of BOC_FORGED (default 100) of each kind are tried.
 """
@@ -23,7 +24,11 @@ from tests.fuzz.mutations import FORGED, damaged, verdict
 from tests.fuzz.test_fuzz_exports import forge_array, forge_header
 from tests.fuzz.test_fuzz_indexes import ODD, forge
 
-VALUES = {"integer": (-1, 0, 2**63 - 1), "keyword": ("", "x", "\0"), "date": ("2020-01-01", "9999-12-31T23:59:59")}
+VALUES = {
+    "integer": (-1, 0, 2**63 - 1),
+    "keyword": ("", "x", "\0"),
+    "date": ("2020-01-01", "9999-12-31T23:59:59"),
+}
 
 
 @pytest.fixture
@@ -37,8 +42,8 @@ def check_sync(folder: Path, at: str) -> None:
 
 
 def forge_facts(home: Path, rng: random.Random) -> str:
-    """Put an item with other facts, or without some, as a back end would write it; and another list of unreadable
-    files."""
+    """Put an item with other facts, or without some, as a back end would write it; and another list
+    of unreadable files."""
     backend = EmbeddedBackend(home.parent)
     index = backend.open(home.name)
     item = rng.choice(list(index.items()))
@@ -48,18 +53,34 @@ def forge_facts(home: Path, rng: random.Random) -> str:
     if rng.random() < 0.6:
         fields[name] = rng.choice(VALUES[FIELDS[name]])
     content = rng.choice([item.content, "", "/", "\0", f"{item.content}/x", "x" * 5000])
-    unreadable = {rng.choice([item.id, "new.png"]): [rng.choice((-1, 0, 10**30)) for _ in range(rng.randrange(4))]}
+    unreadable = {
+        rng.choice([item.id, "new.png"]): [
+            rng.choice((-1, 0, 10**30)) for _ in range(rng.randrange(4))
+        ],
+    }
     with backend.edit(home.name) as editor:
         forged = replace(item, fields=fields, content=content)
         editor.put(Rows([forged], index.terms([item.id]), index.vectors([item.id]), None))
-        editor.commit("ab" * 32, unreadable=unreadable, table_facts=rng.choice([[], ["size"], ["x"]]))
-    return f"{name} of {item.id} = {fields.get(name)!r}, content {content[:20]!r}, unreadable {unreadable}"
+        editor.commit(
+            "ab" * 32,
+            unreadable=unreadable,
+            table_facts=rng.choice([[], ["size"], ["x"]]),
+        )
+    return (
+        f"{name} of {item.id} = {fields.get(name)!r}, content {content[:20]!r}, unreadable "
+        f"{unreadable}"
+    )
 
 
 def forge_left(place: Path, rng: random.Random) -> str:
     """Change the features that a sync left behind, or the note or a part of an unfinished run."""
     files = sorted(path for path in place.glob(".x.*") if path.is_file())
-    parts = sorted(path for folder in place.glob(".x.*.parts") for path in folder.iterdir() if path.name != ".lock")
+    parts = sorted(
+        path
+        for folder in place.glob(".x.*.parts")
+        for path in folder.iterdir()
+        if path.name != ".lock"
+    )
     path = rng.choice(files + parts)
     if path.suffix == ".json":
         raw = json.loads(path.read_text())
@@ -70,7 +91,11 @@ def forge_left(place: Path, rng: random.Random) -> str:
         return f"{path.name} = {data[:60]!r}"
     what = rng.random()
     if what < 0.2 and parts:
-        path.rename(path.with_name(rng.choice(["0-1.h5", "1x-2y.h5", "1-2-3.h5", f"{0:012d}-{10**6:012d}.h5"])))
+        path.rename(
+            path.with_name(
+                rng.choice(["0-1.h5", "1x-2y.h5", "1-2-3.h5", f"{0:012d}-{10**6:012d}.h5"]),
+            ),
+        )
         return f"{path.name} renamed"
     if what < 0.4:
         path.write_bytes(damaged(path.read_bytes(), rng))
@@ -81,7 +106,11 @@ def forge_left(place: Path, rng: random.Random) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["index", "facts", "complete", "parts"])
-def test_a_sync_of_forged_files_is_refused_or_done(encoder: Counting, tmp_path: Path, kind: str) -> None:
+def test_a_sync_of_forged_files_is_refused_or_done(
+    encoder: Counting,
+    tmp_path: Path,
+    kind: str,
+) -> None:
     place, folder = tmp_path / "at", tmp_path / "pictures"
     at, files = f"file:{place}", Files(folder)
     for i in range(8):

@@ -1,4 +1,5 @@
-"""Real search servers for the tests: Elasticsearch and OpenSearch, on loopback, as processes of this machine.
+"""Real search servers for the tests: Elasticsearch and OpenSearch, on loopback, as processes of
+this machine.
 
     with Server("opensearch-3", tmp_path).start() as server:
         server.request("PUT", "index")       # or any client, on server.url
@@ -6,11 +7,13 @@
         server.restart()                     # the same data, the same port
 
     Cluster(tmp_path).start()                # three OpenSearch nodes: .nodes, .urls
-    SecureServer(tmp_path).start()           # Elasticsearch with TLS: .authority, .password, .api_key("photos*")
+    SecureServer(tmp_path).start()           # Elasticsearch with TLS: .authority, .password,
+    .api_key("photos*")
 
-Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``elasticsearch-8.19``, ``opensearch-3``, ``opensearch-3-knn``,
-``opensearch-2``; those not fetched yet are fetched at their first start (``python -m tests.servers fetch`` does it
-beforehand). ``UnavailableError`` says why one cannot be had.
+Kinds: ``elasticsearch-9``, ``elasticsearch-8``, ``elasticsearch-8.19``, ``opensearch-3``,
+``opensearch-3-knn``, ``opensearch-2``; those not fetched yet are fetched at their first start
+(``python -m tests.servers fetch`` does it beforehand). ``UnavailableError`` says why one cannot be
+had.
 """
 
 from .catalogue import KINDS

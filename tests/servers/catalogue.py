@@ -1,14 +1,17 @@
-"""Which servers the tests know: where each comes from, the digest of what is fetched, the Java it runs on."""
+"""Which servers the tests know: where each comes from, the digest of what is fetched, the Java it
+runs on."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One server: an archive with a folder ``inside`` it, or the jars of ``artifacts`` and what they need.
+    """One server: an archive with a folder ``inside`` it, or the jars of ``artifacts`` and what
+    they need.
 
-    ``sha256`` is the digest of the archive; of jars, that of the sorted lines ``NAME SHA256``. ``java`` is the oldest
-    and the newest release of Java it starts on. ``plugins`` are classes on the class path. ``megabytes`` are fetched.
+    ``sha256`` is the digest of the archive; of jars, that of the sorted lines ``NAME SHA256``.
+    ``java`` is the oldest and the newest release of Java it starts on. ``plugins`` are classes on
+    the class path. ``megabytes`` are fetched.
     """
 
     name: str
@@ -27,12 +30,21 @@ class Kind:
 
 
 def _opensearch(version: str, log4j: str) -> tuple[str, ...]:
-    """Artifacts of a node with the modules of the official distribution that searching and reindexing need."""
-    clients = ("transport-netty4-client", "mapper-extras-client", "reindex-client", "lang-mustache-client")
+    """Artifacts of a node with the modules of the official distribution that searching and
+    reindexing need."""
+    clients = (
+        "transport-netty4-client",
+        "mapper-extras-client",
+        "reindex-client",
+        "lang-mustache-client",
+    )
     return (
         f"org.opensearch:opensearch:{version}",
         f"org.apache.logging.log4j:log4j-core:{log4j}",
-        *(f"org.opensearch.plugin:{module}:{version}" for module in (*clients, "analysis-common", "lang-painless")),
+        *(
+            f"org.opensearch.plugin:{module}:{version}"
+            for module in (*clients, "analysis-common", "lang-painless")
+        ),
     )
 
 
@@ -55,7 +67,8 @@ ELASTICSEARCH_8 = Kind(
     sha256="1b37a6d6f882e32208620597706ee336e9a3495acff826421475618dc747feba",
     megabytes=830,
 )
-# The vendor's distribution for integration tests: sparse_vector prunes by default; neither painless nor GET /.
+# The vendor's distribution for integration tests: sparse_vector prunes by default; neither painless
+# nor GET /.
 ELASTICSEARCH_8_19 = Kind(
     "elasticsearch-8.19",
     "8.19.0",
@@ -113,5 +126,12 @@ OPENSEARCH_2 = Kind(
 
 KINDS = {
     kind.name: kind
-    for kind in (ELASTICSEARCH_9, ELASTICSEARCH_8, ELASTICSEARCH_8_19, OPENSEARCH_3, OPENSEARCH_3_KNN, OPENSEARCH_2)
+    for kind in (
+        ELASTICSEARCH_9,
+        ELASTICSEARCH_8,
+        ELASTICSEARCH_8_19,
+        OPENSEARCH_3,
+        OPENSEARCH_3_KNN,
+        OPENSEARCH_2,
+    )
 }

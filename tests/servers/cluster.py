@@ -10,11 +10,15 @@ from typing import Any
 from .catalogue import KINDS
 from .server import Server
 
-FIRST = {"elasticsearch": "cluster.initial_master_nodes", "opensearch": "cluster.initial_cluster_manager_nodes"}
+FIRST = {
+    "elasticsearch": "cluster.initial_master_nodes",
+    "opensearch": "cluster.initial_cluster_manager_nodes",
+}
 
 
 class Cluster:
-    """``count`` nodes of one cluster, each with its own folder, 512 MB of heap and an equal right to lead.
+    """``count`` nodes of one cluster, each with its own folder, 512 MB of heap and an equal right
+    to lead.
 
     Attributes
     ----------
@@ -25,7 +29,12 @@ class Cluster:
     """
 
     def __init__(
-        self, folder: Path, *, kind: str = "opensearch-3", count: int = 3, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        *,
+        kind: str = "opensearch-3",
+        count: int = 3,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = KINDS[kind]
         self.nodes = [Server(kind, folder / f"node-{i}", heap="512m") for i in range(count)]

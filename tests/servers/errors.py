@@ -2,7 +2,8 @@
 
 
 class UnavailableError(Exception):
-    """This machine cannot have the server; the text says what is missing. Tests are skipped with it."""
+    """This machine cannot have the server; the text says what is missing. Tests are skipped with
+    it."""
 
 
 class MismatchError(Exception):

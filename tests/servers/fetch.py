@@ -1,7 +1,9 @@
-"""Fetches servers through Maven, once, into a folder for all projects: BOC_SERVERS or ~/.cache/boc-servers.
+"""Fetches servers through Maven, once, into a folder for all projects: BOC_SERVERS or
+~/.cache/boc-servers.
 
-What arrives is compared with the digest of the catalogue before anything of it is used. A server appears in the folder
-as a whole or not at all, so that a process that dies while fetching, or two that fetch at once, do no harm.
+What arrives is compared with the digest of the catalogue before anything of it is used. A server
+appears in the folder as a whole or not at all, so that a process that dies while fetching, or two
+that fetch at once, do no harm.
 """
 
 import fcntl
@@ -31,7 +33,8 @@ def cache() -> Path:
 
 
 def place(kind: Kind) -> Path:
-    """Where ``kind`` lies once fetched; another name when its pinned digest or the Java sources change."""
+    """Where ``kind`` lies once fetched; another name when its pinned digest or the Java sources
+    change."""
     digest = hashlib.sha256(kind.sha256.encode())
     for source in _sources(kind):
         digest.update(source.read_bytes())
@@ -41,7 +44,8 @@ def place(kind: Kind) -> Path:
 def fetch(kind: Kind) -> Path:
     """Home of ``kind``, fetched if it is not there: ``lib/`` and what else it came with.
 
-    ``UnavailableError`` without a fitting JDK, Maven or a network; ``MismatchError`` if not the pinned files arrived.
+    ``UnavailableError`` without a fitting JDK, Maven or a network; ``MismatchError`` if not the
+    pinned files arrived.
     """
     home = place(kind)
     if home.exists():
@@ -58,7 +62,8 @@ def fetch(kind: Kind) -> Path:
 
 @contextmanager
 def _alone(place: Path) -> Iterator[Path]:
-    """One process fetches at a time, in a folder of its own; what a killed one left there is removed."""
+    """One process fetches at a time, in a folder of its own; what a killed one left there is
+    removed."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -71,7 +76,9 @@ def _alone(place: Path) -> Iterator[Path]:
 def check(kind: Kind, found: str) -> None:
     """``MismatchError`` unless ``found`` is the pinned SHA-256."""
     if found != kind.sha256:
-        raise MismatchError(f"{kind.name}: SHA-256 is {found}, the catalogue pins {kind.sha256}; nothing is kept")
+        raise MismatchError(
+            f"{kind.name}: SHA-256 is {found}, the catalogue pins {kind.sha256}; nothing is kept",
+        )
 
 
 def folder_digest(folder: Path) -> str:
@@ -81,17 +88,26 @@ def folder_digest(folder: Path) -> str:
 
 
 def _maven(folder: Path, *arguments: str) -> None:
-    """Run Maven with a repository of its own, gone with ``folder``: the user's keeps no copy of large archives."""
+    """Run Maven with a repository of its own, gone with ``folder``: the user's keeps no copy of
+    large archives."""
     command = ["mvn", "-B", "-q", "-C", f"-Dmaven.repo.local={folder / 'repository'}", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        problem = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr[-500:])
+        problem = next(
+            (line for line in done.stdout.splitlines() if "ERROR" in line),
+            done.stderr[-500:],
+        )
         raise UnavailableError(f"Maven could not fetch it: {problem.strip()}")
 
 
 def _archive(kind: Kind, folder: Path) -> Path:
     """Return the folder ``inside`` the archive."""
-    _maven(folder, f"{DEPENDENCY}:copy", f"-Dartifact={kind.artifacts[0]}", f"-DoutputDirectory={folder}")
+    _maven(
+        folder,
+        f"{DEPENDENCY}:copy",
+        f"-Dartifact={kind.artifacts[0]}",
+        f"-DoutputDirectory={folder}",
+    )
     (archive,) = folder.glob("*.zip")
     check(kind, sha256(archive))
     with zipfile.ZipFile(archive) as file:
@@ -100,7 +116,8 @@ def _archive(kind: Kind, folder: Path) -> Path:
 
 
 def _jars(kind: Kind, folder: Path, compiler: Path) -> Path:
-    """``lib/`` with the artifacts and all they depend on, ``classes/`` with the start class, plug-ins unpacked."""
+    """``lib/`` with the artifacts and all they depend on, ``classes/`` with the start class,
+    plug-ins unpacked."""
     home = folder / "home"
     (folder / "pom.xml").write_text(_pom(kind), encoding="utf-8")
     _maven(folder, f"{DEPENDENCY}:copy-dependencies", f"-DoutputDirectory={home / 'lib'}")
@@ -109,7 +126,14 @@ def _jars(kind: Kind, folder: Path, compiler: Path) -> Path:
         with zipfile.ZipFile(archive) as file:
             file.extractall(home / "plugin")
         archive.unlink()
-    options = ["--release", str(kind.java[0]), "-cp", str(home / "lib" / "*"), "-d", str(home / "classes")]
+    options = [
+        "--release",
+        str(kind.java[0]),
+        "-cp",
+        str(home / "lib" / "*"),
+        "-d",
+        str(home / "classes"),
+    ]
     subprocess.run([compiler, *options, *_sources(kind)], check=True)
     return home
 
@@ -132,7 +156,8 @@ def _pom(kind: Kind) -> str:
             f"<version>{version}</version><type>{form}</type></dependency>"
         )
     return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>boc</groupId>'
+        "<project "
+        'xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>boc</groupId>'
         f"<artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>"
         f"<dependencies>{dependencies}</dependencies></project>"
     )

@@ -1,8 +1,8 @@
 """Fixtures that hand out servers, and the parameters that run a test against each kind.
 
-Tests never fetch: ``make test`` and ``make test-servers`` do that first. What is not there skips its tests, or fails
-them when BOC_SERVERS_ALL is set. ``opensearch-3`` is marked ``slow``, every other parameter
-``servers``.
+Tests never fetch: ``make test`` and ``make test-servers`` do that first. What is not there skips
+its tests, or fails them when BOC_SERVERS_ALL is set. ``opensearch-3`` is marked ``slow``, every
+other parameter ``servers``.
 """
 
 import os
@@ -41,12 +41,18 @@ ROOM = 1 << 29  # several times what they were seen to take
 def address(server: Any, **options: object) -> str:
     """Return the address of a server, with options of it."""
     scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
-    return f"{scheme}+{server.url}" + "".join(f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items()))
+    return f"{scheme}+{server.url}" + "".join(
+        f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items())
+    )
 
 
 def kinds(*names: str) -> list[Any]:
-    """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
-    return [pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers) for name in names]
+    """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"),
+    indirect=True)``."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers)
+        for name in names
+    ]
 
 
 def with_fields(*names: str) -> pytest.MarkDecorator:
@@ -72,13 +78,16 @@ class ForeignServer:
 
 
 def foreign_server(kind: Kind) -> ForeignServer | None:
-    """Return the first address in BOC_TEST_ELASTICSEARCH or BOC_TEST_OPENSEARCH where a version of ``kind`` answers."""
+    """Return the first address in BOC_TEST_ELASTICSEARCH or BOC_TEST_OPENSEARCH where a version of
+    ``kind`` answers."""
     variable = f"BOC_TEST_{kind.engine.upper()}"
     for url in filter(None, os.environ.get(variable, "").split(",")):
         try:
             nodes = ask(url.strip(), "GET", "_nodes/_local?filter_path=nodes.*.version")["nodes"]
         except OSError as error:
-            raise UnavailableError(f"{variable} names {url}, which does not answer: {error}") from error
+            raise UnavailableError(
+                f"{variable} names {url}, which does not answer: {error}",
+            ) from error
         version = next(iter(nodes.values()))["version"]
         if f"{version}.".startswith(kind.name.split("-")[1] + "."):
             return ForeignServer(kind, url.strip())
@@ -89,8 +98,9 @@ def check_fetched(kind: Kind) -> None:
     """``UnavailableError`` unless ``kind`` lies in the cache."""
     if not place(kind).exists():
         raise UnavailableError(
-            f"{kind.name} is not here; python -m tests.servers fetch {kind.name} fetches it ({kind.megabytes} MB), "
-            "make test-servers all kinds"
+            f"{kind.name} is not here; python -m tests.servers fetch {kind.name} fetches it "
+            f"({kind.megabytes} MB), "
+            "make test-servers all kinds",
         )
 
 
@@ -108,7 +118,8 @@ def _or_skip() -> Iterator[None]:
 def _folder(name: str) -> Iterator[Path]:
     """Yield a folder of a server, gone afterwards: in memory where there is room for it.
 
-    An index that is made or removed is some ten calls of fsync, and the tests make hundreds of them.
+    An index that is made or removed is some ten calls of fsync, and the tests make hundreds of
+    them.
     """
     room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
     with tempfile.TemporaryDirectory(prefix=f"boc-{name}-", dir=MEMORY if room else None) as folder:
@@ -117,7 +128,8 @@ def _folder(name: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
 def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer | Server]:
-    """Yield a server to ask, shared by all tests of the session; pytest runs one kind after the other."""
+    """Yield a server to ask, shared by all tests of the session; pytest runs one kind after the
+    other."""
     with _folder(request.param) as folder, ExitStack() as stack:
         kind = KINDS[request.param]
         with _or_skip():
@@ -130,7 +142,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer | Server]:
 
 @pytest.fixture(scope="session")
 def secure() -> Iterator[SecureServer]:
-    """An Elasticsearch with TLS and users, shared by all tests of the session: each takes names of its own."""
+    """An Elasticsearch with TLS and users, shared by all tests of the session: each takes names of
+    its own."""
     with _folder("secure") as folder, SecureServer(folder) as node:
         with _or_skip():
             check_fetched(node.kind)
@@ -139,7 +152,8 @@ def secure() -> Iterator[SecureServer]:
 
 
 def shared_server(item: pytest.Item) -> str | None:
-    """Return the kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
+    """Return the kind of the shared server that a test asks, ``secure`` for that fixture; None if
+    it asks none."""
     if "secure" in getattr(item, "fixturenames", ()):
         return "secure"
     kind: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
@@ -148,7 +162,8 @@ def shared_server(item: pytest.Item) -> str | None:
 
 @pytest.fixture
 def own() -> Iterator[Callable[[Node], Node]]:
-    """Starts a test's own server, to be killed and misconfigured: ``own(Server("elasticsearch-9", tmp_path))``."""
+    """Starts a test's own server, to be killed and misconfigured: ``own(Server("elasticsearch-9",
+    tmp_path))``."""
     with ExitStack() as stack:
 
         def start(node: Node) -> Node:

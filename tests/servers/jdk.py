@@ -16,19 +16,27 @@ def installed() -> Iterator[tuple[int, Path]]:
     for home in homes:
         about = home / "release"
         if (home / "bin" / "javac").exists() and about.exists():
-            version = re.search(r'^JAVA_VERSION="(\d+)', about.read_text(encoding="utf-8"), re.MULTILINE)
+            version = re.search(
+                r'^JAVA_VERSION="(\d+)',
+                about.read_text(encoding="utf-8"),
+                re.MULTILINE,
+            )
             if version:
                 yield int(version[1]), home
 
 
 def find(oldest: int, newest: int) -> Path:
-    """Home of a JDK whose release lies in [oldest, newest]; ``UnavailableError`` says what to install."""
+    """Home of a JDK whose release lies in [oldest, newest]; ``UnavailableError`` says what to
+    install."""
     there = list(installed())
     for release, home in there:
         if oldest <= release <= newest:
             return home
-    found = ", ".join(str(release) for release in sorted({release for release, _ in there})) or "none"
+    found = (
+        ", ".join(str(release) for release in sorted({release for release, _ in there})) or "none"
+    )
     wanted = f"{oldest} or newer" if newest == 99 else f"{oldest} to {newest}"
     raise UnavailableError(
-        f"no JDK {wanted} in JAVA_HOME or /usr/lib/jvm (found: {found}); install one, such as openjdk-{oldest}-jdk"
+        f"no JDK {wanted} in JAVA_HOME or /usr/lib/jvm (found: {found}); install one, such as "
+        f"openjdk-{oldest}-jdk",
     )

@@ -14,11 +14,26 @@ from .fetch import HERE
 
 def options(folder: Path, heap: str, optimise: bool) -> list[str]:
     """Return what a node's Java is told; Lucene computes vectors with the incubator module."""
-    memory = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", f"-Djava.io.tmpdir={folder / 'tmp'}"]
-    return [*memory, "--add-modules=jdk.incubator.vector", *([] if optimise else ["-XX:TieredStopAtLevel=1"])]
+    memory = [
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+    ]
+    return [
+        *memory,
+        "--add-modules=jdk.incubator.vector",
+        *([] if optimise else ["-XX:TieredStopAtLevel=1"]),
+    ]
 
 
-def configure(kind: Kind, home: Path, folder: Path, settings: Mapping[str, Any], java: Sequence[str]) -> None:
+def configure(
+    kind: Kind,
+    home: Path,
+    folder: Path,
+    settings: Mapping[str, Any],
+    java: Sequence[str],
+) -> None:
     """Write ``folder/config``; settings are one JSON object, which is YAML too."""
     config = folder / "config"
     for part in (config, folder / "tmp"):
@@ -42,10 +57,26 @@ def command(kind: Kind, home: Path, folder: Path, java: Sequence[str]) -> list[s
             "log4j.shutdownHookEnabled": "false",  # so that the log tells of the stop too
         }
         path = _path(home, "classes", "lib/*", "plugin/*")
-        return [machine, *java, *_properties(logging), "-cp", path, "OpenSearchNode", str(folder), *kind.plugins]
+        return [
+            machine,
+            *java,
+            *_properties(logging),
+            "-cp",
+            path,
+            "OpenSearchNode",
+            str(folder),
+            *kind.plugins,
+        ]
     if (home / "lib" / "tools" / "server-launcher").is_dir():
         path = _path(home, "lib/tools/server-launcher/*")
-        return [*unprivileged(), machine, "-Xmx64m", "-cp", path, "org.elasticsearch.server.launcher.ServerLauncher"]
+        return [
+            *unprivileged(),
+            machine,
+            "-Xmx64m",
+            "-cp",
+            path,
+            "org.elasticsearch.server.launcher.ServerLauncher",
+        ]
     return [*unprivileged(), *tool(kind, home, folder, "server")]
 
 
@@ -62,11 +93,19 @@ def tool(kind: Kind, home: Path, folder: Path, name: str) -> list[str]:
     }
     java = str(jdk.find(*kind.java) / "bin" / "java")
     path = _path(home, "lib/*", "lib/cli-launcher/*")
-    return [java, "-Xmx64m", *_properties(about), "-cp", path, "org.elasticsearch.launcher.CliToolLauncher"]
+    return [
+        java,
+        "-Xmx64m",
+        *_properties(about),
+        "-cp",
+        path,
+        "org.elasticsearch.launcher.CliToolLauncher",
+    ]
 
 
 def environment(kind: Kind, home: Path, folder: Path) -> dict[str, str]:
-    """Return what Elasticsearch's own start scripts put into the environment, and nothing of ours but PATH."""
+    """Return what Elasticsearch's own start scripts put into the environment, and nothing of ours
+    but PATH."""
     java = jdk.find(*kind.java)
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -82,12 +121,17 @@ def environment(kind: Kind, home: Path, folder: Path) -> dict[str, str]:
 
 
 def unprivileged() -> list[str]:
-    """Elasticsearch refuses to be root; as nobody, it keeps the right to read and write where root may."""
+    """Elasticsearch refuses to be root; as nobody, it keeps the right to read and write where root
+    may."""
     if os.geteuid() != 0:
         return []
     nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     # The last makes access(2) agree with open(2): Java asks before it opens.
-    rights = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup"]
+    rights = [
+        "--inh-caps=+dac_override",
+        "--ambient-caps=+dac_override",
+        "--securebits=+no_setuid_fixup",
+    ]
     return ["setpriv", *nobody, *rights]
 
 

@@ -12,7 +12,8 @@ from .server import Server, ask
 
 
 class SecureServer(Server):
-    """An Elasticsearch with security and TLS; ``expired`` gives it a certificate that ran out yesterday.
+    """An Elasticsearch with security and TLS; ``expired`` gives it a certificate that ran out
+    yesterday.
 
     Attributes
     ----------
@@ -96,7 +97,8 @@ class SecureServer(Server):
         return context
 
     def api_key(self, *patterns: str, rights: Sequence[str] = ("all",)) -> str:
-        """An API key, as clients take it, with these rights on indices of these name patterns and on nothing else."""
+        """An API key, as clients take it, with these rights on indices of these name patterns and
+        on nothing else."""
         role = {"indices": [{"names": list(patterns), "privileges": list(rights)}]}
         body = {"name": ",".join(patterns), "role_descriptors": {"boc": role}}
         return str(self.request("POST", "_security/api_key", body)["encoded"])

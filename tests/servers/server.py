@@ -1,4 +1,5 @@
-"""A server process of our own, on loopback: start, stop, kill, restart on the same data and port."""
+"""A server process of our own, on loopback: start, stop, kill, restart on the same data and
+port."""
 
 from __future__ import annotations
 
@@ -29,8 +30,16 @@ from .fetch import fetch
 PATIENCE_S = 300  # a start takes 10 to 25 s on an idle machine
 
 
-def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLContext | None = None) -> Any:
-    """Return the parsed JSON answer of one request, user and password from the URL; ``RequestError`` if it is an error.
+def ask(
+    url: str,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> Any:
+    """Return the parsed JSON answer of one request, user and password from the URL;
+    ``RequestError`` if it is an error.
 
     Bytes are sent as they are.
     """
@@ -43,7 +52,10 @@ def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLCo
     if body is not None:
         request.data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with build_opener(ProxyHandler({}), HTTPSHandler(context=tls)).open(request, timeout=30) as answer:
+        with build_opener(ProxyHandler({}), HTTPSHandler(context=tls)).open(
+            request,
+            timeout=30,
+        ) as answer:
             return json.loads(answer.read() or b"null")
     except HTTPError as error:
         with error:
@@ -51,7 +63,8 @@ def ask(url: str, method: str, path: str, body: object = None, *, tls: ssl.SSLCo
 
 
 def healthy(request: Callable[[str, str], Any], nodes: int = 1) -> bool:
-    """Return whether a server has ``nodes`` nodes and health yellow or green; waits for it at most two seconds."""
+    """Return whether a server has ``nodes`` nodes and health yellow or green; waits for it at most
+    two seconds."""
     wanted = f"wait_for_status=yellow&wait_for_nodes=>={nodes}&timeout=2s"
     try:
         return not request("GET", f"_cluster/health?{wanted}")["timed_out"]
@@ -61,7 +74,8 @@ def healthy(request: Callable[[str, str], Any], nodes: int = 1) -> bool:
 
 
 def _wait_closed(port: int) -> None:
-    """Wait until nobody listens: the node may outlive its launcher by a moment, and holds its data so long."""
+    """Wait until nobody listens: the node may outlive its launcher by a moment, and holds its data
+    so long."""
     for _ in range(100):
         with socket.socket() as s:
             if s.connect_ex(("127.0.0.1", port)) != 0:
@@ -85,7 +99,8 @@ class Server:
     port : int, default=0
         HTTP port; 0 takes a free one.
     optimise : bool, default=False
-        Let Java optimise its code: a start takes twice the time, searches run faster. For benchmarks.
+        Let Java optimise its code: a start takes twice the time, searches run faster. For
+        benchmarks.
     under : sequence of str, optional
         What its command line begins with, such as ``("nice", "-n", "10")``.
 
@@ -96,8 +111,8 @@ class Server:
     transport : str
         ``127.0.0.1:PORT`` for other nodes.
 
-    The node dies with this Python process, however that ends. Starting raises ``UnavailableError`` if it cannot be
-    had on this machine and ``StartError`` if it does not come up.
+    The node dies with this Python process, however that ends. Starting raises ``UnavailableError``
+    if it cannot be had on this machine and ``StartError`` if it does not come up.
     """
 
     def __init__(
@@ -180,7 +195,8 @@ class Server:
         )
 
     def wait(self, nodes: int = 1) -> None:
-        """Wait until it answers with ``nodes`` nodes and health yellow or green; otherwise kill it: ``StartError``."""
+        """Wait until it answers with ``nodes`` nodes and health yellow or green; otherwise kill it:
+        ``StartError``."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and self.running:
             if healthy(self.request, nodes):
@@ -188,7 +204,9 @@ class Server:
         what = "did not answer in time" if self.running else "died"
         self.kill()
         log = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
-        raise StartError(f"{self.kind.name} {what}; the end of {self.folder / 'log.txt'}:\n{log[-3000:]}")
+        raise StartError(
+            f"{self.kind.name} {what}; the end of {self.folder / 'log.txt'}:\n{log[-3000:]}",
+        )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
         """Return the parsed JSON answer of one request to this node."""
@@ -215,7 +233,8 @@ class Server:
         _wait_closed(self.port)
 
     def pause(self) -> None:
-        """Stop it where it is (SIGSTOP), as a machine does that swaps or hangs; ``resume`` lets it go on."""
+        """Stop it where it is (SIGSTOP), as a machine does that swaps or hangs; ``resume`` lets it
+        go on."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

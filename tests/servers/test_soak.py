@@ -1,11 +1,13 @@
-"""Mixed traffic at `boc serve` while its index changes: no request fails, no item is lost, doubled or wrong.
+"""Mixed traffic at `boc serve` while its index changes: no request fails, no item is lost, doubled
+or wrong.
 
-``BOC_SOAK_MINUTES=60 pytest -s tests/servers/test_soak.py`` prints a table: a row for each tenth of the time, and one
-for each kind of request, with the memory of `boc serve` and of the server. Clients search, look at hits and ask why;
-some send pictures, and some read slowly. Meanwhile, in turns, a tenth of the pictures leaves the table, comes back
-(``boc sync``), and the whole index is replaced. A search server that has the index is killed every ten minutes, and
-started again; while it is away, 503 is right, as 429 always is. Beside it a second index takes items and loses some,
-and is compared with a ledger: an edit that the crash cut off is repeated.
+``BOC_SOAK_MINUTES=60 pytest -s tests/servers/test_soak.py`` prints a table: a row for each tenth of
+the time, and one for each kind of request, with the memory of `boc serve` and of the server.
+Clients search, look at hits and ask why; some send pictures, and some read slowly. Meanwhile, in
+turns, a tenth of the pictures leaves the table, comes back (``boc sync``), and the whole index is
+replaced. A search server that has the index is killed every ten minutes, and started again; while
+it is away, 503 is right, as 429 always is. Beside it a second index takes items and loses some, and
+is compared with a ledger: an edit that the crash cut off is repeated.
 """
 
 import http.client
@@ -38,7 +40,16 @@ from tests.servers.fixtures import address
 
 MINUTES = float(os.environ.get("BOC_SOAK_MINUTES", 0))
 SECONDS, CHANGE, CLIENTS, RATE = (60 * MINUTES, 450, 20, 1) if MINUTES else (10, 1, 10, 20)
-WEIGHTS = {"search": 40, "thumb": 30, "similar": 8, "explain": 6, "item": 6, "facets": 5, "page": 3, "probe": 2}
+WEIGHTS = {
+    "search": 40,
+    "thumb": 30,
+    "similar": 8,
+    "explain": 6,
+    "item": 6,
+    "facets": 5,
+    "page": 3,
+    "probe": 2,
+}
 
 
 class Answer(NamedTuple):
@@ -84,9 +95,18 @@ class Client(threading.Thread):
         sentence, file = random.choice(self._sentences), random.choice(self._pictures)
         text, item, k = quote(sentence), quote(file.name), random.choice((10, 40))
         if self._kind == "upload":
-            head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{file.name}"\r\n\r\n'
+            head = (
+                '--x\r\nContent-Disposition: form-data; name="image"; '
+                f'filename="{file.name}"\r\n\r\n'
+            )
             body = head.encode() + file.read_bytes() + b"\r\n--x--\r\n"
-            return "upload", "POST", f"/api/search?k={k}", body, {"Content-Type": "multipart/form-data; boundary=x"}
+            return (
+                "upload",
+                "POST",
+                f"/api/search?k={k}",
+                body,
+                {"Content-Type": "multipart/form-data; boundary=x"},
+            )
         if self._kind == "slow":
             return "slow", "GET", f"/api/search?q={text}&k=400"
         kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
@@ -115,14 +135,22 @@ def changes(library: Path, work: Path, at: str) -> Callable[[], None]:
     head, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
     first = sorted(path.name for path in images.iterdir())[::10]
     fewer = work / "fewer.csv"
-    fewer.write_text("".join([head, *(row for row in rows if row.split(",")[0] not in first)]), encoding="utf-8")
+    fewer.write_text(
+        "".join([head, *(row for row in rows if row.split(",")[0] not in first)]),
+        encoding="utf-8",
+    )
     syncs = [("sync", "soak", each, "--images", images, "--at", at) for each in (fewer, table)]
     steps = cycle([("index", "soak", features, "--replace", "--at", at), *syncs])
     boc(*next(steps))
     return lambda: boc(*next(steps))
 
 
-def repeat(action: Callable[[], None], seconds: float, end: threading.Event, errors: list[str]) -> threading.Thread:
+def repeat(
+    action: Callable[[], None],
+    seconds: float,
+    end: threading.Event,
+    errors: list[str],
+) -> threading.Thread:
     """Do ``action`` every so many seconds, until the event is set."""
 
     def run() -> None:
@@ -136,7 +164,8 @@ def repeat(action: Callable[[], None], seconds: float, end: threading.Event, err
 
 
 class Ledger(threading.Thread):
-    """Puts items into the index ``ledger`` and deletes some, and compares it with what it put and deleted."""
+    """Puts items into the index ``ledger`` and deletes some, and compares it with what it put and
+    deleted."""
 
     def __init__(self, library: Path, at: str, end: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -159,7 +188,9 @@ class Ledger(threading.Thread):
             old = list(self._held)[: 6 if len(self._held) > 600 else 3]
             while not self._edit(names, new, old):
                 self.repeats += 1
-            self._held = {id: v for id, v in self._held.items() if id not in old} | dict(zip(names, new, strict=True))
+            self._held = {id: v for id, v in self._held.items() if id not in old} | dict(
+                zip(names, new, strict=True),
+            )
             self.edits += 1
             if self.edits % 10 == 0:
                 self.check()
@@ -176,7 +207,8 @@ class Ledger(threading.Thread):
         return True
 
     def check(self) -> None:
-        """Compare the index with the ledger: ids, and the nearest item of the vector of one of them."""
+        """Compare the index with the ledger: ids, and the nearest item of the vector of one of
+        them."""
         try:
             searcher = Searcher.open("ledger", self._at)
             ids = [item.id for item in searcher.index.items()]
@@ -186,7 +218,9 @@ class Ledger(threading.Thread):
         except BackendError:
             return
         if len(ids) != len(set(ids)) or {*ids} != self._others | {*self._held}:
-            self.errors.append(f"{len(ids)} items, {len(set(ids))} ids, of {len(self._others) + len(self._held)}")
+            self.errors.append(
+                f"{len(ids)} items, {len(set(ids))} ids, of {len(self._others) + len(self._held)}",
+            )
         if hits[0].item.id != chosen or abs(hits[0].score - 1) > 1e-3:
             self.errors.append(f"{chosen}: {hits[0]}")
         self.checks += 1
@@ -194,7 +228,17 @@ class Ledger(threading.Thread):
 
 def serve(name: str, at: str) -> tuple[subprocess.Popen[str], str]:
     """Start `boc serve` on a free port; return it and its address."""
-    command = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--at", at, "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from boc.cli import main; main()",
+        "serve",
+        name,
+        "--at",
+        at,
+        "--port",
+        "0",
+    ]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     for line in server.stderr:
@@ -210,7 +254,10 @@ def crash(node: Server) -> None:
 
 def row(name: str, answers: list[Answer], process: int, node: Server | None) -> str:
     times = [answer.ms for answer in answers if answer.status == 200] or [0]
-    memory, files = status_of(process, "VmRSS") / 1e6, len(list(Path(f"/proc/{process}/fd").iterdir()))
+    memory, files = (
+        status_of(process, "VmRSS") / 1e6,
+        len(list(Path(f"/proc/{process}/fd").iterdir())),
+    )
     theirs = 0.0
     with suppress(OSError, StopIteration, AssertionError):  # it is being killed
         theirs = status_of(node.pid, "VmRSS") / 1e6 if node else 0
@@ -222,10 +269,16 @@ def row(name: str, answers: list[Answer], process: int, node: Server | None) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 900)
-@pytest.mark.filterwarnings("ignore::boc.errors.BocWarning")  # a load waits for the server, an edit broke off
+@pytest.mark.filterwarnings(
+    "ignore::boc.errors.BocWarning",
+)  # a load waits for the server, an edit broke off
 @pytest.mark.parametrize("kind", [None, *(["opensearch-3"] if MINUTES else [])])
 def test_soak_has_no_errors(
-    kind: str | None, own: Callable[[Server], Server], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str | None,
+    own: Callable[[Server], Server],
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("fastapi")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -238,26 +291,41 @@ def test_soak_has_no_errors(
         stack.enter_context(server)
         stack.callback(server.terminate)
         threading.Thread(target=server.stderr.read, daemon=True).start()
-        crowd = [Client(url, library, ["upload", "slow", *["mixed"] * 8][i % 10], end) for i in range(CLIENTS)]
+        crowd = [
+            Client(url, library, ["upload", "slow", *["mixed"] * 8][i % 10], end)
+            for i in range(CLIENTS)
+        ]
         threads = [*crowd, ledger, repeat(change, CHANGE, end, errors)]
-        threads += [] if node is None else [repeat(lambda: crash(node), 4 * CHANGE / 3, end, errors)]
+        threads += (
+            [] if node is None else [repeat(lambda: crash(node), 4 * CHANGE / 3, end, errors)]
+        )
         for thread in threads:
             thread.start()
-        click.echo("\nuntil s / kind  requests  429   503    p50 ms    p99 ms      MB files  server")
+        click.echo(
+            "\nuntil s / kind  requests  429   503    p50 ms    p99 ms      MB files  server",
+        )
         for part in range(1, 11):
             before = [len(client.answers) for client in crowd]
             time.sleep(SECONDS / 10)
-            new = [answer for client, i in zip(crowd, before, strict=True) for answer in client.answers[i:]]
+            new = [
+                answer
+                for client, i in zip(crowd, before, strict=True)
+                for answer in client.answers[i:]
+            ]
             click.echo(row(f"{SECONDS * part / 10:.0f}", new, server.pid, node))
         end.set()
         for thread in threads:
             thread.join()
         answers = [answer for client in crowd for answer in client.answers]
         for each in (*WEIGHTS, "upload", "slow"):
-            click.echo(row(each, [answer for answer in answers if answer.kind == each], server.pid, node))
+            click.echo(
+                row(each, [answer for answer in answers if answer.kind == each], server.pid, node),
+            )
         assert [error for client in crowd for error in client.errors] == []
         ledger.check()
-        click.echo(f"ledger: {ledger.edits} edits, {ledger.repeats} repeated, {ledger.checks} comparisons")
+        click.echo(
+            f"ledger: {ledger.edits} edits, {ledger.repeats} repeated, {ledger.checks} comparisons",
+        )
         change()
         boc("verify", "ledger", "--at", at)
         boc("verify", "soak", "--at", at)

@@ -19,8 +19,9 @@ from boc.cli import options
 def command(name: str, sources: tuple[Path, ...], encoder: str | None, **keywords: Any) -> None:
     """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
 
-    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file. Pictures are encoded
-    with the encoder of the index, and all items get its code. After a kill, the same command continues.
+    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file.
+    Pictures are encoded with the encoder of the index, and all items get its code. After a kill,
+    the same command continues.
 
     \b
     Examples: boc add photos new.h5

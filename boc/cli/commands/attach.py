@@ -18,23 +18,40 @@ if TYPE_CHECKING:
 @click.command("attach", epilog=options.code_help())
 @options.name
 @click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1)
-@click.option("--id-field", "key", help="Field of the documents that holds the id of an item [default: their _id].")
+@click.option(
+    "--id-field",
+    "key",
+    help="Field of the documents that holds the id of an item [default: their _id].",
+)
 @options.code
-@click.option("--detach", is_flag=True, help="Remove what was added from all documents again; takes no FEATURES.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Remove what was added from all documents again; takes no FEATURES.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before the mapping or documents are changed.")
 @options.as_json
 @options.at
 def command(
-    name: str, sources: tuple[Path, ...], key: str | None, code: Code, detach: bool, yes: bool, as_json: bool, at: str
+    name: str,
+    sources: tuple[Path, ...],
+    key: str | None,
+    code: Code,
+    detach: bool,
+    yes: bool,
+    as_json: bool,
+    at: str,
 ) -> None:
-    """Add codes to the documents of another program. NAME is its index; the codes are those of feature files.
+    """Add codes to the documents of another program. NAME is its index; the codes are those of
+    feature files.
 
-    Each item goes to the document with its id, as one object, boc; no other field changes. It first shows the addition
-    to the mapping, and asks. Other programs may keep writing. After a kill, the same command continues; repeated later,
-    it adds new and changed items. boc search NAME then finds these documents, and --filter accepts their fields.
+    Each item goes to the document with its id, as one object, boc; no other field changes. It first
+    shows the addition to the mapping, and asks. Other programs may keep writing. After a kill, the
+    same command continues; repeated later, it adds new and changed items. boc search NAME then
+    finds these documents, and --filter accepts their fields.
 
-    --detach removes the object boc from the documents, and nothing else. Its empty fields stay in the mapping, since
-    these servers cannot remove fields.
+    --detach removes the object boc from the documents, and nothing else. Its empty fields stay in
+    the mapping, since these servers cannot remove fields.
 
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
@@ -49,15 +66,29 @@ def command(
         if not yes:
             click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)
         count = library.detach(name, at=at)
-        click.echo(f"{name}: the code was removed from {count} documents; its empty fields stay in the mapping")
+        click.echo(
+            f"{name}: the code was removed from {count} documents; its empty fields stay in the "
+            "mapping",
+        )
         return
 
     def confirm(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
-        return yes or click.confirm(f"Add this to the mapping of {name}? It stays there for good.", err=True)
+        return yes or click.confirm(
+            f"Add this to the mapping of {name}? It stays there for good.",
+            err=True,
+        )
 
     with options.bars() as progress:
-        report = library.attach(name, sources, at=at, key=key, code=code, confirm=confirm, progress=progress)
+        report = library.attach(
+            name,
+            sources,
+            at=at,
+            key=key,
+            code=code,
+            confirm=confirm,
+            progress=progress,
+        )
     if report is None:
         click.echo("Nothing was changed.", err=True)
         raise SystemExit(1)
@@ -65,7 +96,8 @@ def command(
         click.echo(json.dumps(asdict(report), ensure_ascii=False))
     else:
         click.echo(
-            f"{name}: {report.documents} documents have codes ({report.written} new, {report.unchanged} unchanged)"
+            f"{name}: {report.documents} documents have codes ({report.written} new, "
+            f"{report.unchanged} unchanged)",
         )
     for message, ids in (
         (f"{report.without} items have no document, such as", report.missing),

@@ -11,24 +11,38 @@ from boc.names import CODEBOOKS
 
 @click.command("build-codebook")
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
-@click.option("-o", "--output", type=options.PATH, required=True, help="Codebook file to write (.npz).")
+@click.option(
+    "-o",
+    "--output",
+    type=options.PATH,
+    required=True,
+    help="Codebook file to write (.npz).",
+)
 @click.option(
     "--clusters",
     type=click.IntRange(1),
     help="How many [default: 1000; of centroids at most the root of the concepts].",
 )
 @click.option(
-    "--kind", type=click.Choice(CODEBOOKS), help="What is learned; see below [default: plain or centered, by a trial]."
+    "--kind",
+    type=click.Choice(CODEBOOKS),
+    help="What is learned; see below [default: plain or centered, by a trial].",
 )
-def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind: str | None) -> None:
-    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, best of training photographs.
+def command(
+    features: tuple[Path, ...],
+    output: Path,
+    clusters: int | None,
+    kind: str | None,
+) -> None:
+    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, best of
+    training photographs.
 
     \b
     Kinds:
-      plain     centroids of regions and words by k-means, as in the papers; for --code hard and soft
-      centered  the same less the mean of each modality, so that regions and words use the same centroids
+      plain     k-means centroids of regions and words, as in the papers; for --code hard and soft
+      centered  the same less the mean of each modality, so that both use the same centroids
       rescaled  the same along more even axes, for --code "soft(similarity=deviation, ...)"
-      words     what each of the most frequent words adds to the vector of a caption; for --code words
+      words     what each frequent word adds to the vector of a caption; for --code words
       learned   terms by which captions find their pictures, trained; for --code learned
 
     \b
@@ -60,5 +74,8 @@ def command(features: tuple[Path, ...], output: Path, clusters: int | None, kind
             tell("labelling")
             made = make_codebook.add_labels(made, files)
     made.save(output)
-    named = {"words": "words", "learned": "terms"}.get(kind or "", f"centroids of {made.concepts} concepts")
+    named = {"words": "words", "learned": "terms"}.get(
+        kind or "",
+        f"centroids of {made.concepts} concepts",
+    )
     click.echo(f"{len(made)} {named} in {output}")

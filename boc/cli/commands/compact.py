@@ -9,7 +9,8 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Make the index NAME smallest and fastest. It becomes one segment, without deleted and replaced rows.
+    """Make the index NAME smallest and fastest. It becomes one segment, without deleted and
+    replaced rows.
 
     Searches continue meanwhile and give the same results.
 

@@ -11,34 +11,54 @@ from boc.cli import options
 @click.argument("checkpoint", type=options.PATH)
 @click.option("-o", "--output", type=options.PATH, help="Model folder to write.")
 @click.option(
-    "--tokens", type=options.PATH, help="The vocab.txt or tokenizer.json of a TERN, or the vocabulary of a VSRN."
+    "--tokens",
+    type=options.PATH,
+    help="The vocab.txt or tokenizer.json of a TERN, or the vocabulary of a VSRN.",
 )
 @click.option(
-    "--regions", metavar="KIND[:PATH]", help="Region source that the network was trained on, for example files:DIR."
+    "--regions",
+    metavar="KIND[:PATH]",
+    help="Region source that the network was trained on, for example files:DIR.",
 )
-@click.option("--stop-list", type=options.PATH, help="File of the stop-words that a TERAN leaves out, one per line.")
+@click.option(
+    "--stop-list",
+    type=options.PATH,
+    help="File of the stop-words that a TERAN leaves out, one per line.",
+)
 def command(
-    checkpoint: Path, output: Path | None, tokens: Path | None, regions: str | None, stop_list: Path | None
+    checkpoint: Path,
+    output: Path | None,
+    tokens: Path | None,
+    regions: str | None,
+    stop_list: Path | None,
 ) -> None:
-    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN of its authors.
+    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN of its
+    authors.
 
-    Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model get do.
+    Or write the networks of a model folder in ONNX beside its weights, as boc train and boc model
+    get do.
 
-    Nothing in the file is executed. Kind and sizes are read from the tensors, every one of which must be used.
+    Nothing in the file is executed. Kind and sizes are read from the tensors, every one of which
+    must be used.
 
     \b
-    Examples: boc convert model_best_ndcg.pth -o models/tern --tokens vocab.txt --regions files:features_36
+    Examples:
+    boc convert model_best.pth -o models/tern --tokens vocab.txt --regions files:features_36
               boc convert models/mine
     """
     from boc import plugins
 
     if checkpoint.is_dir():
         if output or tokens or regions or stop_list:
-            raise click.UsageError(f"{checkpoint} is a folder, in which its networks are written; leave options out")
+            raise click.UsageError(
+                f"{checkpoint} is a folder, in which its networks are written; leave options out",
+            )
         options.write_onnx(checkpoint)
         return
     if output is None or tokens is None or regions is None:
-        raise click.UsageError("a checkpoint needs -o FOLDER, --tokens FILE and --regions KIND[:PATH]")
+        raise click.UsageError(
+            "a checkpoint needs -o FOLDER, --tokens FILE and --regions KIND[:PATH]",
+        )
     source = plugins.region_source(regions)
     model = plugins.tool("convert").convert(checkpoint, output, tokens, source, stop_list=stop_list)
     settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())

@@ -17,22 +17,38 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("new", required=False)
 @click.option(
-    "--at", "--from", "at", envvar="BOC_AT", default="file:boc-data", help="Address of the backend that holds NAME."
+    "--at",
+    "--from",
+    "at",
+    envvar="BOC_AT",
+    default="file:boc-data",
+    help="Address of the backend that holds NAME.",
 )
 @click.option("--to", help="Address of the backend of the copy, or FILE.h5 [default: the same].")
 @click.option(
-    "--code", type=options.CodeType(), help="Encode the stored vectors with this code [default: copy the terms]."
+    "--code",
+    type=options.CodeType(),
+    help="Encode the stored vectors with this code [default: copy the terms].",
 )
-@click.option("--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: as NAME].")
+@click.option(
+    "--rm",
+    type=click.FloatRange(1),
+    help="Candidates re-ranked per hit [default: as NAME].",
+)
 @options.recall
-@click.option("--replace", is_flag=True, help="Replace an existing index of that name, or a feature file.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace an existing index of that name, or a feature file.",
+)
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
     """Copy the index NAME to another name, place, file or code. These are NEW, --to and --code.
 
-    Everything comes from the index: no encoder and no pictures are needed. Without --code the copy has the same hits
-    with the same scores. Of a file boc index makes the same index again, anywhere. After a kill, the same command
-    continues where it stopped. The copy is published as a whole at the end; boc verify checks it. With the name and
-    place of NAME and --replace, it takes the place of NAME.
+    Everything comes from the index: no encoder and no pictures are needed. Without --code the copy
+    has the same hits with the same scores. Of a file boc index makes the same index again,
+    anywhere. After a kill, the same command continues where it stopped. The copy is published as a
+    whole at the end; boc verify checks it. With the name and place of NAME and --replace, it takes
+    the place of NAME.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
@@ -45,7 +61,12 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
     with options.bars() as progress:
         report = copy_index(name, new, to=to, progress=progress, **keywords)
-    click.echo(sentence(to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name, report))
+    click.echo(
+        sentence(
+            to if to is not None and to.lower().endswith((".h5", ".hdf5")) else new or name,
+            report,
+        ),
+    )
 
 
 def sentence(name: str, report: CopyReport | LoadReport) -> str:

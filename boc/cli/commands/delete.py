@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
-    Captions are items with ids of their own. For the ID - ids are read from the standard input, one per line.
+    Captions are items with ids of their own. For the ID - ids are read from the standard input, one
+    per line.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg

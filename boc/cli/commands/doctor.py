@@ -29,9 +29,9 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 def command(places: tuple[str, ...]) -> None:
     """Check what is installed, and what is missing.
 
-    Checks packages, modules in C, models, boc.toml, the environment, and each backend: a folder, or a server, where it
-    makes small trial indexes and removes them. Each line is ok, a note, or a problem, with what to do. The exit
-    status is 1 if there is a problem that would stop a search.
+    Checks packages, modules in C, models, boc.toml, the environment, and each backend: a folder, or
+    a server, where it makes small trial indexes and removes them. Each line is ok, a note, or a
+    problem, with what to do. The exit status is 1 if there is a problem that would stop a search.
 
     \b
     Examples: boc doctor
@@ -62,7 +62,12 @@ def _configuration(group: click.Group) -> Iterator[Finding]:
     if variables:
         yield Finding("ok", "settings", f"variables {', '.join(variables)}")
     for name, near in settings.misspelt(group).items():
-        yield Finding("note", "settings", f"nothing reads the variable {name}", f"write {near}, or unset it")
+        yield Finding(
+            "note",
+            "settings",
+            f"nothing reads the variable {name}",
+            f"write {near}, or unset it",
+        )
 
 
 def _configured_places(group: click.Group) -> list[str]:

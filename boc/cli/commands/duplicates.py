@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 @click.command("duplicates")
 @options.name
 @click.option(
-    "--threshold", type=float, help="Smallest cosine of near duplicates [default: by the cosines of random pairs]."
+    "--threshold",
+    type=float,
+    help="Smallest cosine of near duplicates [default: by the cosines of random pairs].",
 )
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List equal and nearly equal pictures of an index. If the index NAME has none, its captions are compared.
+    """List equal and nearly equal pictures of an index. If the index NAME has none, its captions
+    are compared.
 
-    The first item of a group is the one to keep: it has the most near items. Nothing is deleted; boc
-    delete removes items.
+    The first item of a group is the one to keep: it has the most near items. Nothing is deleted;
+    boc delete removes items.
 
     \b
     Examples: boc duplicates photos
@@ -45,11 +48,15 @@ def _print(name: str, groups: list[Group]) -> None:
     for group in groups:
         click.echo(options.plain(group.item.id))
         for one in group.duplicates:
-            click.echo(f"    {'equal' if one.exact else f'{one.score:.4f}'}  {options.plain(one.item.id)}")
+            click.echo(
+                f"    {'equal' if one.exact else f'{one.score:.4f}'}  {options.plain(one.item.id)}",
+            )
     count = sum(len(group.duplicates) for group in groups)
     click.echo(f"{name}: {len(groups)} groups with {count} duplicates", err=True)
 
 
 def _record(group: Group) -> dict[str, Any]:
-    others = [{"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates]
+    others = [
+        {"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates
+    ]
     return {"kept": group.item.id, "duplicates": others}

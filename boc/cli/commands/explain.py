@@ -18,25 +18,37 @@ if TYPE_CHECKING:
 @click.command("explain", cls=options.TextCommand)
 @options.name
 @click.argument("text_and_id", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
-@click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
+@click.option(
+    "--image",
+    type=options.PATH,
+    help="Explain the score for this picture instead of a sentence.",
+)
 @options.as_json
 @options.at
 @options.encoder
 def command(
-    name: str, text_and_id: tuple[str, ...], image: Path | None, as_json: bool, at: str, encoder: str | None
+    name: str,
+    text_and_id: tuple[str, ...],
+    image: Path | None,
+    as_json: bool,
+    at: str,
+    encoder: str | None,
 ) -> None:
     """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
 
-    Prints the ten terms of largest product that query and item share. Each has its share of the score, its frequency in
-    the query times that in the item, and its typical words. The products add up to the score of the index before
-    re-ranking. --json adds regions and words, and the cosines between them; the page of boc serve draws these.
+    Prints the ten terms of largest product that query and item share. Each has its share of the
+    score, its frequency in the query times that in the item, and its typical words. The products
+    add up to the score of the index before re-ranking. --json adds regions and words, and the
+    cosines between them; the page of boc serve draws these.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
               boc explain photos --image dog.jpg 3265162450_5b4e3c5f1b.jpg --json
     """
     if len(text_and_id) != (2 if image is None else 1):
-        raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
+        raise click.UsageError(
+            "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
+        )
     from boc.explain.score import LABELLED, explain
     from boc.search.searcher import Searcher
 
@@ -58,7 +70,10 @@ def _print(explanation: Explanation, top: int) -> None:
     for match in explanation.matches[:top]:
         product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
         words = options.plain(", ".join(match.label.words)) if match.label else ""
-        click.echo(f"{100 * float(explanation.share(match)):5.1f} %  t{match.term:<6} {product:<24}  {words}".rstrip())
+        click.echo(
+            f"{100 * float(explanation.share(match)):5.1f} %  t{match.term:<6} {product:<24}  "
+            f"{words}".rstrip(),
+        )
     others = explanation.matches[top:]
     if others:
         rest = sum(match.product for match in others)
@@ -69,4 +84,7 @@ def _print(explanation: Explanation, top: int) -> None:
         click.echo(f"{options.plain(explanation.item.id)} shares no term with this query", err=True)
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
-        click.echo("words    " + ", ".join(f"{options.plain(word)} {count}" for word, count in counts.items()))
+        click.echo(
+            "words    "
+            + ", ".join(f"{options.plain(word)} {count}" for word, count in counts.items()),
+        )

@@ -25,12 +25,24 @@ SETTINGS = {
 
 @click.command("extract")
 @options.source
-@click.option("-o", "--output", type=options.PATH, required=True, help="Feature file to write (.h5).")
+@click.option(
+    "-o",
+    "--output",
+    type=options.PATH,
+    required=True,
+    help="Feature file to write (.h5).",
+)
 @options.encoder
 @click.option(
-    "--regions", metavar="KIND[:PATH]", help="Write the regions of this source, such as grid, instead of vectors."
+    "--regions",
+    metavar="KIND[:PATH]",
+    help="Write the regions of this source, such as grid, instead of vectors.",
 )
-@click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Only part I of N parts of similar size: one command per machine.",
+)
 @options.settings(SETTINGS)
 @options.device
 @options.exclude
@@ -49,9 +61,10 @@ def command(
 ) -> None:
     """Write vectors or regions of SOURCE to a feature file.
 
-    SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns image,caption, JSON
-    Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON, or a regions file. After a kill, the same
-    command continues where it stopped. Shards, for example 1/16 to 16/16, share the work among machines.
+    SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns
+    image,caption, JSON Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON,
+    or a regions file. After a kill, the same command continues where it stopped. Shards, for
+    example 1/16 to 16/16, share the work among machines.
 
     \b
     Settings for --set:
@@ -66,11 +79,19 @@ def command(
     \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k
               boc extract captions.csv -o regions.h5 --regions grid
-              boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:models/flickr8k --set precision=bfloat16
+              boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:mine --set precision=bfloat16
     """
-    if regions is not None and options.on_command_line("regions") and not options.on_command_line("encoder"):
+    if (
+        regions is not None
+        and options.on_command_line("regions")
+        and not options.on_command_line("encoder")
+    ):
         encoder = None
-    elif encoder is not None and options.on_command_line("encoder") and not options.on_command_line("regions"):
+    elif (
+        encoder is not None
+        and options.on_command_line("encoder")
+        and not options.on_command_line("regions")
+    ):
         regions = None
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
@@ -86,7 +107,12 @@ def command(
     if shard is not None:
         data = data.part(shard)
     precision = settings.get("precision", "float32")
-    runtime = Runtime(device, precision, settings.get("compile", False), settings.get("batch_size", 64))
+    runtime = Runtime(
+        device,
+        precision,
+        settings.get("compile", False),
+        settings.get("batch_size", 64),
+    )
     extraction = Extraction(
         data,
         output,
@@ -108,7 +134,13 @@ def command(
 
 def _speed(extraction: Extraction) -> str:
     speed = extraction.speed
-    text = f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} workers"
+    text = (
+        f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} "
+        "workers"
+    )
     if extraction.encoder is None:
         return text
-    return f"{text}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} % of the time"
+    return (
+        f"{text}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} "
+        "% of the time"
+    )

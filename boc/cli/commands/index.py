@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 @options.encoder
 @options.code
 @click.option(
-    "--rm", type=click.FloatRange(1), help="Candidates re-ranked per hit [default: by --recall; 10 for other codes]."
+    "--rm",
+    type=click.FloatRange(1),
+    help="Candidates re-ranked per hit [default: by --recall; 10 for other codes].",
 )
 @options.recall
 @click.option(
-    "--rerank", type=click.Choice(METRICS), help="How they are re-ranked: by vectors, or concept sets [default: dot]."
+    "--rerank",
+    type=click.Choice(METRICS),
+    help="How they are re-ranked: by vectors, or concept sets [default: dot].",
 )
 @click.option(
     "--vectors",
@@ -44,29 +48,38 @@ if TYPE_CHECKING:
 @options.exclude
 @options.verbose
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
-@click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Load part I of N of the items; the last of N processes publishes.",
+)
 def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -> None:
     """Make the index NAME from everything in SOURCE.
 
-    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder or .tar of
-    pictures (WebDataset, img2dataset) or several, a CSV with the columns image,caption, JSON Lines or Parquet of path,
-    caption and metadata, COCO's or Karpathy's JSON, or a regions file. The ids of several folders begin with the names
-    of these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
+    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a
+    folder or .tar of pictures (WebDataset, img2dataset) or several, a CSV with the columns
+    image,caption, JSON Lines or Parquet of path, caption and metadata, COCO's or Karpathy's JSON,
+    or a regions file. The ids of several folders begin with the names of these. After a kill, the
+    same command continues where it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of ann-benchmarks, with X.txt
-    and X.ids.txt beside X.npy; or sparse ones, .csr and JSON Lines of {"id": ..., "vector": {term: weight}}.
+    SOURCE can also be vectors in files of others: .npy, .npz, .fvecs, .fbin, .u8bin, HDF5 of
+    ann-benchmarks, with X.txt and X.ids.txt beside X.npy; or sparse ones, .csr and JSON Lines of
+    {"id": ..., "vector": {term: weight}}.
 
     To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
 
-    From a file of boc copy the same index is made again, with its code and the same scores; --code makes another one.
+    From a file of boc copy the same index is made again, with its code and the same scores; --code
+    makes another one.
 
-    With --shard several processes or machines load one index on a server at once, each its part of the same feature
-    files. The last one to finish publishes. Repeat the command of a process that died, anywhere.
+    With --shard several processes or machines load one index on a server at once, each its part of
+    the same feature files. The last one to finish publishes. Repeat the command of a process that
+    died, anywhere.
 
-    Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
-    folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata has one line per
-    item; its values replace these. A caption has the values of its picture, unless it has its own line. The header
-    gives types: keyword, integer, float, boolean, date, text. A vertical bar separates several values.
+    Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width,
+    height, orientation, folder, name, size, modified; with --ocr also ocr, the words inside them.
+    The table of --metadata has one line per item; its values replace these. A caption has the
+    values of its picture, unless it has its own line. The header gives types: keyword, integer,
+    float, boolean, date, text. A vertical bar separates several values.
 
     \b
     Examples: boc index photos photos.h5
@@ -85,7 +98,9 @@ def command(name: str, sources: tuple[Path, ...], code: Code, **keywords: Any) -
         chosen = code if options.is_set("code") else None
         report = build_index(name, sources, code=chosen, progress=progress, **keywords)
     if not report.published:
-        click.echo(f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are")
+        click.echo(
+            f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are",
+        )
         return
     click.echo(sentence(name, report))
     options.report(report.failed, report.images + report.texts)

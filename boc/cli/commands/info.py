@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
 @click.command("info")
 @click.argument("name", required=False, shell_complete=options.complete_names)
-@click.option("--items", type=click.IntRange(1), help="Compute the bytes of an index of so many items like these.")
+@click.option(
+    "--items",
+    type=click.IntRange(1),
+    help="Compute the bytes of an index of so many items like these.",
+)
 @options.at
 @options.as_json
 def command(name: str | None, items: int | None, at: str, as_json: bool) -> None:
-    """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what the backend supports.
+    """Show what the index NAME holds and how it was made. Without NAME, list the indexes and what
+    the backend supports.
 
-    With --items it prints the bytes by part of an index of so many items like those of NAME, with its code. The figures
-    are those of one copy; each replica of a server takes them once more.
+    With --items it prints the bytes by part of an index of so many items like those of NAME, with
+    its code. The figures are those of one copy; each replica of a server takes them once more.
 
     \b
     Examples: boc info photos
@@ -59,7 +64,10 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
         ("postings", f"{facts['postings']} ({facts['postings'] / total:.1f} per item)"),
         ("vectors", f"{facts['dimensions']} x {facts['vectors']}{rounded}"),
         ("concepts", facts["concepts"] or "none"),
-        ("metadata", ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none"),
+        (
+            "metadata",
+            ", ".join(f"{field}:{kind}" for field, kind in facts["fields"].items()) or "none",
+        ),
         ("re-rank", f"{facts['rerank']}, {facts['rm']:g} candidates for each hit"),
         ("recall", _recall(facts["recall"]) + (f"; it {DRIFT}" if facts["drifted"] else "")),
         ("bytes", _bytes(facts["bytes"], total)),
@@ -73,11 +81,16 @@ def command(name: str | None, items: int | None, at: str, as_json: bool) -> None
 def _recall(recall: dict[str, Any]) -> str:
     """Say what recall the budgets were chosen for, and what they reached."""
     if "measured" not in recall:
-        return f"{recall['target']:g} aimed at; few items, all are compared" if recall else "budgets given by hand"
+        return (
+            f"{recall['target']:g} aimed at; few items, all are compared"
+            if recall
+            else "budgets given by hand"
+        )
     queries = f"{recall['queries']} {recall['source']}"
     low = "" if recall["measured"] >= recall["target"] else "; nothing reached it"
     return (
-        f"{recall['target']:g} aimed at, {recall['measured']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) "
+        f"{recall['target']:g} aimed at, {recall['measured']:.3f} ({recall['low']:.3f} to "
+        f"{recall['high']:.3f}) "
         f"measured with {queries} as queries when it held {recall['items']} items{low}"
     )
 
@@ -99,5 +112,9 @@ def _bytes(sizes: dict[str, int], items: int) -> str:
 
 
 def _plan(items: int, sizes: dict[str, int]) -> str:
-    rows = [(part, size) for part, size in sizes.items() if size] + [("in all", sum(sizes.values()))]
-    return "\n".join(f"{part:9s} {size / 1e6:,.1f} MB, {size / items:,.0f} bytes per item" for part, size in rows)
+    rows = [(part, size) for part, size in sizes.items() if size] + [
+        ("in all", sum(sizes.values())),
+    ]
+    return "\n".join(
+        f"{part:9s} {size / 1e6:,.1f} MB, {size / items:,.0f} bytes per item" for part, size in rows
+    )

@@ -13,7 +13,9 @@ from boc.errors import BocError
 name = click.argument(
     "name",
     metavar="MODEL",
-    shell_complete=lambda context, parameter, start: [name for name in models.CATALOGUE if name.startswith(start)],
+    shell_complete=lambda context, parameter, start: [
+        name for name in models.CATALOGUE if name.startswith(start)
+    ],
 )
 
 
@@ -21,8 +23,9 @@ name = click.argument(
 def command() -> None:
     """Download and manage encoders that others trained.
 
-    MODEL is clip, siglip2 or multilingual, or ORG/NAME of a model on the Hugging Face hub. Models are kept in
-    BOC_MODELS [default: ~/.local/share/boc/models], and used as --encoder clip or --encoder clip:ORG/NAME.
+    MODEL is clip, siglip2 or multilingual, or ORG/NAME of a model on the Hugging Face hub. Models
+    are kept in BOC_MODELS [default: ~/.local/share/boc/models], and used as --encoder clip or
+    --encoder clip:ORG/NAME.
 
     \b
     Examples: boc model get clip
@@ -32,13 +35,18 @@ def command() -> None:
 
 @command.command("get")
 @name
-@click.option("--revision", metavar="REVISION", help="Commit, branch or tag [default: pinned or newest].")
+@click.option(
+    "--revision",
+    metavar="REVISION",
+    help="Commit, branch or tag [default: pinned or newest].",
+)
 @click.option("--yes", is_flag=True, help="Download without asking.")
 def get(name: str, revision: str | None, yes: bool) -> None:
     """Download MODEL, after showing its size and licence.
 
-    Files are compared with the digests of the server, weights of short names with a pinned digest. After a failure,
-    repeat the command: complete files are not downloaded again. Another server: set HF_ENDPOINT to its address.
+    Files are compared with the digests of the server, weights of short names with a pinned digest.
+    After a failure, repeat the command: complete files are not downloaded again. Another server:
+    set HF_ENDPOINT to its address.
 
     \b
     Examples: boc model get clip
@@ -58,7 +66,9 @@ def get(name: str, revision: str | None, yes: bool) -> None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
     offer = hub.look(repository, commit or "", pinned.sha256 if pinned else "")
-    licence = offer.licence or (f"{pinned.licence} (its card says nothing)" if pinned else "not stated; see its page")
+    licence = offer.licence or (
+        f"{pinned.licence} (its card says nothing)" if pinned else "not stated; see its page"
+    )
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
     click.echo(plain(f"licence   {licence}"), err=True)
@@ -69,7 +79,10 @@ def get(name: str, revision: str | None, yes: bool) -> None:
     folder = hub.download(offer).folder
     click.echo(f"{repository}: {folder}")
     options.write_onnx(folder, needed=False)
-    click.echo(f"Use it: boc index photos ~/Pictures --encoder {name if '/' not in name else f'clip:{name}'}")
+    click.echo(
+        "Use it: boc index photos ~/Pictures --encoder "
+        f"{name if '/' not in name else f'clip:{name}'}",
+    )
 
 
 @command.command("list")
@@ -84,16 +97,25 @@ def show(as_json: bool) -> None:
     present = list(models.models())
     if as_json:
         keys = ("repository", "revision", "licence", "size")
-        records = [{**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)} for each in present]
+        records = [
+            {**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)}
+            for each in present
+        ]
         click.echo(json.dumps(records, ensure_ascii=False))
         return
     for each in present:
-        about = f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, {each.revision[:12]}, {each.folder}"
+        about = (
+            f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
+            f"{each.revision[:12]}, {each.folder}"
+        )
         click.echo(plain(f"{each.repository}  {about}"))
     known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
         state = "is there" if entry.repository in known else f"boc model get {name}"
-        click.echo(f"{name}: {entry.repository}, {entry.size / 1e6:.0f} MB, {entry.licence}; {entry.about} ({state})")
+        click.echo(
+            f"{name}: {entry.repository}, {entry.size / 1e6:.0f} MB, {entry.licence}; "
+            f"{entry.about} ({state})",
+        )
 
 
 @command.command("verify")

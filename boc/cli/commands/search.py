@@ -39,7 +39,12 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 
     name = "hybrid"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float | None]:
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, float | None]:
         name, colon, weight = value.partition(":")
         if value in ("rrf", "words"):
             return value, None
@@ -51,7 +56,13 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
 @click.command("search", cls=options.TextCommand)
 @options.name
 @click.argument("words", type=options.SENTENCE, nargs=-1, metavar="[TEXT]")
-@click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
+@click.option(
+    "--image",
+    "images",
+    type=options.PATH,
+    multiple=True,
+    help="Search by this picture; can be repeated.",
+)
 @click.option(
     "--like",
     type=options.ID,
@@ -60,40 +71,67 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     help="More like these items; after a minus, less like them.",
 )
 @click.option(
-    "--queries", type=options.PATH, help="Search by each line of this file, - for stdin, or by each vector of it."
+    "--queries",
+    type=options.PATH,
+    help="Search by each line of this file, - for stdin, or by each vector of it.",
 )
-@click.option("--run", type=options.PATH, help="With --queries: write the hits to this file, a run of TREC.")
-@click.option("--find", type=click.Choice(MODALITIES), help="What to find [default: image, if it has pictures].")
+@click.option(
+    "--run",
+    type=options.PATH,
+    help="With --queries: write the hits to this file, a run of TREC.",
+)
+@click.option(
+    "--find",
+    type=click.Choice(MODALITIES),
+    help="What to find [default: image, if it has pictures].",
+)
 @click.option(
     "--filter",
     "conditions",
     type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
+    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to "
+    "combine conditions by AND.",
 )
-@click.option("--sort", metavar="[-]FIELD", help="Order by this field; after a minus, the largest value first.")
+@click.option(
+    "--sort",
+    metavar="[-]FIELD",
+    help="Order by this field; after a minus, the largest value first.",
+)
 @click.option("-k", default=10, help="Number of hits per query.")
 @click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--hybrid",
     type=Hybrid(),
     metavar="rrf|sum:WEIGHT|words",
-    help="Use the words of the sentence (BM25): fuse both rankings (rrf), add WEIGHT times their score (sum), or "
+    help="Use the words of the sentence (BM25): fuse both rankings (rrf), add WEIGHT times "
+    "their score (sum), or "
     "search by words alone, without the encoder (words).",
 )
 @click.option(
-    "--min-confidence", type=click.FloatRange(0, 1), help="Show confidences, and hits with this one; 0.5 is common."
+    "--min-confidence",
+    type=click.FloatRange(0, 1),
+    help="Show confidences, and hits with this one; 0.5 is common.",
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
-@click.option("--show", is_flag=True, help="Show the pictures in the terminal (kitty, iTerm2, and those with sixel).")
 @click.option(
-    "--paths/-0", default=None, help="Print paths alone, a line each; with -0 a zero byte ends each, for xargs -0."
+    "--show",
+    is_flag=True,
+    help="Show the pictures in the terminal (kitty, iTerm2, and those with sixel).",
+)
+@click.option(
+    "--paths/-0",
+    default=None,
+    help="Print paths alone, a line each; with -0 a zero byte ends each, for xargs -0.",
 )
 @options.as_json
 @click.option(
-    "--request", "form", type=click.Choice(REQUEST_FORMS), help="Print the request to the server instead of searching."
+    "--request",
+    "form",
+    type=click.Choice(REQUEST_FORMS),
+    help="Print the request to the server instead of searching.",
 )
 @options.at
 @options.moved_encoder
@@ -122,11 +160,12 @@ def command(
 ) -> None:
     """Search the index NAME by a sentence, pictures, or items.
 
-    TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words" says what should not be
-    seen; \\-word is a word that begins with a minus.
+    TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words"
+    says what should not be seen; \\-word is a word that begins with a minus.
 
-    With --request, nothing is searched: the server answers the request with the hits of this search. Their _score is
-    the dot product plus 1.01. Secrets are not printed, only their variables: BOC_PASSWORD and BOC_API_KEY.
+    With --request, nothing is searched: the server answers the request with the hits of this
+    search. Their _score is the dot product plus 1.01. Secrets are not printed, only their
+    variables: BOC_PASSWORD and BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
@@ -147,17 +186,29 @@ def command(
     one_query = text is not None or bool(images or like)
     if one_query == (queries is not None):
         where = f"; {name!r} is read as the name of an index" if queries is None else ""
-        raise click.UsageError(f"give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE{where}")
+        raise click.UsageError(
+            f"give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE{where}",
+        )
     if run is not None and (queries is None or sort is not None):
-        raise click.UsageError("--run writes the hits of --queries by score; add --queries FILE, leave out --sort")
+        raise click.UsageError(
+            "--run writes the hits of --queries by score; add --queries FILE, leave out --sort",
+        )
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
-        raise click.UsageError("--hybrid words searches by the words of TEXT or --queries; leave pictures, items out")
+        raise click.UsageError(
+            "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
+        )
     if form is not None and (queries is not None or html is not None or hybrid is not None):
-        raise click.UsageError("--request prints one request; leave out --queries, --hybrid and --html")
-    if ways := [way for way in ("as_json", "show", "paths", "form") if options.on_command_line(way)]:
+        raise click.UsageError(
+            "--request prints one request; leave out --queries, --hybrid and --html",
+        )
+    if ways := [
+        way for way in ("as_json", "show", "paths", "form") if options.on_command_line(way)
+    ]:
         if len(ways) > 1:
-            raise click.UsageError("give one of --json, --paths, -0, --show and --request: each prints something else")
+            raise click.UsageError(
+                "give one of --json, --paths, -0, --show and --request: each prints something else",
+            )
         as_json, show = ways == ["as_json"], ways == ["show"]  # whatever the settings say
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
@@ -205,11 +256,21 @@ def command(
     if run is not None:
         from boc.evaluate.trec import write_run
 
-        write_run(run, ((id, [hit.id for hit in hits], [hit.score for hit in hits]) for id, _, hits in answers))
+        write_run(
+            run,
+            (
+                (id, [hit.id for hit in hits], [hit.score for hit in hits])
+                for id, _, hits in answers
+            ),
+        )
         return
     for id, query, hits in answers:
         if as_json:
-            record = {**({"id": id} if id else {}), "query": query, "hits": [hit.to_dict() for hit in hits]}
+            record = {
+                **({"id": id} if id else {}),
+                "query": query,
+                "hits": [hit.to_dict() for hit in hits],
+            }
             click.echo(json.dumps(record, ensure_ascii=False))
             continue
         if paths is not None:
@@ -231,11 +292,16 @@ def _tell_words(searcher: Searcher, text: str) -> None:
     with suppress(OSError, ValueError):
         if Path(text).is_file():
             click.echo(
-                f"{options.plain(text)} was searched as words; by the picture: --image {shlex.quote(text)}", err=True
+                f"{options.plain(text)} was searched as words; by the picture: --image "
+                f"{shlex.quote(text)}",
+                err=True,
             )
             return
     if condition := re.search(r"(?<!\S)[^\W\d]\w*:\S+", text):
-        click.echo(f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE", err=True)
+        click.echo(
+            f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE",
+            err=True,
+        )
         return
     for word, near in Spelling(searcher).unknown(text):
         meant = f"; did you mean {near}?" if near else ""
@@ -251,7 +317,13 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
     return Query.of(sentence, minus=minus, images=images, like=examples, unlike=unlike)
 
 
-def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
+def _by_file(
+    searcher: Searcher,
+    path: Path,
+    search_options: SearchOptions,
+    *,
+    words: bool,
+) -> Answers:
     from boc.inputs.features import is_feature_file, read_queries
     from boc.inputs.text_lines import json_lines
     from boc.inputs.vector_files import id_of, text_of
@@ -262,20 +334,36 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
         ids = [str(number) for number in range(1, len(lines) + 1)]
         if path.suffix.lower() == ".tsv":
             if odd := next((line for line in lines if "\t" not in line), ""):
-                raise BocError(f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence")
-            ids, lines = map(list, zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True))
+                raise BocError(
+                    f"--queries {path}: {odd[:60]!r} has no tab; write ID, a tab and the sentence",
+                )
+            ids, lines = map(
+                list,
+                zip(*(map(str.strip, line.split("\t", 1)) for line in lines), strict=True),
+            )
         elif path.suffix.lower() == ".jsonl":
             faults: list[str] = []
-            records = [(number, each) for number, each in json_lines(path, faults) if isinstance(each, dict)]
+            records = [
+                (number, each)
+                for number, each in json_lines(path, faults)
+                if isinstance(each, dict)
+            ]
             leave_out(f"--queries {path}", faults)
             ids = [id_of(each, number) for number, each in records]
-            lines = [json.dumps(each["vector"]) if "vector" in each else text_of(each) for _, each in records]
+            lines = [
+                json.dumps(each["vector"]) if "vector" in each else text_of(each)
+                for _, each in records
+            ]
         twice = [id for id, count in Counter(ids).items() if count > 1]
         if twice:
-            raise BocError(f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own")
+            raise BocError(
+                f"--queries {path}: the id {twice[0]!r} stands twice; give each sentence its own",
+            )
         return _by_lines(searcher, ids, lines, search_options, words=words)
     if words:
-        raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")
+        raise click.UsageError(
+            "--hybrid words needs sentences; give a file with one per line as --queries",
+        )
     for items, queries in read_queries(path, searcher.index.manifest.identity):
         texts = [item.content for item in items] if queries.modality == "text" else None
         hits = searcher.search_vectors(queries, search_options, texts=texts)
@@ -285,23 +373,39 @@ def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, w
 
 
 def _by_lines(
-    searcher: Searcher, ids: list[str], lines: list[str], search_options: SearchOptions, *, words: bool
+    searcher: Searcher,
+    ids: list[str],
+    lines: list[str],
+    search_options: SearchOptions,
+    *,
+    words: bool,
 ) -> Answers:
     """Answer sentences as they were typed; those without unwanted words are one batch."""
     from boc.search.queries import parse_text
 
     if words:
         return list(zip(ids, lines, searcher.search_words(lines, search_options), strict=True))
-    plain = {line: str(sentence) for line in lines for sentence, minus in [parse_text(line)] if not minus}
-    hits = dict(zip(plain, searcher.search_texts(list(plain.values()), search_options), strict=True)) if plain else {}
+    plain = {
+        line: str(sentence) for line in lines for sentence, minus in [parse_text(line)] if not minus
+    }
+    hits = (
+        dict(zip(plain, searcher.search_texts(list(plain.values()), search_options), strict=True))
+        if plain
+        else {}
+    )
     return [
-        (id, line, hits[line] if line in hits else searcher.search_query(_query(line), search_options))
+        (
+            id,
+            line,
+            hits[line] if line in hits else searcher.search_query(_query(line), search_options),
+        )
         for id, line in zip(ids, lines, strict=True)
     ]
 
 
 def _print_paths(hits: list[Hit], end: bytes) -> None:
-    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a terminal would obey."""
+    """Print the paths of pictures, each with ``end`` behind it: their bytes, but nothing that a
+    terminal would obey."""
     left = [f"{hit.id} is a sentence, which has no path" for hit in hits if hit.path is None]
     for path in (hit.path for hit in hits if hit.path is not None):
         name = options.plain(path).encode() if sys.stdout.isatty() else os.fsencode(path)
@@ -321,7 +425,7 @@ def _print(hits: list[Hit], draw: Callable[[Image], str] | None) -> None:
             + (f"{hit.confidence:4.0%}  " if hit.confidence is not None else "")
             + options.plain(hit.id)
             + (f"  {options.plain(hit.item.content)}" if hit.path is None else "")
-            + (f"  (+{len(hit.duplicates)})" if hit.duplicates else "")
+            + (f"  (+{len(hit.duplicates)})" if hit.duplicates else ""),
         )
         if draw is not None and hit.path is not None:
             try:
@@ -337,4 +441,7 @@ def _why_none(search_options: SearchOptions) -> str:
     which = "no item that passes all filters" if search_options.filters else "nothing"
     if not search_options.min_confidence:
         return f"{which} matches this query"
-    return f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
+    return (
+        f"{which} has a confidence of {search_options.min_confidence:g}; a smaller "
+        "--min-confidence shows more"
+    )

@@ -24,19 +24,45 @@ if TYPE_CHECKING:
 
 @click.command("serve")
 @options.names
-@click.option("--host", default="127.0.0.1", help="Network address to listen on; 0.0.0.0 means all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 takes a free one.")
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Another host name of requests; can be repeated."
+    "--host",
+    default="127.0.0.1",
+    help="Network address to listen on; 0.0.0.0 means all.",
 )
-@click.option("--api-only", is_flag=True, help="Serve the JSON interface under /api, without the page.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another host name of requests; can be repeated.",
+)
+@click.option(
+    "--api-only",
+    is_flag=True,
+    help="Serve the JSON interface under /api, without the page.",
+)
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that answer; each loads the encoder.")
 @click.option(
-    "--log", type=click.Choice(["text", "json"]), help="Log each request on stderr, without token, query and ids."
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    help="Processes that answer; each loads the encoder.",
 )
 @click.option(
-    "--install/--uninstall", default=None, help="Start it at each login of this user, from now on; or no longer."
+    "--log",
+    type=click.Choice(["text", "json"]),
+    help="Log each request on stderr, without token, query and ids.",
+)
+@click.option(
+    "--install/--uninstall",
+    default=None,
+    help="Start it at each login of this user, from now on; or no longer.",
 )
 @options.at
 @options.moved_encoder
@@ -55,8 +81,9 @@ def command(
 ) -> None:
     """Serve the search page of one or more indexes. It has a JSON interface; Ctrl-C ends it.
 
-    The first NAME is at /, each of several at /index/NAME/. If the variable BOC_TOKEN is set, every client must give
-    the token in it. Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
+    The first NAME is at /, each of several at /index/NAME/. If the variable BOC_TOKEN is set, every
+    client must give the token in it. Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME
+    [default: ~/.cache].
 
     \b
     Examples: boc serve photos --open
@@ -64,7 +91,7 @@ def command(
               boc serve photos --uninstall
               boc serve photos album
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
-              BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
+              BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host a.org
               boc serve photos --workers 4 --log json
               boc serve photos --at elastic+https://USER@HOST:9200 --api-only
     """
@@ -75,12 +102,16 @@ def command(
         from boc.web.http.workers import run_workers
         from boc.web.settings import Settings, default_cache
 
-        import_module("boc.web.app")  # each worker imports it again; a missing package is reported here
+        import_module(
+            "boc.web.app",
+        )  # each worker imports it again; a missing package is reported here
     token = os.environ.get("BOC_TOKEN")
     if token is not None and not token.strip():
         raise BocError("BOC_TOKEN is empty; set it to a token that is hard to guess, or unset it")
     if api_only and browse:
-        raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
+        raise click.UsageError(
+            "--api-only serves no page that --open could open; leave one of them out",
+        )
     names = tuple(dict.fromkeys(names))
     if install is not None:
         from boc.cli import user_service
@@ -92,8 +123,14 @@ def command(
         for each in names:
             Searcher.open(each, at)  # what could not be served is reported here
         line = [sys.executable, *(word for word in sys.orig_argv[1:] if word != "--install")]
-        path = user_service.install(names[0], line, "graphical-session.target" if browse else "default.target")
-        click.echo(f"{' '.join(names)} is served on port {port} now, and from each login on (by {path})")
+        path = user_service.install(
+            names[0],
+            line,
+            "graphical-session.target" if browse else "default.target",
+        )
+        click.echo(
+            f"{' '.join(names)} is served on port {port} now, and from each login on (by {path})",
+        )
         return
     settings = Settings(names[0], at, host, hosts, token, default_cache(), api_only=api_only)
     with listen(host, port) as sock:
@@ -125,7 +162,8 @@ def _answer(
     log: Form | None,
     sock: socket,
 ) -> None:
-    """Load the indexes and answer requests at ``sock`` in this process; the ``first`` process reports what it loads."""
+    """Load the indexes and answer requests at ``sock`` in this process; the ``first`` process
+    reports what it loads."""
     from boc.search.searcher import Searcher
     from boc.web.app import create_app
     from boc.web.http.server import run
@@ -152,5 +190,8 @@ def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
 
 
 def _has_screen() -> bool:
-    """Return whether there is a screen for a browser; without one the tools that open pages only complain."""
-    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    """Return whether there is a screen for a browser; without one the tools that open pages only
+    complain."""
+    return not sys.platform.startswith("linux") or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")),
+    )

@@ -18,27 +18,45 @@ if TYPE_CHECKING:
 @options.name
 @options.sources
 @click.option(
-    "--missing", type=click.Choice(["remove", "remove-many", "keep"]), default="remove", help="For files that are gone."
+    "--missing",
+    type=click.Choice(["remove", "remove-many", "keep"]),
+    default="remove",
+    help="For files that are gone.",
 )
-@click.option("--watch", "watching", is_flag=True, help="Keep running, and sync whenever files change, until Ctrl-C.")
+@click.option(
+    "--watch",
+    "watching",
+    is_flag=True,
+    help="Keep running, and sync whenever files change, until Ctrl-C.",
+)
 @options.at
 @options.encoder
 @options.metadata
 @options.ocr
 @options.exclude
 @options.verbose
-def command(name: str, sources: tuple[Path, ...], missing: str, watching: bool, **keywords: Any) -> None:
-    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was made from.
+def command(
+    name: str,
+    sources: tuple[Path, ...],
+    missing: str,
+    watching: bool,
+    **keywords: Any,
+) -> None:
+    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that it was
+    made from.
 
-    Only new and changed pictures are encoded, with the encoder and the code of the index. A picture that was renamed or
-    moved keeps its vector, and one that is gone is removed. Files are compared by size and time, and by their contents
-    where these differ. A picture that cannot be read is not tried again until its file changes. After a kill, the same
-    command continues. --ocr reads the words inside new and changed pictures, and those not read yet.
+    Only new and changed pictures are encoded, with the encoder and the code of the index. A picture
+    that was renamed or moved keeps its vector, and one that is gone is removed. Files are compared
+    by size and time, and by their contents where these differ. A picture that cannot be read is not
+    tried again until its file changes. After a kill, the same command continues. --ocr reads the
+    words inside new and changed pictures, and those not read yet.
 
-    Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more than half of the
-    index would be removed. --missing keep keeps items whose files are gone, such as those of a detached disk.
+    Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more
+    than half of the index would be removed. --missing keep keeps items whose files are gone, such
+    as those of a detached disk.
 
-    With --watch a line is printed for each sync that changed something, and the encoder stays loaded.
+    With --watch a line is printed for each sync that changed something, and the encoder stays
+    loaded.
 
     \b
     Examples: boc sync photos ~/Pictures
@@ -47,17 +65,29 @@ def command(name: str, sources: tuple[Path, ...], missing: str, watching: bool, 
               boc sync flickr captions.csv --images flickr30k-images
     """
     spec = keywords["encoder"] if options.on_command_line("encoder") else None
-    keywords |= {"encoder": spec, "exclude": keywords["exclude"] or None, "keep_missing": missing == "keep"}
+    keywords |= {
+        "encoder": spec,
+        "exclude": keywords["exclude"] or None,
+        "keep_missing": missing == "keep",
+    }
     if not watching:
         from boc.indexes.sync import sync_index
 
         with options.bars() as progress:
-            report = sync_index(name, sources, remove_many=missing == "remove-many", progress=progress, **keywords)
+            report = sync_index(
+                name,
+                sources,
+                remove_many=missing == "remove-many",
+                progress=progress,
+                **keywords,
+            )
         _print(name, report)
         options.report(report.failed, report.added + report.changed + report.moved + report.same)
         return
     if missing == "remove-many":
-        raise click.UsageError("--missing remove-many is for one sync, which somebody looks at; leave out --watch")
+        raise click.UsageError(
+            "--missing remove-many is for one sync, which somebody looks at; leave out --watch",
+        )
     from boc.indexes.watch import watch
 
     def show(news: SyncReport | BocError) -> None:
@@ -78,11 +108,14 @@ def _print(name: str, report: SyncReport) -> None:
         "removed": report.removed,
         "missing and kept": report.missing,
     }
-    parts = [f"{count:,} {what}" for what, count in counts.items() if count] + [f"{report.same:,} as they were"]
+    parts = [f"{count:,} {what}" for what, count in counts.items() if count] + [
+        f"{report.same:,} as they were",
+    ]
     click.echo(f"{name}{' is up to date' if report.up_to_date else ''}: {', '.join(parts)}")
     if report.unreadable:
         click.echo(
-            f"{len(report.unreadable)} pictures are not in the index, since they have no file or could not be read "
+            f"{len(report.unreadable)} pictures are not in the index, since they have no file or "
+            "could not be read "
             f"before (such as {options.plain(report.unreadable[0])})",
             err=True,
         )

@@ -20,12 +20,23 @@ if TYPE_CHECKING:
 @click.command("train")
 @options.source
 @click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
-@click.option("--regions", default="grid", metavar="KIND[:ARGUMENT]", help="Region source to train on.")
 @click.option(
-    "--recipe", "recipe_name", default="small", metavar="NAME", help="Recipe of network, sizes and settings; see below."
+    "--regions",
+    default="grid",
+    metavar="KIND[:ARGUMENT]",
+    help="Region source to train on.",
 )
 @click.option(
-    "--validate", type=options.PATH, help="Ids of the pictures to validate on, one a line [default: random ones]."
+    "--recipe",
+    "recipe_name",
+    default="small",
+    metavar="NAME",
+    help="Recipe of network, sizes and settings; see below.",
+)
+@click.option(
+    "--validate",
+    type=options.PATH,
+    help="Ids of the pictures to validate on, one a line [default: random ones].",
 )
 @click.option(
     "--set",
@@ -46,10 +57,11 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train an encoder on pictures with captions. It is a TERN, TERAN, VSRN or VSRN++, SOURCE a CSV or regions file.
+    """Train an encoder on pictures with captions. It is a TERN, TERAN, VSRN or VSRN++, SOURCE a CSV
+    or regions file.
 
-    Some pictures are held out, at random or by --validate, and the weights with the best recall on them are kept. After
-    a kill, the same command continues where it stopped.
+    Some pictures are held out, at random or by --validate, and the weights with the best recall on
+    them are kept. After a kill, the same command continues where it stopped.
 
     The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder with a BERT.
 
@@ -67,7 +79,7 @@ def command(
 
     \b
     Examples: boc train captions.csv -o models/mine
-              boc train regions.h5 -o models/mine --recipe photos --regions efficientnet:lite0 --set epochs=8
+              boc train all.h5 -o mine --recipe photos --regions efficientnet:lite0 --set epochs=8
     """
     from boc import plugins
     from boc.atomic_files import check_writable, sole_writer
@@ -82,7 +94,11 @@ def command(
     if validate is not None:
         held_out = open_source(source, validate, images)
         data = join_sources(without(data, held_out) if ids is None else data, held_out)
-    validated = None if held_out is None else {item.id for item in held_out.items if item.modality == "image"}
+    validated = (
+        None
+        if held_out is None
+        else {item.id for item in held_out.items if item.modality == "image"}
+    )
     data.check_captioned()
     pictures = sum(item.modality == "image" for item in data.items)
     trainer.check_size(recipe, pictures, None if validated is None else len(validated))
@@ -92,14 +108,29 @@ def command(
             file = data.file or _regions_file(data, output, region_source)
             picture_ids = {item.id for item in data.items if item.modality == "image"}
             training = trainer.Training(
-                output, file, region_source, recipe, run, ids=picture_ids, device=device, validate=validated
+                output,
+                file,
+                region_source,
+                recipe,
+                run,
+                ids=picture_ids,
+                device=device,
+                validate=validated,
             )
-            options.show(("reading captions", done, training.captions) for done in training.prepare())
+            options.show(
+                ("reading captions", done, training.captions) for done in training.prepare()
+            )
             _show(training.run())
         options.write_onnx(output)
     best = trainer.best(output)
-    for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
-        click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")
+    for label, recall in (
+        ("sentence to picture", best.text_to_image),
+        ("picture to sentence", best.image_to_text),
+    ):
+        click.echo(
+            f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on "
+            "pictures held out)",
+        )
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 

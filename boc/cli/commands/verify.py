@@ -25,15 +25,21 @@ AGAINST = {
 @click.command("verify")
 @options.name
 @click.option(
-    "--features", type=options.PATH, multiple=True, metavar="FILE", help="Check against these, not the stored vectors."
+    "--features",
+    type=options.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Check against these, not the stored vectors.",
 )
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check that the index NAME is whole and exact. Files have checksums, scores are dot products, counts add up.
+    """Check that the index NAME is whole and exact. Files have checksums, scores are dot products,
+    counts add up.
 
-    Searches with the codes of random items. The score of each of 1,000 pairs of a query and an item, hit or not, must
-    equal the dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.
+    Searches with the codes of random items. The score of each of 1,000 pairs of a query and an
+    item, hit or not, must equal the dot product of their term frequencies. Prints every mismatch;
+    the exit status is 1 if there is any.
 
     \b
     Examples: boc verify photos
@@ -46,8 +52,13 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
 
     report = verify(plugins.backend(at).open(check_name(name)), files=features)
     if as_json:
-        counts = {part: {"found": count, "manifest": expected} for part, (count, expected) in report.counts.items()}
-        click.echo(json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}))
+        counts = {
+            part: {"found": count, "manifest": expected}
+            for part, (count, expected) in report.counts.items()
+        }
+        click.echo(
+            json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}),
+        )
     else:
         _print(name, report)
     if not report.right:
@@ -68,10 +79,18 @@ def _print(name: str, report: Verification) -> None:
     for fault in report.faults:
         click.echo(f"note: {fault}", err=True)
     for key in report.rounded:
-        click.echo(f"note: {options.plain(key)} has frequencies one rounding away from its code", err=True)
+        click.echo(
+            f"note: {options.plain(key)} has frequencies one rounding away from its code",
+            err=True,
+        )
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
     click.echo(
-        f"{name}: {report.pairs} pairs of {report.queries} queries against {AGAINST[report.against]}, "
+        f"{name}: {report.pairs} pairs of {report.queries} queries against "
+        f"{AGAINST[report.against]}, "
         f"{len(report.mismatches)} wrong; {image} pictures, {text} captions, {postings} postings, "
-        + ("as the manifest says" if all(a == b for a, b in report.counts.values()) else "not what the manifest says")
+        + (
+            "as the manifest says"
+            if all(a == b for a, b in report.counts.values())
+            else "not what the manifest says"
+        ),
     )

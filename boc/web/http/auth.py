@@ -1,4 +1,5 @@
-"""Access control: check the host name, the origin of the page, and the token, and add security headers."""
+"""Access control: check the host name, the origin of the page, and the token, and add security
+headers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from boc.web.settings import LOOPBACK, Settings
 ANYWHERE = frozenset({"0.0.0.0", "::"})
 SESSION = 7 * 86400  # seconds that a cookie opens
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths without access control: their answers reveal nothing, and a probe may know neither host name nor token."""
+"""Paths without access control: their answers reveal nothing, and a probe may know neither host
+name nor token."""
 
 
 class Guard:
@@ -31,7 +33,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._hosts = {name.lower().strip("[]") for name in (*LOOPBACK, settings.host, *settings.hosts)}
+        self._hosts = {
+            name.lower().strip("[]") for name in (*LOOPBACK, settings.host, *settings.hosts)
+        }
         self._anywhere = settings.host in ANYWHERE
         self._token = settings.token
         self._secret = settings.secret
@@ -45,7 +49,10 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.setdefault("Cache-Control", "no-cache")  # an upgrade never mixes files of two versions
+                headers.setdefault(
+                    "Cache-Control",
+                    "no-cache",
+                )  # an upgrade never mixes files of two versions
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -57,11 +64,18 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for a request that may pass; a redirect with the cookie for one with the token in its address."""
+        """Return None for a request that may pass; a redirect with the cookie for one with the
+        token in its address."""
         if path_of(scope) in PROBES:
             return None
-        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may go by the other one
-            raise ProblemError(400, "both Content-Length and Transfer-Encoding; send one", {"Connection": "close"})
+        if (
+            "content-length" in headers and "transfer-encoding" in headers
+        ):  # a proxy may go by the other one
+            raise ProblemError(
+                400,
+                "both Content-Length and Transfer-Encoding; send one",
+                {"Connection": "close"},
+            )
         self._check_host(headers)
         data = path_of(scope).startswith("/api/") or path_of(scope) == "/metrics"
         if data or scope["method"] not in ("GET", "HEAD"):
@@ -77,12 +91,16 @@ class Guard:
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        """Reject unknown host names: a foreign name that points here is how DNS rebinding reaches a local server."""
+        """Reject unknown host names: a foreign name that points here is how DNS rebinding reaches a
+        local server."""
         names = headers.getlist("host")
         name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
             shown = ", ".join(names)[:100]
-            raise ProblemError(400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME")
+            raise ProblemError(
+                400,
+                f"this server does not go by the name {shown!r}; start it with --allow-host NAME",
+            )
 
     def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response | None:
         token = dict(query).get("token")
@@ -91,9 +109,19 @@ class Guard:
         if not _same(token, self._token or ""):
             raise _token_error()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse(f"./?{rest}" if rest else "./", 303, {"Cache-Control": "no-store"})
+        answer = RedirectResponse(
+            f"./?{rest}" if rest else "./",
+            303,
+            {"Cache-Control": "no-store"},
+        )
         ticket = self._ticket(scope, f"{int(time()) + SESSION}.{secrets.token_hex(8)}")
-        answer.set_cookie(_cookie_name(scope), ticket, max_age=SESSION, httponly=True, samesite="strict")
+        answer.set_cookie(
+            _cookie_name(scope),
+            ticket,
+            max_age=SESSION,
+            httponly=True,
+            samesite="strict",
+        )
         return answer
 
     def _check_token(self, scope: Scope, headers: Headers) -> None:
@@ -113,8 +141,8 @@ class Guard:
         raise _token_error()
 
     def _ticket(self, scope: Scope, session: str) -> str:
-        """Return the value of the cookie of a session, END.NUMBER: it opens only this port, of this start of the
-        server, since browsers send cookies to every port of a host."""
+        """Return the value of the cookie of a session, END.NUMBER: it opens only this port, of this
+        start of the server, since browsers send cookies to every port of a host."""
         signed = f"{session}\0{_cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
@@ -131,7 +159,10 @@ class Guard:
                     old.unlink(missing_ok=True)
             self._mark(session).touch()
         except OSError as error:
-            raise ProblemError(503, f"the session cannot be ended ({error.strerror}); restart the server") from error
+            raise ProblemError(
+                503,
+                f"the session cannot be ended ({error.strerror}); restart the server",
+            ) from error
         answer = RedirectResponse("../", 303, {"Cache-Control": "no-store"})
         answer.delete_cookie(_cookie_name(scope), httponly=True, samesite="strict")
         return answer
@@ -141,18 +172,29 @@ def _check_origin(headers: Headers) -> None:
     """Data is for our own page and for programs; programs send no Origin or Sec-Fetch headers."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     ours = headers.get("host", "").lower()
-    if site not in (None, "same-origin", "none") or (origin is not None and urlsplit(origin).netloc.lower() != ours):
-        raise ProblemError(403, f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself")
+    if site not in (None, "same-origin", "none") or (
+        origin is not None and urlsplit(origin).netloc.lower() != ours
+    ):
+        raise ProblemError(
+            403,
+            f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself",
+        )
 
 
 def _token_error() -> ProblemError:
-    said = "the token is missing or wrong; open the address with ?token=TOKEN, or send Authorization: Bearer TOKEN"
+    said = (
+        "the token is missing or wrong; open the address with ?token=TOKEN, or send "
+        "Authorization: Bearer TOKEN"
+    )
     return ProblemError(401, said, {"WWW-Authenticate": "Bearer"})
 
 
 def _same(one: str, other: str) -> bool:
     """Compare in constant time, so that timing does not reveal where they differ."""
-    return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
+    return hmac.compare_digest(
+        one.encode("utf-8", "surrogatepass"),
+        other.encode("utf-8", "surrogatepass"),
+    )
 
 
 def _cookie_name(scope: Scope) -> str:

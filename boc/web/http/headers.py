@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: "
+    "blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -18,7 +18,8 @@ FORM = 65_536  # bytes that a form may have beside its picture
 
 
 class BodyLimit:
-    """Read the whole body before a request is handled; reject those too long, too slow, or too many at a time."""
+    """Read the whole body before a request is handled; reject those too long, too slow, or too many
+    at a time."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -42,19 +43,26 @@ class BodyLimit:
             await error.answer()(scope, receive, send)
 
     def _size(self, headers: Headers) -> int:
-        """Return the bytes that a body may have. ProblemError if they are too many, alone or with those in memory."""
+        """Return the bytes that a body may have. ProblemError if they are too many, alone or with
+        those in memory."""
         declared = headers.get("content-length", str(self._most))
         if not declared.isdecimal() or int(declared[:20]) > self._most:
             raise self._too_long()
         if int(declared) > self._room:
-            raise ProblemError(429, "too many pictures at once; send it again in a second", {"Retry-After": "1"})
+            raise ProblemError(
+                429,
+                "too many pictures at once; send it again in a second",
+                {"Retry-After": "1"},
+            )
         return int(declared)
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await asyncio.wait_for(self._read(receive), self._patience)
         except asyncio.TimeoutError:
-            said = f"the picture took longer than {self._patience:g} s to arrive; send a smaller one"
+            said = (
+                f"the picture took longer than {self._patience:g} s to arrive; send a smaller one"
+            )
             raise ProblemError(408, said) from None
         if body is None:
             return
@@ -86,9 +94,11 @@ class BodyLimit:
 
 
 class LoadLimit:
-    """Limit the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
+    """Limit the requests in progress and those that wait; further ones are answered with 429 and
+    Retry-After.
 
-    Thumbnails, uploads, files of pictures and searches have separate queues, so that none delays the next search.
+    Thumbnails, uploads, files of pictures and searches have separate queues, so that none delays
+    the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -109,7 +119,11 @@ class LoadLimit:
         scope.setdefault("state", {})["start"] = perf_counter()
         kind = _kind(scope)
         if not self._room[kind]:
-            busy = refusal(429, "too many requests at once; ask again in a second", {"Retry-After": "1"})
+            busy = refusal(
+                429,
+                "too many requests at once; ask again in a second",
+                {"Retry-After": "1"},
+            )
             await busy(scope, receive, send)
             return
         response: list[Message] = []
@@ -120,7 +134,11 @@ class LoadLimit:
         self._room[kind] -= 1
         try:
             async with self._places[kind]:
-                await self._app(scope, receive, send if kind == "picture" else buffer)  # a file may be large
+                await self._app(
+                    scope,
+                    receive,
+                    send if kind == "picture" else buffer,
+                )  # a file may be large
         finally:
             self._room[kind] += 1
         for message in response:  # here, where a client that reads slowly keeps no other waiting

@@ -37,10 +37,12 @@ _SOUND = re.compile("[A-Za-z0-9._-]{1,64}")
 
 
 class RequestLog:
-    """Give each request an id, that of its header ``X-Request-ID`` if it has one; count and log the response.
+    """Give each request an id, that of its header ``X-Request-ID`` if it has one; count and log the
+    response.
 
-    ``count`` is called with the route, method, status and seconds of each request. The route is the pattern of its
-    address, as ``/api/item/{id}``; "none" if there is no route, or the request was refused before.
+    ``count`` is called with the route, method, status and seconds of each request. The route is the
+    pattern of its address, as ``/api/item/{id}``; "none" if there is no route, or the request was
+    refused before.
     """
 
     def __init__(self, app: ASGIApp, count: Callable[[str, str, int, float], None]) -> None:
@@ -70,7 +72,13 @@ class RequestLog:
         finally:
             method, route, seconds = scope["method"], _route(scope), perf_counter() - start
             self._count(route, method, status, seconds)
-            values = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1), "bytes": size}
+            values = {
+                "method": method,
+                "route": route,
+                "status": status,
+                "ms": round(1000 * seconds, 1),
+                "bytes": size,
+            }
             values["client"] = (scope.get("client") or ("",))[0]
             _access.info("answered", extra={"values": values})
 
@@ -85,14 +93,23 @@ def _route(scope: Scope) -> str:
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         values = getattr(record, "values", {}).values()
-        line = " ".join(ascii(value)[1:-1] if isinstance(value, str) else str(value) for value in values)
-        head = f"{_time(record)} {record.levelname} {REQUEST.get() or '-'} {line or record.getMessage()}"
+        line = " ".join(
+            ascii(value)[1:-1] if isinstance(value, str) else str(value) for value in values
+        )
+        head = (
+            f"{_time(record)} {record.levelname} {REQUEST.get() or '-'} "
+            f"{line or record.getMessage()}"
+        )
         return f"{head}\n{self.formatException(record.exc_info)}" if record.exc_info else head
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        values: dict[str, Any] = {"time": _time(record), "level": record.levelname, "request": REQUEST.get() or None}
+        values: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "request": REQUEST.get() or None,
+        }
         values |= {"message": record.getMessage(), **getattr(record, "values", {})}
         if record.exc_info:
             values["traceback"] = self.formatException(record.exc_info)
@@ -104,7 +121,8 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def configuration(form: Form | None) -> dict[str, Any]:
-    """Return the ``log_config`` of uvicorn: faults of the server always, requests if a form is given."""
+    """Return the ``log_config`` of uvicorn: faults of the server always, requests if a form is
+    given."""
     formatter = _Json if form == "json" else _Text
     levels = {"uvicorn": "WARNING", FAULTS: "WARNING"} | ({} if form is None else {ACCESS: "INFO"})
     return {
@@ -113,6 +131,7 @@ def configuration(form: Form | None) -> dict[str, Any]:
         "formatters": {"line": {"()": formatter}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "loggers": {
-            name: {"handlers": ["stderr"], "level": level, "propagate": False} for name, level in levels.items()
+            name: {"handlers": ["stderr"], "level": level, "propagate": False}
+            for name, level in levels.items()
         },
     }

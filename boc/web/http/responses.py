@@ -36,7 +36,12 @@ class ProblemError(Exception):
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response that must not be cached."""
-    return Response(orjson.dumps(value), status, {**(headers or {}), "Cache-Control": "no-store"}, "application/json")
+    return Response(
+        orjson.dumps(value),
+        status,
+        {**(headers or {}), "Cache-Control": "no-store"},
+        "application/json",
+    )
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -46,7 +51,10 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 def unknown(id: str) -> ProblemError:
     """Return the 404 error for an unknown item ``id``."""
-    return ProblemError(404, f"no item {id[:200]!r} in the index; it may have been removed or renamed")
+    return ProblemError(
+        404,
+        f"no item {id[:200]!r} in the index; it may have been removed or renamed",
+    )
 
 
 def answer_problems(app: FastAPI) -> None:
@@ -71,15 +79,24 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # this handler runs outside the layers, which would add the headers
-        text = f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
+        text = (
+            f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
+        )
         return refusal(500, text, {**HEADERS, ID: REQUEST.get()})
 
 
 def _message(error: Mapping[str, Any]) -> str:
     if error["type"] == "string_too_long":
         what = "the sentence" if error["loc"][-1] == "q" else error["loc"][-1]
-        return f"{what} has {len(error['input']):,} characters; shorten it to {error['ctx']['max_length']:,}"
-    value = f", got {str(error['input'])[:100]!r}" if isinstance(error.get("input"), (str, int, float)) else ""
+        return (
+            f"{what} has {len(error['input']):,} characters; shorten it to "
+            f"{error['ctx']['max_length']:,}"
+        )
+    value = (
+        f", got {str(error['input'])[:100]!r}"
+        if isinstance(error.get("input"), (str, int, float))
+        else ""
+    )
     return f"{' '.join(map(str, error.get('loc', ())[1:]))}: {error['msg'].lower()}{value}"
 
 
@@ -91,5 +108,7 @@ class Compression:
         self._zipped = GZipMiddleware(app, SMALL, LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and path_of(scope).startswith(("/api/thumb/", "/api/picture/"))
+        picture = scope["type"] == "http" and path_of(scope).startswith(
+            ("/api/thumb/", "/api/picture/"),
+        )
         await (self._plain if picture else self._zipped)(scope, receive, send)

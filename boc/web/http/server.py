@@ -22,14 +22,20 @@ GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. BocError if the port is taken, or the host is no address of this machine."""
+    """Open a listening socket. BocError if the port is taken, or the host is no address of this
+    machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise BocError(f"--host {host}: no address of this machine ({error.strerror}); give 127.0.0.1") from error
+        raise BocError(
+            f"--host {host}: no address of this machine ({error.strerror}); give 127.0.0.1",
+        ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
@@ -38,16 +44,21 @@ def listen(host: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise BocError(
-                f"port {port} of {host} is taken; stop what runs there, or give another --port (0 takes a free one)"
+                f"port {port} of {host} is taken; stop what runs there, or give another --port "
+                "(0 takes a free one)",
             ) from error
-        raise BocError(f"{host}:{port}: cannot be listened at ({error.strerror}); give other --host, --port") from error
+        raise BocError(
+            f"{host}:{port}: cannot be listened at ({error.strerror}); give other --host, --port",
+        ) from error
     return sock
 
 
 def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
-    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for no log.
+    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for
+    no log.
 
-    Clients that send or read slowly keep their connection: a proxy in front of the server closes these.
+    Clients that send or read slowly keep their connection: a proxy in front of the server closes
+    these.
     """
     config = uvicorn.Config(
         app,
@@ -64,15 +75,17 @@ def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
 
 
 def _return_memory() -> None:
-    """Let the C library return the memory of each picture when it is freed: it would keep a gigabyte for later ones."""
+    """Let the C library return the memory of each picture when it is freed: it would keep a
+    gigabyte for later ones."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(MMAP_THRESHOLD, 1 << 20)
 
 
 def _connections() -> int:
-    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted. BocError if that is
-    too low to open the index again, as after a change, while clients are connected."""
+    """Return the limit of connections from RLIMIT_NOFILE, whose soft limit is raised if permitted.
+    BocError if that is too low to open the index again, as after a change, while clients are
+    connected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = CONNECTIONS + FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -82,5 +95,8 @@ def _connections() -> int:
         return CONNECTIONS
     again = 2 * sum(1 for _ in Path("/dev/fd").iterdir())
     if soft < again + LEAST:
-        raise BocError(f"serving needs {again + LEAST} open files, {soft} are allowed; ulimit -n {again + 2 * LEAST}")
+        raise BocError(
+            f"serving needs {again + LEAST} open files, {soft} are allowed; ulimit -n "
+            f"{again + 2 * LEAST}",
+        )
     return min(CONNECTIONS, soft - max(again, min(FILES, soft // 2)))

@@ -44,9 +44,9 @@ class _Worker:
 def run_workers(count: int, work: Work, *arguments: Any, ready: Ready) -> None:
     """Run ``work(ready, first, *arguments)`` in ``count`` processes until Ctrl-C or SIGTERM.
 
-    ``work`` is to call its ``ready()`` once it answers requests; ``first`` is whether it runs in the first of the
-    processes, which begins alone. ``ready`` is called when all answer. The cores are shared out among them. BocError if
-    a process ends before it answers: what it raised.
+    ``work`` is to call its ``ready()`` once it answers requests; ``first`` is whether it runs in
+    the first of the processes, which begins alone. ``ready`` is called when all answer. The cores
+    are shared out among them. BocError if a process ends before it answers: what it raised.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     context = get_context("spawn")  # a fork would copy locks that threads of libraries hold
@@ -86,7 +86,8 @@ def _stop(workers: list[_Worker]) -> None:
 
 
 def _run(end: Connection, work: Work, first: bool, *arguments: Any) -> None:
-    """Run a worker. It ignores Ctrl-C, which its parent passes on, and ends when its parent ends."""
+    """Run a worker. It ignores Ctrl-C, which its parent passes on, and ends when its parent
+    ends."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()

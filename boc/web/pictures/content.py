@@ -50,9 +50,10 @@ class Content:
 def open_content(item: Item) -> Iterator[Content]:
     """Open the file of a picture. Every route that reads one does so here.
 
-    An index says how its pictures are called, may be from a stranger, and files change. So this raises ImageError,
-    which names no folder, for a file that is missing, no regular file, no picture of a known format, or too large, and
-    for a link that leads out of the folder that was indexed. What is refused is logged, without its name.
+    An index says how its pictures are called, may be from a stranger, and files change. So this
+    raises ImageError, which names no folder, for a file that is missing, no regular file, no
+    picture of a known format, or too large, and for a link that leads out of the folder that was
+    indexed. What is refused is logged, without its name.
     """
     name = Path(item.content).name
     with ExitStack() as stack:
@@ -72,21 +73,25 @@ def open_content(item: Item) -> Iterator[Content]:
 
 @lru_cache(FOLDERS)
 def _first_seen(folder: Path) -> Path:
-    """Return where a folder leads, as when it was looked at first: it may be swapped for a link to another."""
+    """Return where a folder leads, as when it was looked at first: it may be swapped for a link to
+    another."""
     return Path(os.path.realpath(folder))
 
 
 def _open(item: Item) -> int:
     """Return a descriptor of the file of a picture, which is in the folder that was indexed.
 
-    That is the path before the id, or the folder of the file if it does not end with the id. Each folder on the way is
-    opened in the one before, so that none can become a link meanwhile.
+    That is the path before the id, or the folder of the file if it does not end with the id. Each
+    folder on the way is opened in the one before, so that none can become a link meanwhile.
     """
     path, root = item.path, item.content.removesuffix(f"/{item.id}")
     folder = path.parent if root == item.content else path_of(root or "/")
     real = Path(os.path.realpath(path))
     if ".." in path.parts or _first_seen(folder) not in real.parents:
-        raise ImageError(f"{path.name}: its path leads out of the folder that was indexed; index it again, or restart")
+        raise ImageError(
+            f"{path.name}: its path leads out of the folder that was indexed; index it again, or "
+            "restart",
+        )
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):
         is_last = step == len(real.parts) or is_archive(Path(*real.parts[:step]))

@@ -9,7 +9,8 @@ from boc.inputs.images import image_size
 
 
 class Budget:
-    """Lets threads decode pictures of at most ``pixels`` altogether; a larger one is decoded alone. Thread-safe."""
+    """Lets threads decode pictures of at most ``pixels`` altogether; a larger one is decoded alone.
+    Thread-safe."""
 
     def __init__(self, pixels: int) -> None:
         self._pixels = pixels
@@ -18,7 +19,8 @@ class Budget:
 
     @contextmanager
     def of(self, path: Path) -> Iterator[None]:
-        """Wait until the picture may be decoded, within the block. ImageError if its size cannot be read."""
+        """Wait until the picture may be decoded, within the block. ImageError if its size cannot be
+        read."""
         width, height = image_size(path)
         share = min(width * height, self._pixels)
         with self._changed:

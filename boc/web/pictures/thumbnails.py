@@ -16,10 +16,12 @@ SIDES = (240, 480, 960, 1920)
 
 
 class Thumbnails:
-    """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``. Thread-safe.
+    """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``.
+    Thread-safe.
 
-    Names are digests of path, size and time of a picture, so a changed picture gets a new thumbnail. Above ``most``
-    bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
+    Names are digests of path, size and time of a picture, so a changed picture gets a new
+    thumbnail. Above ``most`` bytes the oldest are removed. If the folder is not writable,
+    thumbnails are made each time.
     """
 
     def __init__(self, folder: Path, most: int, budget: Budget) -> None:
@@ -36,7 +38,8 @@ class Thumbnails:
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, picture: Content, name: str, side: int) -> bytes:
-        """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be decoded."""
+        """Return the JPEG called ``name`` of a picture. ImageError if the picture cannot be
+        decoded."""
         file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
             return file.read_bytes()

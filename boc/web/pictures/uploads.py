@@ -27,11 +27,15 @@ class Upload:
 def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
     """Keep an uploaded picture in a temporary file.
 
-    ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for more than ``most``
-    bytes, or more ``pixels``, which are read from the header before anything is decoded.
+    ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for
+    more than ``most`` bytes, or more ``pixels``, which are read from the header before anything is
+    decoded.
     """
     if len(data) > most:
-        raise ProblemError(413, f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it")
+        raise ProblemError(
+            413,
+            f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it",
+        )
     _check(data, pixels)
     with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"
@@ -50,14 +54,20 @@ def _check(data: bytes, pixels: int) -> None:
     except ImageError as error:
         raise _refusal(error, pixels) from None
     if width * height > pixels:
-        raise ProblemError(413, f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture")
+        raise ProblemError(
+            413,
+            f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture",
+        )
 
 
 def _refusal(error: ImageError, pixels: int) -> ProblemError:
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):
-        return ProblemError(415, f"this is no picture in a known format; send one of {', '.join(formats())}")
+        return ProblemError(
+            415,
+            f"this is no picture in a known format; send one of {', '.join(formats())}",
+        )
     if isinstance(error.__context__, Image.DecompressionBombError):
         return ProblemError(413, f"too many pixels, the limit is {pixels:,}; reduce the picture")
     return ProblemError(400, str(error))

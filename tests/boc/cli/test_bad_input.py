@@ -1,4 +1,5 @@
-"""What a newcomer can get wrong: one line on stderr that names what to do, status 1 or 2, nothing damaged."""
+"""What a newcomer can get wrong: one line on stderr that names what to do, status 1 or 2, nothing
+damaged."""
 
 import hashlib
 import json
@@ -12,9 +13,17 @@ from tests.helpers import boc, run
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file below a folder by its path: another file there, or a write, has another number, size or time."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", ".checked")]
-    return {str(path): (path.stat().st_ino, path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+    """Every file below a folder by its path: another file there, or a write, has another number,
+    size or time."""
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (".lock", ".checked")
+    ]
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in files
+    }
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +48,9 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
     odd = home / "index" / "odd"
-    commit = (odd / (odd / "CURRENT").read_text()).read_text().replace("Dictionary", "SecretDictionary")
+    commit = (
+        (odd / (odd / "CURRENT").read_text()).read_text().replace("Dictionary", "SecretDictionary")
+    )
     renamed = f"commit-{hashlib.sha256(commit.encode()).hexdigest()[:16]}.json"
     (odd / renamed).write_text(commit)
     (odd / "CURRENT").write_text(renamed)
@@ -81,16 +92,31 @@ CASES = [
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
-    (f"search photos hello {AT} --encoder tern:{{home}}/other-model", ["other weights", "--encoder"]),
+    (
+        f"search photos hello {AT} --encoder tern:{{home}}/other-model",
+        ["other weights", "--encoder"],
+    ),
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
     (f"search photos hello {AT} --encoder magic:{{home}}/model", ["magic", "tern"]),
     (f"search photos hello {AT} --encoder tern", ["KIND:ARGUMENT"]),
-    (f"search photos hello {AT} --encoder teran:{{home}}/model", ["holds a tern, not a teran; write tern:"]),
-    (f"search photos hello {AT} --encoder mine:{{home}}/model", ["no 'mine' in encoders"]),  # may hold what it likes
-    (f"index photos {{home}}/none {AT} {ENCODER}", ["no such file or folder", "folder of pictures"]),
+    (
+        f"search photos hello {AT} --encoder teran:{{home}}/model",
+        ["holds a tern, not a teran; write tern:"],
+    ),
+    (
+        f"search photos hello {AT} --encoder mine:{{home}}/model",
+        ["no 'mine' in encoders"],
+    ),  # may hold what it likes
+    (
+        f"index photos {{home}}/none {AT} {ENCODER}",
+        ["no such file or folder", "folder of pictures"],
+    ),
     (f"index photos {{home}}/empty {AT} {ENCODER}", ["no pictures"]),
     (f"index photos {{home}}/elsewhere.csv {AT} {ENCODER}", ["nowhere.png", "--images"]),
-    (f"extract {{home}}/captions.csv --ids {{home}}/ids.txt -o {{home}}/new.h5 {ENCODER}", ["no-such-picture"]),
+    (
+        f"extract {{home}}/captions.csv --ids {{home}}/ids.txt -o {{home}}/new.h5 {ENCODER}",
+        ["no-such-picture"],
+    ),
     (f"index absent {{home}}/captions.csv {AT}", ["--encoder"]),
     (f"index photos {{home}}/captions.csv {AT}", ["boc sync", "boc add", "--replace"]),
     (f"index photos {{home}}/wrong.h5 {AT}", ["wrong.h5", "HDF5"]),
@@ -99,10 +125,19 @@ CASES = [
     ("build-codebook {home}/regions.h5 -o {home}/new.npz", ["regions", "boc extract"]),
     ("build-codebook {home}/photos.h5 {home}/stranger.h5 -o {home}/new.npz", ["one encoder"]),
     ("build-codebook {home}/photos.h5 -o /proc/new.npz", ["/proc"]),
-    ("build-codebook {home}/photos.h5 -o {home}/new.npz --kind hard", ["'hard' is not one of", "learned"]),
-    ("convert {home}/notes.txt -o {home}/model --tokens {home}/notes.txt --regions grid", ["delete this one first"]),
+    (
+        "build-codebook {home}/photos.h5 -o {home}/new.npz --kind hard",
+        ["'hard' is not one of", "learned"],
+    ),
+    (
+        "convert {home}/notes.txt -o {home}/model --tokens {home}/notes.txt --regions grid",
+        ["delete this one first"],
+    ),
     ("evaluate {home}/photos.h5 --ndcg {home}/notes.txt", ["notes.txt"]),
-    (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has: camera, folder"]),
+    (
+        f"search photos hello --filter year>2020 {AT}",
+        ["no metadata field 'year'", "it has: camera, folder"],
+    ),
     (f"search photos hello --sort colour {AT}", ["sorted by 'colour'", "it has: camera, folder"]),
     (f"search described hello --sort title {AT}", ["sorted by title", "of type text"]),
     (f"search photos hello --hybrid sum {AT}", ["rrf, sum:WEIGHT and words"]),
@@ -111,12 +146,21 @@ CASES = [
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
     (f"search photos hello --request body {AT}", ["answers no HTTP requests", "boc copy photos"]),
     (f"search photos hello --request body --hybrid words {AT}", ["leave out --queries, --hybrid"]),
-    (f"search photos hello --request body --json {AT}", ["give one of --json, --paths, -0, --show and --request"]),
+    (
+        f"search photos hello --request body --json {AT}",
+        ["give one of --json, --paths, -0, --show and --request"],
+    ),
     (f"search photos hello --hybrid both {AT}", ["both", "rrf"]),
     (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),
-    (f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}", ["no id of the metadata", "'x.png'"]),
+    (
+        f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}",
+        ["no id of the metadata", "'x.png'"],
+    ),
     (f"add photos {{home}}/stranger.h5 {AT}", ["stranger.h5", "use one encoder"]),
-    (f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}", ["year:integer", "it has: camera:keyword"]),
+    (
+        f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",
+        ["year:integer", "it has: camera:keyword"],
+    ),
     (f"delete nosuch --all {AT}", ["no index 'nosuch'", "photos"]),
     (f"delete photos {AT}", ["one of ID"]),
     (f"delete photos 000.png --all {AT}", ["one of ID"]),
@@ -128,18 +172,29 @@ CASES = [
     ("extract {home}/photos.h5 -o {home}/new.h5 --regions grid", ["photos.h5", "regions"]),
     (f"extract {{home}}/photos.h5 -o {{home}}/new.h5 {ENCODER}", ["embeddings"]),
     ("extract {home}/captions.csv --regions grid", ["-o"]),
-    ("extract {home}/captions.csv -o {home}/new.h5 --set speed=9", ["no setting 'speed'", "known: precision"]),
+    (
+        "extract {home}/captions.csv -o {home}/new.h5 --set speed=9",
+        ["no setting 'speed'", "known: precision"],
+    ),
     ("extract {home}/captions.csv -o {home}/new.h5 --set workers=-1", ["-1 is not in the range"]),
     ("train {home}/captions.csv -o {home}/new --set lr", ["NAME=VALUE"]),
     ("train {home}/regions.h5 -o {home}/new --set batch_size=39 --set held_out=8", ["batch", "39"]),
     (
-        "train {home}/regions.h5 -o {home}/new --set joint_width=30 --set held_out=4 --set batch_size=4",
+        "train {home}/regions.h5 -o {home}/new --set joint_width=30 --set held_out=4 --set "
+        "batch_size=4",
         ["joint_width", "multiple"],
     ),
-    ("train {home}/photos.h5 -o {home}/new --set held_out=4 --set batch_size=4", ["training needs regions"]),
+    (
+        "train {home}/photos.h5 -o {home}/new --set held_out=4 --set batch_size=4",
+        ["training needs regions"],
+    ),
     ("train {home}/regions.h5 -o {home}/new --set held_out=40", ["held_out"]),
     ("train {home}/images -o {home}/new", ["image,caption"]),
-    ("train {home}/regions.h5 -o {home}/model --set epochs=9 --set held_out=4 --set batch_size=4", ["another recipe"]),
+    (
+        "train {home}/regions.h5 -o {home}/model --set epochs=9 --set held_out=4 --set "
+        "batch_size=4",
+        ["another recipe"],
+    ),
     ("train {home}/regions.h5 -o {home}/new --device tpu", ["tpu"]),
     ("find photos", ["find"]),
 ]
@@ -148,7 +203,9 @@ CASES = [
 @pytest.mark.parametrize(("line", "words"), CASES, ids=[line for line, _ in CASES])
 def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> None:
     before = contents(home)
-    arguments = [part.strip("'").format(home=home) for part in line.replace("' '", "'\u00a0'").split(" ")]
+    arguments = [
+        part.strip("'").format(home=home) for part in line.replace("' '", "'\u00a0'").split(" ")
+    ]
     result = boc(*[" " if part == "\u00a0" else part for part in arguments])
     assert result.exit_code in (1, 2), result.output
     assert result.stdout == ""

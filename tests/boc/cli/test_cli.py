@@ -1,4 +1,5 @@
-"""The commands as they are meant to be used: what stands on stdout, what on the disk, what is done twice."""
+"""The commands as they are meant to be used: what stands on stdout, what on the disk, what is done
+twice."""
 
 import json
 import os
@@ -25,8 +26,16 @@ from boc.search.searcher import Searcher
 from boc.types import MODALITIES
 from tests.helpers import boc, draw_pictures, parse, run
 
-TRAIN = ("--set=epochs=2", "--set=batch_size=8", "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
-         "--set=feedforward=16", "--set=heads=2", "--set=text_layers=1")  # fmt: skip
+TRAIN = (
+    "--set=epochs=2",
+    "--set=batch_size=8",
+    "--set=held_out=8",
+    "--set=visual_width=16",
+    "--set=joint_width=16",
+    "--set=feedforward=16",
+    "--set=heads=2",
+    "--set=text_layers=1",
+)
 LINE = re.compile(r" *(\d+) +(-?\d\.\d{4})  (\S+)(?:  (.*))?")
 
 
@@ -67,12 +76,20 @@ QUERIES = {
 
 @pytest.mark.parametrize(("options", "queries"), QUERIES.values(), ids=QUERIES.keys())
 @pytest.mark.parametrize("find", MODALITIES)
-def test_search_output(library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str) -> None:
+def test_search_output(
+    library: Path,
+    tmp_path: Path,
+    options: list[str],
+    queries: list[str],
+    find: str,
+) -> None:
     (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
     places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
     given = [places.get(option, option.format(home=library)) for option in options]
     found = answers("photos", *given, "--find", find, "-k", 7, at(library))
-    assert [answer["query"] for answer in found] == [query.format(home=library) for query in queries]
+    assert [answer["query"] for answer in found] == [
+        query.format(home=library) for query in queries
+    ]
     for answer in found:
         assert set(answer) - {"id"} == {"query", "hits"}
         assert len(answer["hits"]) == 7
@@ -101,7 +118,9 @@ def test_search_by_feature_file(library: Path) -> None:
     records = answers("photos", "--queries", library / "photos.h5", "--find", "image", at(library))
     with FeatureFile(library / "photos.h5") as file:
         items = file.items("image") + file.items("text")
-    assert [record["query"] for record in records] == [i.content if i.modality == "text" else i.id for i in items]
+    assert [record["query"] for record in records] == [
+        i.content if i.modality == "text" else i.id for i in items
+    ]
     for number in (0, 39):
         id = items[number].id
         like = answers("photos", "--like", id, "-k", 9, "--find", "image", at(library))[0]["hits"]
@@ -111,7 +130,12 @@ def test_search_by_feature_file(library: Path) -> None:
 @pytest.mark.slow
 def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
     def hits(*options: str) -> list[str]:
-        return [hit["id"] for hit in answers("photos", *options, "-k", 40, "--find", "image", at(library))[0]["hits"]]
+        return [
+            hit["id"]
+            for hit in answers("photos", *options, "-k", 40, "--find", "image", at(library))[0][
+                "hits"
+            ]
+        ]
 
     hits_of = Searcher.open("photos", f"file:{library / 'index'}").search_query
     query = Query.of("a red box", like=["003.png"], unlike=["007.png"])
@@ -132,10 +156,20 @@ def test_queries_may_come_from_a_pipe(library: Path) -> None:
         assert [hit["score"] for hit in answer["hits"]] == pytest.approx(scores, abs=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [["search", "photos", "--queries", "-"], ["delete", "photos", "-"]])
-def test_a_closed_standard_input_is_told(library: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [["search", "photos", "--queries", "-"], ["delete", "photos", "-"]],
+)
+def test_a_closed_standard_input_is_told(
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
     monkeypatch.setattr("boc.cli.options.sys.stdin", None)
-    with pytest.raises(click.ClickException, match="the standard input is closed; redirect a file to it"):
+    with pytest.raises(
+        click.ClickException,
+        match="the standard input is closed; redirect a file to it",
+    ):
         main.main([*arguments, at(library)], standalone_mode=False)
 
 
@@ -213,8 +247,16 @@ def test_index_equals_extract_and_index(library: Path, tmp_path: Path, source: s
 
 def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.eye(16, dtype=np.float32))
-    for name, source, query in (("one", library / "photos.h5", "a dog"), ("two", tmp_path / "rows.npy", "--like ID")):
-        said = run("index", name, source, f"--at=file:{tmp_path / 'new place'}").stderr.splitlines()[-1]
+    for name, source, query in (
+        ("one", library / "photos.h5", "a dog"),
+        ("two", tmp_path / "rows.npy", "--like ID"),
+    ):
+        said = run(
+            "index",
+            name,
+            source,
+            f"--at=file:{tmp_path / 'new place'}",
+        ).stderr.splitlines()[-1]
         match = re.fullmatch(r"Next: (boc search .*), or (boc serve .*)", said)
         assert match is not None
         assert query in said
@@ -224,7 +266,11 @@ def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_under_the_home_folder_is_found(
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -237,7 +283,13 @@ def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, m
 @pytest.mark.parametrize("option", ["--regions=grid", "--encoder"])
 def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, option: str) -> None:
     path = tmp_path / "new" / "f.h5"
-    arguments = ("extract", library / "captions.csv", "-o", path, encoder(library) if "enc" in option else option)
+    arguments = (
+        "extract",
+        library / "captions.csv",
+        "-o",
+        path,
+        encoder(library) if "enc" in option else option,
+    )
     result = run(*arguments)
     assert result.stdout == f"40 pictures and 80 captions in {path}\n"
     assert "extracting" in result.stderr
@@ -251,7 +303,15 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
 def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
-    run("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--set=dtype=float32")
+    run(
+        "extract",
+        library / "captions.csv",
+        "-o",
+        whole,
+        "--regions",
+        "grid",
+        "--set=dtype=float32",
+    )
     run("extract", library / "captions.csv", "-o", direct, encoder(library))
     run("extract", whole, "-o", through, encoder(library))
     assert through.read_bytes() == direct.read_bytes()
@@ -263,14 +323,24 @@ def test_extract_from_regions_equals_from_pictures(library: Path, tmp_path: Path
 
 def test_extract_settings(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
-    run("extract", library / "regions.h5", "-o", path, encoder(library), "--set=dtype=float32", "--set=concepts=false")
+    run(
+        "extract",
+        library / "regions.h5",
+        "-o",
+        path,
+        encoder(library),
+        "--set=dtype=float32",
+        "--set=concepts=false",
+    )
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
         assert file.header.dtype == "float32"
         assert file.memory_map("image", "dense/vectors").dtype == np.float32
         assert not file.ragged_arrays("image")
         assert full.ragged_arrays("image") == {"concepts", "boxes"}
         assert file.batch("text", 0, 1).embeddings.words is None
-        assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
+        assert full.batch("text", 0, 1).embeddings.words == [
+            ["a", "red", "box", "at", "the", "left"],
+        ]
 
 
 def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
@@ -279,9 +349,18 @@ def test_train_on_a_finished_folder_reports_recall(home: Path) -> None:
     assert result.stderr == ""
     history = json.loads((home / "model" / "history.json").read_text())
     best = next(entry for entry in history["history"] if entry["step"] == history["best_step"])
-    for line, side in zip(result.stdout.splitlines(), ("text_to_image", "image_to_text"), strict=False):
-        assert f"R@1 {best[side]['r1']:.1f}  R@5 {best[side]['r5']:.1f}  R@10 {best[side]['r10']:.1f}" in line
-    assert result.stdout.splitlines()[2:] == [f"model in {home / 'model'}; use it with --encoder tern:{home / 'model'}"]
+    for line, side in zip(
+        result.stdout.splitlines(),
+        ("text_to_image", "image_to_text"),
+        strict=False,
+    ):
+        assert (
+            f"R@1 {best[side]['r1']:.1f}  R@5 {best[side]['r5']:.1f}  R@10 {best[side]['r10']:.1f}"
+            in line
+        )
+    assert result.stdout.splitlines()[2:] == [
+        f"model in {home / 'model'}; use it with --encoder tern:{home / 'model'}",
+    ]
     assert {name: data for name, data in files(home / "model").items() if name != ".lock"} == before
 
 
@@ -311,19 +390,40 @@ def test_moved_model(library: Path, tmp_path: Path) -> None:
     lost = boc("search", "photos", "a red box", place)
     assert lost.exit_code == 1
     assert str(tmp_path / "model") in lost.stderr
-    assert answers("photos", "a red box", place, "--encoder", f"tern:{tmp_path / 'moved'}") == before
-    again = run("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'moved'}", place, "--replace")
-    assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
+    assert (
+        answers("photos", "a red box", place, "--encoder", f"tern:{tmp_path / 'moved'}") == before
+    )
+    again = run(
+        "index",
+        "photos",
+        library / "captions.csv",
+        f"--encoder=tern:{tmp_path / 'moved'}",
+        place,
+        "--replace",
+    )
+    assert again.stdout.startswith(
+        "photos: 40 pictures",
+    )  # the manifest names the place of the encoder
 
 
-METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
+METADATA = (
+    "id,year:integer,tag,title:text\n000.png,2019,box|red,A "
+    "box\n001.png,2020,box,\n002.png#0,2021,,\n"
+)
 
 
 @pytest.fixture
 def described(home: Path) -> Path:
     """The library with the index ``described``, whose first three pictures have metadata."""
     (home / "metadata.csv").write_text(METADATA)
-    result = run("index", "described", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
+    result = run(
+        "index",
+        "described",
+        home / "photos.h5",
+        "--metadata",
+        home / "metadata.csv",
+        at(home),
+    )
     assert result.stdout == "described: 40 pictures and 80 captions\n"
     return home
 
@@ -332,9 +432,14 @@ def described(home: Path) -> Path:
 def test_filters_keep_what_the_table_says(described: Path) -> None:
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
-        hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0]["hits"]
+        hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0][
+            "hits"
+        ]
         fields = {hit["id"]: hit.get("fields", {}) for hit in hits}
-        return {key: {name: value for name, value in each.items() if name not in FACTS} for key, each in fields.items()}
+        return {
+            key: {name: value for name, value in each.items() if name not in FACTS}
+            for key, each in fields.items()
+        }
 
     first = {"year": 2019, "tag": ["box", "red"], "title": "A box"}
     assert found("year<=2019", find="image") == {"000.png": first}
@@ -345,37 +450,76 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert found("year=2021") == {"002.png#0": {"year": 2021}}
     assert len(found("tag!=box")) == 76
     assert found("year=1999") == {}
-    hits = answers("described", "a box", "-k", 40, "--find=image", "--sort=-year", at(described))[0]["hits"]
+    hits = answers("described", "a box", "-k", 40, "--find=image", "--sort=-year", at(described))[
+        0
+    ]["hits"]
     assert [hit["id"] for hit in hits[:2]] == ["001.png", "000.png"]
     best = answers("described", "a box", "-k", 40, "--find=image", at(described))[0]["hits"]
     assert hits[2:] == [hit for hit in best if "year" not in hit.get("fields", {})]
-    lines = run("search", "described", "a box", "--like", "003.png", "-k", 40, "--sort", "year", at(described)).stdout
+    lines = run(
+        "search",
+        "described",
+        "a box",
+        "--like",
+        "003.png",
+        "-k",
+        40,
+        "--sort",
+        "year",
+        at(described),
+    ).stdout
     assert [line.split()[-1] for line in lines.splitlines()[:2]] == ["000.png", "001.png"]
     told = run("info", "described", at(described)).stdout
-    assert told.count("tag:keyword, taken:date, taken_from:keyword, title:text, width:integer, year:integer") == 1
+    assert (
+        told.count(
+            "tag:keyword, taken:date, taken_from:keyword, title:text, width:integer, year:integer",
+        )
+        == 1
+    )
 
 
 def test_lines_of_no_item_are_noted(home: Path) -> None:
     (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
-    result = run("index", "other", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
-    assert "note: 1 lines of the metadata are of no item here (such as 'lost.png')" in result.stderr.splitlines()
+    result = run(
+        "index",
+        "other",
+        home / "photos.h5",
+        "--metadata",
+        home / "metadata.csv",
+        at(home),
+    )
+    assert (
+        "note: 1 lines of the metadata are of no item here (such as 'lost.png')"
+        in result.stderr.splitlines()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=soft"], ["--concepts=int8"]])
 def test_add_equals_one_load(home: Path, code: list[str]) -> None:
-    """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
+    """Half the pictures are indexed, then the other half is put to them, and some of the first
+    again."""
     ids = [f"{i:03d}.png" for i in range(40)]
     for part, chosen in (("first", ids[:20]), ("second", ids[15:]), ("rest", ids[:15])):
         (home / f"{part}.txt").write_text("\n".join(chosen))
-        run("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
+        run(
+            "extract",
+            home / "regions.h5",
+            "--ids",
+            home / f"{part}.txt",
+            "-o",
+            home / f"{part}.h5",
+            encoder(home),
+        )
     if code == ["--code=soft"]:
         run("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
         code = [f"--code=soft(z=2, codebook='{home / 'book.npz'}')"]
     run("index", "grown", home / "first.h5", *code, at(home))
     before = Searcher.open("grown", f"file:{home / 'index'}")
     result = run("add", "grown", home / "second.h5", at(home))
-    assert result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
+    assert (
+        result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
+    )
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source
@@ -397,10 +541,20 @@ def test_add_pictures_with_metadata(described: Path, tmp_path: Path) -> None:
     result = run(*appended, "--metadata", tmp_path / "metadata.csv")
     assert result.stdout == "described: 3 pictures and 0 captions added\n"
     hits = answers("described", "a box", "--filter=year>=2020", at(described))[0]["hits"]
-    assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {"001.png": 2020, "new-000.png": 2030}
-    assert run("info", "described", at(described)).stdout.splitlines()[0].endswith("43 pictures, 80 captions")
+    assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {
+        "001.png": 2020,
+        "new-000.png": 2030,
+    }
+    assert (
+        run("info", "described", at(described))
+        .stdout.splitlines()[0]
+        .endswith("43 pictures, 80 captions")
+    )
     run(*appended)
-    assert {hit["id"] for hit in answers("described", "a box", "--filter=year>2020", at(described))[0]["hits"]} == set()
+    assert {
+        hit["id"]
+        for hit in answers("described", "a box", "--filter=year>2020", at(described))[0]["hits"]
+    } == set()
 
 
 def test_deleting_takes_items_away(home: Path) -> None:
@@ -413,19 +567,29 @@ def test_deleting_takes_items_away(home: Path) -> None:
     assert result.stderr.splitlines() == ["no item nope in photos", "no item nor this in photos"]
     found = {hit["id"] for hit in answers("photos", "a box", "-k", 200, at(home))[0]["hits"]}
     assert found == {f"{i:03d}.png" for i in range(3, 40)}
-    assert run("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
+    assert (
+        run("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
+    )
     before = files(home / "index")
     assert boc("delete", "photos", "nope", at(home)).stdout == "photos: 0 items deleted\n"
     assert files(home / "index") == before
-    assert run("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
+    assert run("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith(
+        "photos: 40",
+    )
 
 
 def test_deleting_all_removes_the_index(home: Path) -> None:
     run("index", "other", home / "photos.h5", at(home))
-    assert run("delete", "photos", "--all", at(home)).stdout == "photos: 120 items deleted, the index is removed\n"
+    assert (
+        run("delete", "photos", "--all", at(home)).stdout
+        == "photos: 120 items deleted, the index is removed\n"
+    )
     assert run("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "other"]
     next((home / "index" / "other").glob("segment-*/rows.npy")).unlink()
-    assert run("delete", "other", "--all", at(home)).stdout == "other: everything deleted, the index is removed\n"
+    assert (
+        run("delete", "other", "--all", at(home)).stdout
+        == "other: everything deleted, the index is removed\n"
+    )
     assert run("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "none"]
 
 

@@ -56,7 +56,10 @@ def dog(tmp_path: Path) -> Path:
 
 
 def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
-    hits = [Hit(Item("dog.png", "image", str(dog), "dog.png"), 0.9), Hit(Item("x#0", "text", "a cat", "x"), 0.25)]
+    hits = [
+        Hit(Item("dog.png", "image", str(dog), "dog.png"), 0.9),
+        Hit(Item("x#0", "text", "a cat", "x"), 0.25),
+    ]
     write_sheet(tmp_path / "a.html", [("first", hits), ("second", hits[::-1]), ("third", [])])
     found = page(tmp_path / "a.html")
     assert [found.count(tag) for tag in ("h1", "ol", "li", "img")] == [3, 3, 4, 2]
@@ -64,7 +67,9 @@ def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path) -> None:
     assert [w for w in words if w in {"first", "second", "third"}] == ["first", "second", "third"]
     assert re.findall(r"0\.\d{3}", found.text) == ["0.900", "0.250", "0.250", "0.900"]
     assert "a cat" in found.text
-    addresses = [str(a[name]) for _, a in found.tags for name in ("src", "href", "srcset") if name in a]
+    addresses = [
+        str(a[name]) for _, a in found.tags for name in ("src", "href", "srcset") if name in a
+    ]
     assert all(address.startswith("data:image/jpeg;base64,") for address in addresses)
     assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in found.tags)
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
@@ -77,13 +82,18 @@ def test_markup_is_escaped(tmp_path: Path, dog: Path) -> None:
     write_sheet(tmp_path / "a.html", [(NASTY, hits)])
     found = page(tmp_path / "a.html")
     assert found.count("script") == found.count("b") == 0
-    assert found.text.count(NASTY) == 4  # heading, name and caption of the sentence, name of the picture
+    assert (
+        found.text.count(NASTY) == 4
+    )  # heading, name and caption of the sentence, name of the picture
     assert [a["alt"] for tag, a in found.tags if tag == "img"] == [f"hit 2: {NASTY}"]
 
 
 @settings(max_examples=30)
 @given(text=st.text(st.sampled_from("<>&\"'/=- a;#x0"), min_size=1, max_size=12))
-def test_any_text_comes_back_from_the_page(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_comes_back_from_the_page(
+    tmp_path_factory: pytest.TempPathFactory,
+    text: str,
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.html"
     write_sheet(path, [("q", [Hit(Item("i", "text", f"[{text}]", ""), 1.0)])])
     assert f"[{text}]" in page(path).text
@@ -91,7 +101,10 @@ def test_any_text_comes_back_from_the_page(tmp_path_factory: pytest.TempPathFact
 
 def test_missing_picture_is_named(tmp_path: Path, dog: Path) -> None:
     gone = str(tmp_path / "gone <1>.png")
-    hits = [Hit(Item("gone", "image", gone, "gone"), 1.0), Hit(Item("dog", "image", str(dog), "dog"), 0.5)]
+    hits = [
+        Hit(Item("gone", "image", gone, "gone"), 1.0),
+        Hit(Item("dog", "image", str(dog), "dog"), 0.5),
+    ]
     write_sheet(tmp_path / "a.html", [("a dog", hits)])
     found = page(tmp_path / "a.html")
     assert f"{gone}: cannot be read" in found.text

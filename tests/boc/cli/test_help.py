@@ -1,4 +1,5 @@
-"""What the command line tells of itself: sections, examples, versions, and what may be meant by a typing error."""
+"""What the command line tells of itself: sections, examples, versions, and what may be meant by a
+typing error."""
 
 import inspect
 import os
@@ -45,7 +46,10 @@ def test_help_ends_with_examples_that_parse(name: str, monkeypatch: pytest.Monke
     shown = boc(name, "--help").stdout
     for line in lines:
         assert line in shown
-        variables, program, called = re.match(r"((?:[A-Z_]+=(?:\$\([^)]*\)|\S+) )*)(\S+) (.*)", line).groups()
+        variables, program, called = re.match(
+            r"((?:[A-Z_]+=(?:\$\([^)]*\)|\S+) )*)(\S+) (.*)",
+            line,
+        ).groups()
         assert program == "boc", line
         first, *arguments = shlex.split(called)
         assert first == name
@@ -60,7 +64,9 @@ def test_every_option_says_what_it_is(name: str) -> None:
     for parameter in main.commands[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"boc {name} {parameter.opts[-1]}"
-            assert parameter.help.endswith((".", "]")), f"boc {name} {parameter.opts[-1]}: {parameter.help}"
+            assert parameter.help.endswith((".", "]")), (
+                f"boc {name} {parameter.opts[-1]}: {parameter.help}"
+            )
 
 
 @pytest.mark.parametrize("name", ["index", "attach"])
@@ -74,7 +80,9 @@ def test_codes_are_listed_with_their_arguments(name: str) -> None:
         assert about == kind.about
         assert arguments.split(", ") == list(kind.rules)
     for argument in ARGUMENTS:
-        assert re.search(rf"^    {argument} +\S", shown.partition("Arguments")[2], re.MULTILINE), argument
+        assert re.search(rf"^    {argument} +\S", shown.partition("Arguments")[2], re.MULTILINE), (
+            argument
+        )
 
 
 def test_every_command_stands_in_one_section() -> None:
@@ -98,10 +106,21 @@ def test_no_arguments_show_the_commands() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("searhc", "search"), ("serach", "search"), ("Search", "search"), ("idnex", "index"),
-     ("codebook", "build-codebook"), ("docter", "doctor"), ("server", "serve"),
-     ("code", "build-codebook"), ("duplicate", "duplicates"), ("open", "serve"), ("list", "info"), ("help", "--help")],
-)  # fmt: skip
+    [
+        ("searhc", "search"),
+        ("serach", "search"),
+        ("Search", "search"),
+        ("idnex", "index"),
+        ("codebook", "build-codebook"),
+        ("docter", "doctor"),
+        ("server", "serve"),
+        ("code", "build-codebook"),
+        ("duplicate", "duplicates"),
+        ("open", "serve"),
+        ("list", "info"),
+        ("help", "--help"),
+    ],
+)
 def test_command_suggestions(typed: str, meant: str) -> None:
     result = boc(typed)
     assert result.exit_code == 2
@@ -109,7 +128,13 @@ def test_command_suggestions(typed: str, meant: str) -> None:
 
 
 @pytest.mark.slow
-@given(typed=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=15))
+@given(
+    typed=st.text(
+        st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]),
+        min_size=1,
+        max_size=15,
+    ),
+)
 def test_whatever_is_typed_is_told_in_words(typed: str) -> None:
     if typed in main.commands or typed.startswith("-"):
         return
@@ -139,7 +164,9 @@ def test_completion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (here / index).mkdir(parents=True)
         (here / index / "CURRENT").write_text("commit-0.json")
     (here / "boc-data" / "photos-unfinished").mkdir()
-    assert set(offered(monkeypatch, "boc se")) == {name for name in main.commands if name.startswith("se")}
+    assert set(offered(monkeypatch, "boc se")) == {
+        name for name in main.commands if name.startswith("se")
+    }
     assert offered(monkeypatch, "boc search --fin") == ["--find"]
     assert offered(monkeypatch, "boc search x --find ") == ["image", "text"]
     assert offered(monkeypatch, "boc index x y --code s") == ["scalar", "soft"]
@@ -150,7 +177,13 @@ def test_completion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert offered(monkeypatch, "boc search --at file:other ") == ["scenes"]
     monkeypatch.setenv("BOC_AT", "file:other")
     assert offered(monkeypatch, "boc search ") == ["scenes"]
-    for at in ("file:none", "file:", "elastic+http://localhost:1", "file:~nobody/x", "file:" + "long" * 2000):
+    for at in (
+        "file:none",
+        "file:",
+        "elastic+http://localhost:1",
+        "file:~nobody/x",
+        "file:" + "long" * 2000,
+    ):
         assert offered(monkeypatch, f"boc search --at {at} ") == []
     (here / "boc.toml").write_text("wrong")
     assert offered(monkeypatch, "boc search --at file:boc-data v") == ["videos"]
@@ -167,7 +200,11 @@ def test_completion_loads_nothing_heavy(here: Path) -> None:
     code = "import sys, atexit; atexit.register(lambda: print(*sys.modules)); "
     code += "from boc.cli import main; main(prog_name='boc')"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | words
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | words,
     )
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "click"} <= loaded

@@ -1,4 +1,5 @@
-"""kill -9 at random moments: going on ends with what an undisturbed run gives, and nothing half-made is ever opened.
+"""kill -9 at random moments: going on ends with what an undisturbed run gives, and nothing
+half-made is ever opened.
 
 BOC_KILLS sets the number of kills a command (default 2).
 """
@@ -21,7 +22,15 @@ from tests.processes import start
 
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
-TINY = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "text_lr=0", "held_out=8")
+TINY = (
+    "visual_width=16",
+    "joint_width=16",
+    "feedforward=16",
+    "heads=2",
+    "text_layers=1",
+    "text_lr=0",
+    "held_out=8",
+)
 
 
 def finish(arguments: Sequence[object]) -> None:
@@ -110,8 +119,13 @@ def run_busy(table: Path, output: Path) -> Run:
     while not list(output.with_name(f"{output.name}.parts").glob("[0-9]*.h5")):
         assert process.poll() is None
         time.sleep(0.01)
-    children = {int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()}
-    workers = {pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    children = {
+        int(pid)
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    }
+    workers = {
+        pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
     assert len(workers) == 2
     return Run(process, sorted(workers), sorted(children - workers))
 
@@ -123,7 +137,10 @@ def running(pid: int) -> bool:
         return False
 
 
-PROC = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc only")
+PROC = pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(),
+    reason="processes are found in Linux' /proc only",
+)
 
 
 @PROC
@@ -151,7 +168,13 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path) -> None:
 def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
     assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0
-    arguments = ["train", regions, "--set=epochs=3", "--set=batch_size=16", *(f"--set={s}" for s in TINY)]
+    arguments = [
+        "train",
+        regions,
+        "--set=epochs=3",
+        "--set=batch_size=16",
+        *(f"--set={s}" for s in TINY),
+    ]
     calm, wild = tmp_path / "calm", tmp_path / "wild"
     assert boc(*arguments, "-o", calm).exit_code == 0
     disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)
@@ -164,22 +187,44 @@ def test_training(table: Path, tmp_path: Path) -> None:
 def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
-    arguments = ["index", "many", table, "--encoder", encoder, "--code", "dictionary", "--concepts", "int8", "--at"]
+    arguments = [
+        "index",
+        "many",
+        table,
+        "--encoder",
+        encoder,
+        "--code",
+        "dictionary",
+        "--concepts",
+        "int8",
+        "--at",
+    ]
     finish([*arguments, f"file:{tmp_path / 'calm'}"])
 
     def never_half() -> None:
         result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
-        assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {"image": 600, "text": 1200}
+        assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {
+            "image": 600,
+            "text": 1200,
+        }
 
-    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / ".many.*.features.h5.parts", never_half)
+    disturb(
+        [*arguments, f"file:{tmp_path / 'wild'}"],
+        tmp_path / "wild" / ".many.*.features.h5.parts",
+        never_half,
+    )
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
 @pytest.mark.slow
 def test_building(library: Path, tmp_path: Path) -> None:
-    """From a feature file, killed while the arrays are written: an older index of the name stays whole."""
+    """From a feature file, killed while the arrays are written: an older index of the name stays
+    whole."""
     at = f"file:{tmp_path}"
-    assert boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code == 0
+    assert (
+        boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code
+        == 0
+    )
     old = contents(tmp_path / "photos", chosen=False)
     finish(("index", "photos", library / "photos.h5", "--at", f"file:{tmp_path / 'calm'}"))
     new = contents(tmp_path / "calm" / "photos")
@@ -198,11 +243,14 @@ def test_building(library: Path, tmp_path: Path) -> None:
 def contents(index: Path, *, chosen: bool = True) -> dict[str, bytes]:
     """Every file of the index that is there now, and its commit without the time.
 
-    Budgets are chosen after the load, by a commit of their own that a repeated command makes up for: without ``chosen``
-    they are left out.
+    Budgets are chosen after the load, by a commit of their own that a repeated command makes up
+    for: without ``chosen`` they are left out.
     """
     commit = json.loads((index / (index / "CURRENT").read_text()).read_text())
     del commit["manifest"]["created"]
     if not chosen:
         commit["manifest"].pop("recall", None)
-    return {**{name: (index / name).read_bytes() for name in commit["files"]}, "commit": json.dumps(commit).encode()}
+    return {
+        **{name: (index / name).read_bytes() for name in commit["files"]},
+        "commit": json.dumps(commit).encode(),
+    }

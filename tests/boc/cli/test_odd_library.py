@@ -1,4 +1,5 @@
-"""A library of 200 pictures with forty odd entries among them, through every command that reads it."""
+"""A library of 200 pictures with forty odd entries among them, through every command that reads
+it."""
 
 from __future__ import annotations
 
@@ -16,11 +17,33 @@ from tests.helpers import draw_pictures, run
 
 PICTURES = 200
 ODD_NAMES = (
-    b"No\xebl", b"caf\xe9/\xff\xfe", rb"\x41", rb"sub\xc3\x5c", b"a\nb", b"tab\there", b"-snow", b"-rf *", b"#1?q=2",
-    b"'\"%&<b>", "Mu\u0308ller".encode(), "Ma\u0301laga/u\u0308".encode(), "日本 🐈".encode(), "नमस्ते".encode(),
-    b"n" * 251, b"/".join([b"d" * 200] * 4),
-)  # fmt: skip
-UNWANTED = ("@eaDir/1", ".hidden", "sub/._1", "#recycle/1", "__MACOSX/1", "$RECYCLE.BIN/1", ".Trash/files/1", ".t/1")
+    b"No\xebl",
+    b"caf\xe9/\xff\xfe",
+    rb"\x41",
+    rb"sub\xc3\x5c",
+    b"a\nb",
+    b"tab\there",
+    b"-snow",
+    b"-rf *",
+    b"#1?q=2",
+    b"'\"%&<b>",
+    "Mu\u0308ller".encode(),
+    "Ma\u0301laga/u\u0308".encode(),
+    "日本 🐈".encode(),
+    "नमस्ते".encode(),
+    b"n" * 251,
+    b"/".join([b"d" * 200] * 4),
+)
+UNWANTED = (
+    "@eaDir/1",
+    ".hidden",
+    "sub/._1",
+    "#recycle/1",
+    "__MACOSX/1",
+    "$RECYCLE.BIN/1",
+    ".Trash/files/1",
+    ".t/1",
+)
 TIMES = {"before": -(10**18), "beyond": 2**63 - 10**15, "zero": 0, "future": 5 * 10**18}
 """Times of files, in ns since 1970."""
 
@@ -80,18 +103,25 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path) -> None:
     assert f"left out {len(UNWANTED)} hidden or unwanted names" in told.stderr
 
     def pictures(name: str) -> dict[str, Path]:
-        hits = Searcher.open(name, at.removeprefix("--at="), device="cpu").search("a red box", k=1000)
+        hits = Searcher.open(name, at.removeprefix("--at="), device="cpu").search(
+            "a red box",
+            k=1000,
+        )
         return {hit.id: Path(str(hit.path)) for hit in hits}
 
     hits = pictures("x")
-    assert {*hits.values()} == {path.resolve() for path in (*odd, *(folder / name for name in good))}
+    assert {*hits.values()} == {
+        path.resolve() for path in (*odd, *(folder / name for name in good))
+    }
     assert good < hits.keys()
     told = run("sync", "x", folder, at)
     assert told.stdout == f"x is up to date: {len(hits)} as they were\n"
     assert f"{len(UNREADABLE)} pictures are not in the index" in told.stderr
     client = client_of(searcher, tmp_path / "cache")
     for route in ("thumb", "picture"):
-        assert [id for id in hits if client.get(f"/api/{route}/{quote(id, safe='')}").status_code != 200] == []
+        assert [
+            id for id in hits if client.get(f"/api/{route}/{quote(id, safe='')}").status_code != 200
+        ] == []
     run("copy", "x", "y", "--from", at.removeprefix("--at="), at)
     assert pictures("y") == hits
     run("delete", "x", at, "--", *(hits.keys() - good))

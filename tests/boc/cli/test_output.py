@@ -41,22 +41,41 @@ def test_output_is_printable(tmp_path: Path) -> None:
         ("delete", "x", f"{ODD}image1", at),
     ):
         result = boc(*command)
-        assert all(line.isprintable() for line in result.output.split("\n")), (command, result.output)
+        assert all(line.isprintable() for line in result.output.split("\n")), (
+            command,
+            result.output,
+        )
 
 
 def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> None:
     at = f"--at=file:{tmp_path / 'at'}"
-    (tmp_path / "years.csv").write_text("id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)))
-    assert boc("index", "x", library / "photos.h5", at, "--metadata", tmp_path / "years.csv").exit_code == 0
+    (tmp_path / "years.csv").write_text(
+        "id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)),
+    )
+    assert (
+        boc("index", "x", library / "photos.h5", at, "--metadata", tmp_path / "years.csv").exit_code
+        == 0
+    )
     search = ("search", "x", "--like", "000.png", at)
     assert "filter" in boc(*search, "--filter", "year=1900").stderr
     assert boc(*search, "--filter", "year=2020").stderr == ""
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])
-def test_too_few_pictures_to_train_on_are_refused(library: Path, tmp_path: Path, count: int) -> None:
+def test_too_few_pictures_to_train_on_are_refused(
+    library: Path,
+    tmp_path: Path,
+    count: int,
+) -> None:
     (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(count)))
-    result = boc("train", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "model")
+    result = boc(
+        "train",
+        library / "captions.csv",
+        "--ids",
+        tmp_path / "ids.txt",
+        "-o",
+        tmp_path / "model",
+    )
     assert result.exit_code == 1
     assert f"{count} pictures are too few" in result.stderr
     assert "--set held_out=" in result.stderr
@@ -69,6 +88,13 @@ def test_too_long_cell_is_refused(library: Path, tmp_path: Path) -> None:
     assert "more than 131,072 characters" in told
     assert "UTF-8" not in told
     (tmp_path / "m.csv").write_text(f"id,tag\n000.png,{'x' * 40_000}\n")
-    told = boc("index", "x", library / "photos.h5", "--metadata", tmp_path / "m.csv", f"--at=file:{tmp_path}").stderr
+    told = boc(
+        "index",
+        "x",
+        library / "photos.h5",
+        "--metadata",
+        tmp_path / "m.csv",
+        f"--at=file:{tmp_path}",
+    ).stderr
     assert "line 2" in told
     assert len(told) < 500

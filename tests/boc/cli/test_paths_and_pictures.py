@@ -26,7 +26,14 @@ from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc, run
 from tests.oracles import random_units, write_features
 
-NAMES = [b"plain.png", b"No\xebl.png", b"new\nline.png", b"two  spaces.png", "Grüße 猫.png".encode(), b"\\xeb.png"]
+NAMES = [
+    b"plain.png",
+    b"No\xebl.png",
+    b"new\nline.png",
+    b"two  spaces.png",
+    "Grüße 猫.png".encode(),
+    b"\\xeb.png",
+]
 
 
 def paths_in(folder: Path) -> list[bytes]:
@@ -39,9 +46,15 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("odd")
     for path in paths_in(folder)[:-1]:
         Image.new("RGB", (40, 30), "red").save(os.fsdecode(path), "PNG")
-    items = [Item(f"p{i}", "image", path_text(os.fsdecode(path))) for i, path in enumerate(paths_in(folder))]
+    items = [
+        Item(f"p{i}", "image", path_text(os.fsdecode(path)))
+        for i, path in enumerate(paths_in(folder))
+    ]
     texts = [Item(f"t{i}", "text", "a red box") for i in range(2)]
-    batches = [Batch(part, Embeddings(part[0].modality, random_units(7, len(part), 16))) for part in (items, texts)]
+    batches = [
+        Batch(part, Embeddings(part[0].modality, random_units(7, len(part), 16)))
+        for part in (items, texts)
+    ]
     write_features(folder / "f.h5", *batches)
     run("index", "odd", folder / "f.h5", f"--at=file:{folder / 'at'}")
     return folder
@@ -76,11 +89,23 @@ def test_what_has_no_path_is_named(odd: Path) -> None:
     output, said = printed(odd, "--paths", "--find", "text")
     assert output == b""
     assert "t1 is a sentence, which has no path" in said
-    result = boc("search", "odd", "--like", "t0", "--paths", "--min-confidence", "1", f"--at=file:{odd / 'at'}")
+    result = boc(
+        "search",
+        "odd",
+        "--like",
+        "t0",
+        "--paths",
+        "--min-confidence",
+        "1",
+        f"--at=file:{odd / 'at'}",
+    )
     assert (result.stdout, "smaller --min-confidence" in result.stderr) == ("", True)
 
 
-@pytest.mark.parametrize("options", [("--json", "-0"), ("--paths", "--show"), ("--show", "--request", "body")])
+@pytest.mark.parametrize(
+    "options",
+    [("--json", "-0"), ("--paths", "--show"), ("--show", "--request", "body")],
+)
 def test_one_way_to_print(odd: Path, options: tuple[str, ...]) -> None:
     result = boc("search", "odd", "--like", "t0", *options, f"--at=file:{odd / 'at'}")
     assert result.exit_code == 2
@@ -109,11 +134,14 @@ def test_no_setting_gives_another_program_other_lines() -> None:
 
 
 def picture(seed: int, width: int, height: int) -> Picture:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8),
+    )
 
 
 def of_kitty(text: str) -> Picture:
-    """Read what kitty would: keys, chunks of at most 4,096 bytes, all but the last marked by m=1."""
+    """Read what kitty would: keys, chunks of at most 4,096 bytes, all but the last marked by
+    m=1."""
     parts = re.findall(r"\x1b_G([^;]*);([A-Za-z0-9+/=]*)\x1b\\", text)
     assert "".join(f"\x1b_G{keys};{data}\x1b\\" for keys, data in parts) == text
     assert parts[0][0].startswith("a=T,f=100,q=2,")
@@ -121,7 +149,9 @@ def of_kitty(text: str) -> Picture:
     assert more == ["m=1"] * (len(parts) - 1) + ["m=0"]
     assert all(len(data) == 4096 for _, data in parts[:-1])
     assert 0 < len(parts[-1][1]) <= 4096
-    return Image.open(io.BytesIO(base64.b64decode("".join(data for _, data in parts), validate=True)))
+    return Image.open(
+        io.BytesIO(base64.b64decode("".join(data for _, data in parts), validate=True)),
+    )
 
 
 def of_iterm(text: str) -> Picture:
@@ -163,19 +193,33 @@ def test_a_terminal_draws_the_picture(seed: int, width: int, height: int) -> Non
         assert np.array_equal(read(write(image)), image)
     text = terminal_pictures.sixel(image)
     assert np.array_equal(of_sixel(text), image.quantize(64))
-    levels = [int(level) for each in re.findall(r"#\d+;2;(\d+);(\d+);(\d+)", text) for level in each]
+    levels = [
+        int(level) for each in re.findall(r"#\d+;2;(\d+);(\d+);(\d+)", text) for level in each
+    ]
     assert all(0 <= level <= 100 for level in levels)
 
 
-@pytest.mark.parametrize(("variables", "form"), [
-    ({"TERM": "xterm-kitty"}, "kitty"), ({"TERM": "xterm-ghostty"}, "kitty"), ({"KONSOLE_VERSION": "230804"}, "kitty"),
-    ({"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}, "iterm"), ({"LC_TERMINAL": "iTerm2"}, "iterm"),
-    ({"TERM_PROGRAM": "WezTerm"}, "iterm"), ({"TERM": "foot-extra"}, "sixel"), ({"WT_SESSION": "a-b"}, "sixel"),
-    ({"TERM": "xterm-256color"}, None), ({}, None), ({"TERM": "screen", "LC_TERMINAL": "iTerm2"}, None),
-    ({"TERM": "tmux-256color", "WT_SESSION": "a-b"}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("variables", "form"),
+    [
+        ({"TERM": "xterm-kitty"}, "kitty"),
+        ({"TERM": "xterm-ghostty"}, "kitty"),
+        ({"KONSOLE_VERSION": "230804"}, "kitty"),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}, "iterm"),
+        ({"LC_TERMINAL": "iTerm2"}, "iterm"),
+        ({"TERM_PROGRAM": "WezTerm"}, "iterm"),
+        ({"TERM": "foot-extra"}, "sixel"),
+        ({"WT_SESSION": "a-b"}, "sixel"),
+        ({"TERM": "xterm-256color"}, None),
+        ({}, None),
+        ({"TERM": "screen", "LC_TERMINAL": "iTerm2"}, None),
+        ({"TERM": "tmux-256color", "WT_SESSION": "a-b"}, None),
+    ],
+)
 def test_terminals_by_their_variables(
-    variables: dict[str, str], form: str | None, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str],
+    form: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     if form is None:
@@ -189,9 +233,26 @@ def in_a_terminal(folder: Path, term: str, *options: str) -> tuple[str, str]:
     """What a search writes to a terminal of its own, and to stderr."""
     master, slave = pty.openpty()
     code = "from boc.cli import main; main()"
-    words = [sys.executable, "-c", code, "search", "odd", "--like", "t0", *options, f"--at=file:{folder / 'at'}"]
-    keep = {name: value for name, value in os.environ.items() if name not in terminal_pictures.NAMES}
-    with subprocess.Popen(words, stdout=slave, stderr=subprocess.PIPE, env={**keep, "TERM": term}) as process:
+    words = [
+        sys.executable,
+        "-c",
+        code,
+        "search",
+        "odd",
+        "--like",
+        "t0",
+        *options,
+        f"--at=file:{folder / 'at'}",
+    ]
+    keep = {
+        name: value for name, value in os.environ.items() if name not in terminal_pictures.NAMES
+    }
+    with subprocess.Popen(
+        words,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        env={**keep, "TERM": term},
+    ) as process:
         os.close(slave)
         output = b""
         with suppress(OSError):  # the other end is closed

@@ -31,7 +31,13 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     place = f"--at=file:{tmp_path / 'at'}"
     made = (tmp_path / "pictures", "--encoder=test:counting", f"--code={CODE}", place)
     run("index", "x", *made, f"--metadata={tmp_path / 'table.csv'}")
-    run("index", "captions", tmp_path / "captions.csv", f"--images={tmp_path / 'pictures'}", *made[1:])
+    run(
+        "index",
+        "captions",
+        tmp_path / "captions.csv",
+        f"--images={tmp_path / 'pictures'}",
+        *made[1:],
+    )
     return place
 
 
@@ -50,7 +56,9 @@ def test_forms_of_text_are_one(at: str, form: str) -> None:
     assert set(found("--like", typed(NAME), at)) == {"plain.png", ODD}
     assert found("--hybrid=words", typed("Müller"), at) == [NAME]
     assert found(typed("größe"), at) == found(normalize("NFC", "größe"), at)
-    assert run("search", "captions", typed("größe"), "--find=text", at).stdout.split()[1] == "1.0000"
+    assert (
+        run("search", "captions", typed("größe"), "--find=text", at).stdout.split()[1] == "1.0000"
+    )
     run("explain", "x", "a", typed(NAME), at)
     assert run("delete", "x", typed(NAME), typed(ODD), at).stdout == "x: 2 items deleted\n"
 

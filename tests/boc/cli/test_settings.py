@@ -1,4 +1,5 @@
-"""Settings: which source is stronger, what a file may say, and what a wrong one is answered with."""
+"""Settings: which source is stronger, what a file may say, and what a wrong one is answered
+with."""
 
 import json
 import re
@@ -17,7 +18,11 @@ from tests.helpers import boc, run
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("here")
-OPTIONS = [(name, key, p) for name, command in main.commands.items() for key, p in settings.settable(command).items()]
+OPTIONS = [
+    (name, key, p)
+    for name, command in main.commands.items()
+    for key, p in settings.settable(command).items()
+]
 anywhere = hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -61,18 +66,36 @@ def sample(parameter: click.Option) -> Any:
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
         value = 7 if kind.max is None or kind.max > 7 else kind.max
     else:
-        kinds = {"boolean": True, "integer": 7, "float": 0.75, "CODE": "dictionary:2/32", "hybrid": "sum:3"}
+        kinds = {
+            "boolean": True,
+            "integer": 7,
+            "float": 0.75,
+            "CODE": "dictionary:2/32",
+            "hybrid": "sum:3",
+        }
         value = "seed=1" if parameter.name == "settings" else kinds.get(kind.name, "word")
     return ["workers=1" if parameter.callback else value] if parameter.multiple else value
 
 
-@pytest.mark.parametrize(("command", "key", "option"), OPTIONS, ids=[f"{name}-{key}" for name, key, _ in OPTIONS])
+@pytest.mark.parametrize(
+    ("command", "key", "option"),
+    OPTIONS,
+    ids=[f"{name}-{key}" for name, key, _ in OPTIONS],
+)
 def test_file_and_environment_equal_the_flag(
-    command: str, key: str, option: click.Option, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    key: str,
+    option: click.Option,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def effective(arguments: list[str]) -> Any:
         parent = click.Context(main, info_name="boc", default_map=settings.defaults(main))
-        context = main.commands[command].make_context(command, arguments, parent=parent, resilient_parsing=True)
+        context = main.commands[command].make_context(
+            command,
+            arguments,
+            parent=parent,
+            resilient_parsing=True,
+        )
         return context.params[str(option.name)] if option.expose_value else dict(context.meta)
 
     value = sample(option)
@@ -163,7 +186,10 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
     write(text)
-    commands = {"[index]": ("index", "photos", "photos.h5"), "[extract]": ("extract", "photos", "-o", "photos.h5")}
+    commands = {
+        "[index]": ("index", "photos", "photos.h5"),
+        "[extract]": ("extract", "photos", "-o", "photos.h5"),
+    }
     command = commands.get(text.partition("\n")[0], ("search", "photos", "a dog"))
     result = boc(*command)
     assert result.exit_code in (1, 2)
@@ -174,9 +200,16 @@ def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
         assert secret not in result.stderr
 
 
-def test_files_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     (tmp_path / "latin.toml").write_bytes('at = "file:caf\xe9"'.encode("latin-1"))
-    for name, word in (("latin.toml", "UTF-8"), ("none.toml", "BOC_CONFIG names"), ("", "cannot be read")):
+    for name, word in (
+        ("latin.toml", "UTF-8"),
+        ("none.toml", "BOC_CONFIG names"),
+        ("", "cannot be read"),
+    ):
         monkeypatch.setenv("BOC_CONFIG", str(tmp_path / name))
         result = boc("info")
         assert result.exit_code == 1
@@ -193,17 +226,31 @@ def test_a_wrong_file_does_not_stop_help() -> None:
 
 @anywhere
 @given(
-    password=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12),
+    password=st.text(
+        st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]),
+        min_size=1,
+        max_size=12,
+    ),
     user=st.sampled_from(["", "me"]),
 )
 def test_password_in_an_address_is_recognised(password: str, user: str) -> None:
     assert settings.PASSWORD.search(f"elastic+https://{user}:{password}@host:9200?shards=2")
-    for address in ("file:a:b@c", "elastic+https://host:9200", "elastic+https://me@host:9200,other:9200/x?ca_certs=a"):
+    for address in (
+        "file:a:b@c",
+        "elastic+https://host:9200",
+        "elastic+https://me@host:9200,other:9200/x?ca_certs=a",
+    ):
         assert not settings.PASSWORD.search(address)
 
 
 def test_misspelt_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BOC_SERCH_K", "BOC_PASSWRD", "BOC_PASSWORD", "BOC_SEARCH_K", "BOC_SOMETHING_ELSE_ENTIRELY"):
+    for name in (
+        "BOC_SERCH_K",
+        "BOC_PASSWRD",
+        "BOC_PASSWORD",
+        "BOC_SEARCH_K",
+        "BOC_SOMETHING_ELSE_ENTIRELY",
+    ):
         monkeypatch.setenv(name, "1")
     assert settings.misspelt(main) == {"BOC_PASSWRD": "BOC_PASSWORD", "BOC_SERCH_K": "BOC_SEARCH_K"}
 

@@ -1,4 +1,5 @@
-"""`boc serve --install` and `--uninstall`: a service of the user, which no other file is lost for."""
+"""`boc serve --install` and `--uninstall`: a service of the user, which no other file is lost
+for."""
 
 import os
 import plistlib
@@ -37,35 +38,59 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words_of(unit: str, key: str) -> list[str]:
-    """Read a line of a unit as systemd does, but for the variables: % is doubled, and $ in commands."""
+    """Read a line of a unit as systemd does, but for the variables: % is doubled, and $ in
+    commands."""
     (line,) = [line for line in unit.splitlines() if line.startswith(f"{key}=")]
     assert "%" not in line.replace("%%", "")
-    return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line.partition("=")[2])]
+    return [
+        word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line.partition("=")[2])
+    ]
 
 
 def test_a_unit_runs_the_command_here_at_each_login(
-    calls: Path, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+    calls: Path,
+    tmp_path: Path,
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.orig_argv", ["python", "/bin/boc", "serve", "photos", "--install", "--port", "80", ODD])
+    monkeypatch.setattr(
+        "sys.orig_argv",
+        ["python", "/bin/boc", "serve", "photos", "--install", "--port", "80", ODD],
+    )
     monkeypatch.setenv("BOC_AT", f"file:{library / 'index'}")
     said = boc("serve", "photos", "--install", "--port", "80")
     path = tmp_path / ".config/systemd/user/boc-photos.service"
     assert said.stdout == f"photos is served on port 80 now, and from each login on (by {path})\n"
     unit = path.read_text(encoding="utf-8")
-    assert words_of(unit, "ExecStart") == [sys.executable, "/bin/boc", "serve", "photos", "--port", "80", ODD]
+    assert words_of(unit, "ExecStart") == [
+        sys.executable,
+        "/bin/boc",
+        "serve",
+        "photos",
+        "--port",
+        "80",
+        ODD,
+    ]
     assert words_of(unit, "Environment") == [f"BOC_AT=file:{library / 'index'}"]
     assert f"WorkingDirectory={tmp_path / ODD}".replace("%", "%%") in unit.splitlines()
     assert unit.splitlines()[-1] == "WantedBy=default.target"
-    assert calls.read_text() == "--user reenable boc-photos.service\n--user restart boc-photos.service\n"
+    assert (
+        calls.read_text()
+        == "--user reenable boc-photos.service\n--user restart boc-photos.service\n"
+    )
     if shutil.which("systemd-analyze"):
         (tmp_path / "run").mkdir()
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "run")}
         subprocess.run(["systemd-analyze", "verify", "--user", path], check=True, env=environment)
-    assert boc("serve", "photos", "--install", "--open").exit_code == 0  # again, as the desktop opens
+    assert (
+        boc("serve", "photos", "--install", "--open").exit_code == 0
+    )  # again, as the desktop opens
     assert path.read_text(encoding="utf-8").splitlines()[-1] == "WantedBy=graphical-session.target"
     calls.unlink()
     assert boc("serve", "photos", "--uninstall").stdout == f"removed {path}\n"
-    assert calls.read_text() == "--user disable boc-photos.service\n--user stop boc-photos.service\n"
+    assert (
+        calls.read_text() == "--user disable boc-photos.service\n--user stop boc-photos.service\n"
+    )
     assert not list(path.parent.iterdir())
 
 
@@ -82,7 +107,10 @@ def test_a_file_that_boc_did_not_make_stays(calls: Path, tmp_path: Path, library
 
 
 def test_what_could_not_be_served_is_not_installed(
-    calls: Path, tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+    calls: Path,
+    tmp_path: Path,
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "no index 'photos'" in boc("serve", "photos", "--install").stderr
     at = f"--at=file:{library / 'index'}"

@@ -35,9 +35,16 @@ def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher
 
 
 def test_rerank_default_is_of_the_index(aligned: Searcher, library: Path) -> None:
-    assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == ("mrsw", "float16")
+    assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == (
+        "mrsw",
+        "float16",
+    )
     text = "a green box at the top"
-    assert aligned.search(text) == aligned.search(text, rerank="mrsw") != aligned.search(text, rerank="dot")
+    assert (
+        aligned.search(text)
+        == aligned.search(text, rerank="mrsw")
+        != aligned.search(text, rerank="dot")
+    )
     path = library / "images" / "011.png"
     assert aligned.search(image=path) == aligned.search(image=path, rerank="mrsw")
     asked = aligned.encoder.encode_texts([text])
@@ -50,20 +57,40 @@ def test_concept_sets_by_command(library: Path, tmp_path: Path) -> None:
     run("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
     made_for = Searcher.open("photos", at)
     queries = read_queries(library / "photos.h5", made_for.index.manifest.identity)
-    query = next(batch.take([[item.id for item in items].index("003.png")]) for items, batch in queries)
+    query = next(
+        batch.take([[item.id for item in items].index("003.png")]) for items, batch in queries
+    )
     assert query.concepts is not None
-    scores = [[hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]] for metric in METRICS]
+    scores = [
+        [hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]]
+        for metric in METRICS
+    ]
     assert scores[0][0] == pytest.approx(1, abs=1e-3)  # the item itself
     assert scores[0] == sorted(scores[0], reverse=True)
     assert scores[0][-1] >= -1.001
     assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
     bare, table = tmp_path / "bare.h5", library / "captions.csv"
     encoder = f"tern:{library / 'model'}"
-    assert boc("extract", table, "-o", bare, "--encoder", encoder, "--set=concepts=false").exit_code == 0
+    assert (
+        boc("extract", table, "-o", bare, "--encoder", encoder, "--set=concepts=false").exit_code
+        == 0
+    )
     refused = boc("index", "other", bare, "--at", at, "--rerank", "symm")
     assert refused.exit_code == 1
     assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
-    run("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
+    run(
+        "index",
+        "other",
+        table,
+        "--at",
+        at,
+        "--encoder",
+        encoder,
+        "--rerank",
+        "symm",
+        "--concepts",
+        "int8",
+    )
     assert Searcher.open("other", at).index.manifest.rerank == "symm"
     refused = boc("add", "other", bare, "--at", at)
     assert "bare.h5: holds no concept sets of its image items" in refused.stderr
@@ -86,7 +113,10 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
     for i in range(12):
         n = i % 4  # pictures 0, 4 and 8 have no region
         corners = np.sort(rng.random((n, 2, 2)), axis=1) * 64
-        np.savez(tmp_path / "features" / "bu_att" / f"{i:03d}.npz", feat=rng.random((n, 6), dtype=np.float32))
+        np.savez(
+            tmp_path / "features" / "bu_att" / f"{i:03d}.npz",
+            feat=rng.random((n, 6), dtype=np.float32),
+        )
         np.save(tmp_path / "features" / "bu_box" / f"{i:03d}.npy", corners.reshape(n, 4))
     regions = plugins.region_source(f"files:{tmp_path / 'features'}")
     source = open_source(table)
@@ -95,25 +125,48 @@ def test_workflow_from_region_files(tmp_path: Path) -> None:
     trainer = plugins.tool("train")
     sizes = {"visual_width": 8, "joint_width": 8, "feedforward": 8, "heads": 2, "text_layers": 1}
     plan = {"epochs": 1, "batch_size": 4, "held_out": 4}
-    recipe = trainer.Recipe.of("small", {name: str(value) for name, value in (sizes | plan).items()})
+    recipe = trainer.Recipe.of(
+        "small",
+        {name: str(value) for name, value in (sizes | plan).items()},
+    )
     run = trainer.describe(recipe, source.digest, regions)
     folder = tmp_path / "model"
     assert not trainer.is_finished(folder, run)
-    training = trainer.Training(folder, tmp_path / "regions.h5", regions, recipe, run, ids=None, device="cpu")
+    training = trainer.Training(
+        folder,
+        tmp_path / "regions.h5",
+        regions,
+        recipe,
+        run,
+        ids=None,
+        device="cpu",
+    )
     assert list(training.prepare())[-1] == training.captions == 24
     assert [now.step for now in training.run()] == [1, 2, 2]
     assert trainer.is_finished(folder, run)
 
     encoder = plugins.encoder(f"tern:{folder}", "cpu")
-    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [0, 36]
+    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [
+        0,
+        36,
+    ]
     at = f"file:{tmp_path / 'index'}"
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.failures == []
-        assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [0, 1, 2, 3, 0]
+        assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [
+            0,
+            1,
+            2,
+            3,
+            0,
+        ]
         codec = fit_code(file, global_code(z=16))
         assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
         vectors = file.vectors("image")
-    found = Searcher.open("files", at, device="cpu").search(image=tmp_path / "made" / "images" / "004.png", k=12)
+    found = Searcher.open("files", at, device="cpu").search(
+        image=tmp_path / "made" / "images" / "004.png",
+        k=12,
+    )
     bare = {"000.png", "004.png", "008.png"}  # alike: none has anything to tell it by
     assert {hit.item.id for hit in found[:3]} == bare
     assert np.array_equal(vectors[0], vectors[4])

@@ -12,7 +12,13 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.clustering import cell_index
-from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, Directions, rounded, spherical_kmeans
+from boc.clustering.cell_index import (
+    ONE_CELL_CENTROIDS,
+    Centroids,
+    Directions,
+    rounded,
+    spherical_kmeans,
+)
 from boc.vectors import unit_rows
 
 PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
@@ -27,11 +33,19 @@ def computing_by(path: str) -> Iterator[None]:
         yield
 
 
-def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.3) -> NDArray[np.float32]:
+def clustered(
+    seed: int,
+    clusters: int,
+    rows: int,
+    width: int,
+    noise: float = 0.3,
+) -> NDArray[np.float32]:
     """Unit vectors around random directions."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((clusters, width))
-    return unit_rows(centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)))
+    return unit_rows(
+        centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)),
+    )
 
 
 def learned(X: NDArray[np.float32], k: int, seed: int) -> Centroids:
@@ -46,7 +60,11 @@ def slow_rounded(row: list[float]) -> tuple[list[int], np.float32]:
     return whole, np.float32(1 / length if length else 0)
 
 
-def slow_scores(query: list[int], rows: NDArray[np.int8], scales: NDArray[np.float32]) -> list[np.float32]:
+def slow_scores(
+    query: list[int],
+    rows: NDArray[np.int8],
+    scales: NDArray[np.float32],
+) -> list[np.float32]:
     return [
         np.float32(sum(a * b for a, b in zip(query, row, strict=True))) * scale
         for row, scale in zip(rows.tolist(), scales, strict=True)
@@ -59,20 +77,37 @@ def in_cells(draw: st.DrawFn) -> Centroids:
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=12))
     width, steps = draw(st.integers(1, 140)), draw(st.sampled_from([1, 2, 100]))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    vectors, heads = (rng.integers(-steps, steps + 1, (n, width)).astype(np.float32) for n in (sum(sizes), len(sizes)))
+    vectors, heads = (
+        rng.integers(-steps, steps + 1, (n, width)).astype(np.float32)
+        for n in (sum(sizes), len(sizes))
+    )
     return Centroids(*rounded(vectors), *rounded(heads), np.concatenate([[0], np.cumsum(sizes)]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @given(
-    centroids=in_cells(), z=st.integers(1, 60), cells=st.integers(1, 14), n=st.integers(1, 9), seed=st.integers(0, 99)
+    centroids=in_cells(),
+    z=st.integers(1, 60),
+    cells=st.integers(1, 14),
+    n=st.integers(1, 9),
+    seed=st.integers(0, 99),
 )
 def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
-    path: str, centroids: Centroids, z: int, cells: int, n: int, seed: int
+    path: str,
+    centroids: Centroids,
+    z: int,
+    cells: int,
+    n: int,
+    seed: int,
 ) -> None:
-    """To the last bit, by number, and of equal ones those of lower number; whatever is beside a row."""
-    X = np.random.default_rng(seed).standard_normal((n, centroids.vectors.shape[1])).astype(np.float32)
+    """To the last bit, by number, and of equal ones those of lower number; whatever is beside a
+    row."""
+    X = (
+        np.random.default_rng(seed)
+        .standard_normal((n, centroids.vectors.shape[1]))
+        .astype(np.float32)
+    )
     with computing_by(path):
         numbers, cosines = centroids.nearest(X, z, cells)
     sizes = sorted(np.diff(centroids.starts).tolist())
@@ -94,13 +129,16 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     rows=arrays(
         np.float32,
         st.tuples(st.integers(1, 4), st.integers(1, 90)),
-        elements=st.floats(-(2.0**60), 2.0**60, width=32) | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
-    )
+        elements=st.floats(-(2.0**60), 2.0**60, width=32)
+        | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
+    ),
 )
 def test_rounding_keeps_directions_whatever_their_size(rows: NDArray[np.float32]) -> None:
     whole, scales = rounded(rows)
     again = rounded(whole.astype(np.float32) * scales[:, None])[0]
-    assert [slow_rounded(row) for row in rows.tolist()] == list(zip(whole.tolist(), scales, strict=True))
+    assert [slow_rounded(row) for row in rows.tolist()] == list(
+        zip(whole.tolist(), scales, strict=True),
+    )
     assert np.array_equal(again, whole)
     filled = rows.any(axis=1)
     assert (np.abs(whole[filled]).max(axis=1) == 127).all()
@@ -136,7 +174,14 @@ def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str)
         ({"starts": [0, 5]}, "starts for another number of heads"),
         ({"cells": 0}, "cells: 0 of 2"),
         ({"cells": 3}, "cells: 3 of 2"),
-        ({"cells": 1, "numbers": np.empty((1, 4), np.int64), "cosines": np.empty((1, 4), np.float32)}, "search more"),
+        (
+            {
+                "cells": 1,
+                "numbers": np.empty((1, 4), np.int64),
+                "cosines": np.empty((1, 4), np.float32),
+            },
+            "search more",
+        ),
         ({"numbers": np.empty((2, 1), np.int64)}, "numbers for another"),
         ({"cosines": np.empty((1, 2), np.float32)}, "cosines for another"),
         ({"numbers": np.empty((1, 1), np.int32)}, "numbers must have"),
@@ -166,7 +211,12 @@ def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str)
 
 
 @given(n=st.integers(0, 4), m=st.integers(1, 9), d=st.integers(1, 140), seed=st.integers(0, 99))
-def test_cosines_are_those_of_the_chosen_with_one_of_them(n: int, m: int, d: int, seed: int) -> None:
+def test_cosines_are_those_of_the_chosen_with_one_of_them(
+    n: int,
+    m: int,
+    d: int,
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
     centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
@@ -175,27 +225,51 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(n: int, m: int, d: int
         patch.setattr(cell_index, "BATCH_NUMBERS", 2 * m * d)  # two rows at a time
         found = centroids.cosines(numbers, others)
     for cosines, chosen, other in zip(found, numbers.tolist(), others.tolist(), strict=True):
-        expected = slow_scores(vectors[other].tolist(), vectors[chosen], scales[chosen] * scales[other])
+        expected = slow_scores(
+            vectors[other].tolist(),
+            vectors[chosen],
+            scales[chosen] * scales[other],
+        )
         assert cosines.tolist() == expected
 
 
 @settings(max_examples=30)
 @given(
-    n=st.integers(1, 40), k=st.integers(1, 9), d=st.integers(1, 20), seed=st.integers(0, 99), batch=st.integers(1, 50)
+    n=st.integers(1, 40),
+    k=st.integers(1, 9),
+    d=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    batch=st.integers(1, 50),
 )
-def test_means_are_those_of_a_loop_over_the_groups(n: int, k: int, d: int, seed: int, batch: int) -> None:
+def test_means_are_those_of_a_loop_over_the_groups(
+    n: int,
+    k: int,
+    d: int,
+    seed: int,
+    batch: int,
+) -> None:
     """And a group without a direction keeps the one before; whatever the batches."""
     rng = np.random.default_rng(seed)
     points = Directions(*rounded(rng.standard_normal((n, d)).astype(np.float32)))
-    before, owners = Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32))), rng.integers(k, size=n)
+    before, owners = (
+        Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32))),
+        rng.integers(k, size=n),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_index, "BATCH_ROWS", batch)
         found = points.means(owners, before)
-        nearest = points.owners(Centroids(before.rows, before.scales, *rounded(np.ones((1, d))), np.array([0, k])), 1)
+        nearest = points.owners(
+            Centroids(before.rows, before.scales, *rounded(np.ones((1, d))), np.array([0, k])),
+            1,
+        )
     units = points.rows * points.scales[:, None]
     for group in range(k):
         members = units[owners == group].sum(axis=0, dtype=np.float64)
-        expected = members / np.linalg.norm(members) if members.any() else before.rows[group] * before.scales[group]
+        expected = (
+            members / np.linalg.norm(members)
+            if members.any()
+            else before.rows[group] * before.scales[group]
+        )
         np.testing.assert_allclose(found.rows[group] * found.scales[group], expected, atol=0.02)
     products = units @ (before.rows * before.scales[:, None]).T
     np.testing.assert_allclose(products[np.arange(n), nearest], products.max(axis=1), atol=1e-6)
@@ -223,14 +297,19 @@ def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(many.heads) == len(many.starts) - 1 > 1
 
 
-def test_a_few_cells_give_nearly_the_exact_answer(many: Centroids, points: NDArray[np.float32]) -> None:
+def test_a_few_cells_give_nearly_the_exact_answer(
+    many: Centroids,
+    points: NDArray[np.float32],
+) -> None:
     some, all_ = (many.nearest(points[:500], 10, cells)[0] for cells in (16, len(many.heads)))
     shared = [len(set(a) & set(b)) for a, b in zip(some.tolist(), all_.tolist(), strict=True)]
     assert np.mean(shared) > 9.5
 
 
 def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
-    rows = np.eye(2, dtype=np.float32)[np.arange(40_000) % 2]  # some fifty searches of so many are held at a time
+    rows = np.eye(2, dtype=np.float32)[
+        np.arange(40_000) % 2
+    ]  # some fifty searches of so many are held at a time
     centroids = Centroids(*rounded(rows), *rounded(rows[:1]), np.array([0, 40_000]))
     numbers, cosines = centroids.nearest(rows[:60], 1, 1)
     assert numbers.ravel().tolist() == [0, 1] * 30
@@ -244,7 +323,12 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
 
 
 @settings(max_examples=20)
-@given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
+@given(
+    n=st.integers(1, 30),
+    k=st.integers(1, 40),
+    copies=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
 def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
     """Never more than wanted, nor than distinct rows; in one cell, as there are few."""
     X = np.repeat(unit_rows(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
@@ -252,14 +336,19 @@ def test_number_of_centroids(n: int, k: int, copies: int, seed: int) -> None:
     assert 1 <= len(centroids) <= k
     assert centroids.starts.tolist() == [0, len(centroids)]
     if k >= n * copies:
-        assert np.unique(centroids.vectors, axis=0).tolist() == np.unique(rounded(X)[0], axis=0).tolist()
+        assert (
+            np.unique(centroids.vectors, axis=0).tolist()
+            == np.unique(rounded(X)[0], axis=0).tolist()
+        )
 
 
 @pytest.mark.parametrize("seed", range(50, 55))
 def test_cells_of_a_few_points_may_have_no_centroid(seed: int) -> None:
     rng = np.random.default_rng(seed)
     crowd = np.eye(8)[0] + 0.05 * rng.standard_normal((60, 8))
-    assert len(learned(unit_rows(np.concatenate([crowd, rng.standard_normal((12, 8))])), 4, seed)) <= 4
+    assert (
+        len(learned(unit_rows(np.concatenate([crowd, rng.standard_normal((12, 8))])), 4, seed)) <= 4
+    )
 
 
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:

@@ -45,7 +45,10 @@ def write(
     words: bool = True,
 ) -> Path:
     """An embeddings file of the given concept vectors; captions come with their word-pieces."""
-    sets: dict[Modality, list[Any]] = {"image": pictures, "text": [vectors for _, vectors in captions]}
+    sets: dict[Modality, list[Any]] = {
+        "image": pictures,
+        "text": [vectors for _, vectors in captions],
+    }
     batches = []
     for modality, values in sets.items():
         items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
@@ -72,7 +75,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
         [(["the", "dog", "is", "wet"], numbered("text", 4))],
     )
     other = write(
-        place / "other.h5", [numbered("image", 3, 6)], [([], []), (["snow", "##board"], numbered("text", 2, 4))]
+        place / "other.h5",
+        [numbered("image", 3, 6)],
+        [([], []), (["snow", "##board"], numbered("text", 2, 4))],
     )
     with ExitStack() as stack:
         yield [stack.enter_context(FeatureFile(path)) for path in (one, other)]
@@ -88,18 +93,27 @@ ALL = [(0, i) for i in range(9)] + [(1, i) for i in range(6)]
 
 @settings(max_examples=40)
 @given(size=st.integers(1, 20), seed=st.integers(0, 99), balanced=st.booleans())
-def test_sample_is_of_union_without_repetition(two: Any, size: int, seed: int, balanced: bool) -> None:
+def test_sample_is_of_union_without_repetition(
+    two: Any,
+    size: int,
+    seed: int,
+    balanced: bool,
+) -> None:
     sample = names(sample_concepts(two, size, seed=seed, balanced=balanced))
     assert len(sample) == len(set(sample)) == min(size, len(ALL))
     assert set(sample) <= set(ALL)
     assert sample == names(sample_concepts(two, size, seed=seed, balanced=balanced))
-    if balanced:  # of 9 regions and 6 words; the larger group has the odd one, and what the smaller one lacks
+    if (
+        balanced
+    ):  # of 9 regions and 6 words; the larger group has the odd one, and what the smaller one lacks
         assert sum(kind for kind, _ in sample) == min(size // 2, 6)
 
 
 def test_sample_is_uniform(two: Any) -> None:
     times = 200
-    counts = Counter(name for seed in range(times) for name in names(sample_concepts(two, 5, seed=seed)))
+    counts = Counter(
+        name for seed in range(times) for name in names(sample_concepts(two, 5, seed=seed))
+    )
     expected, deviation = times / 3, np.sqrt(times / 3 * 2 / 3)
     assert set(counts) == set(ALL)
     assert max(abs(count - expected) for count in counts.values()) < 4 * deviation
@@ -107,14 +121,19 @@ def test_sample_is_uniform(two: Any) -> None:
 
 def test_centered_codebook(two: Any) -> None:
     made = cluster(two, 15, space="centered")
-    of = {m: np.array([row for row in ALL if row[0] == n], np.float32) for n, m in enumerate(MODALITIES)}
+    of = {
+        m: np.array([row for row in ALL if row[0] == n], np.float32)
+        for n, m in enumerate(MODALITIES)
+    }
     assert made.means is not None
     assert np.allclose(made.means, [of[m].mean(axis=0) for m in MODALITIES])
     sample = sample_concepts(two, balanced=True, means=made.means)
     centred = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
     assert np.allclose(sorted(map(tuple, sample)), sorted(map(tuple, centred)))
     expected = unit_rows(sample)
-    assert {*map(tuple, made.centroids.round(4).tolist())} == {*map(tuple, expected.round(4).tolist())}
+    assert {*map(tuple, made.centroids.round(4).tolist())} == {
+        *map(tuple, expected.round(4).tolist()),
+    }
 
 
 def test_rescaled_codebook(two: Any) -> None:
@@ -133,7 +152,11 @@ def test_rescaled_codebook(two: Any) -> None:
     assert made.axes is not None
     sample = sample_concepts(two, 99, balanced=True, means=made.means)
     assert np.allclose(made.axes, rescaling(sample), atol=1e-4)
-    assert np.allclose(np.sort(made.centroids, axis=0), np.sort(unit_rows(sample @ made.axes), axis=0), atol=1e-4)
+    assert np.allclose(
+        np.sort(made.centroids, axis=0),
+        np.sort(unit_rows(sample @ made.axes), axis=0),
+        atol=1e-4,
+    )
 
 
 def test_bench_codebook_without_stop_words(two: Any) -> None:
@@ -142,14 +165,20 @@ def test_bench_codebook_without_stop_words(two: Any) -> None:
 
 
 def test_unknown_space(two: Any) -> None:
-    with pytest.raises(BocError, match="no space 'round' of concepts; known: plain, centered, rescaled"):
+    with pytest.raises(
+        BocError,
+        match="no space 'round' of concepts; known: plain, centered, rescaled",
+    ):
         cluster(two, space="round")
 
 
 def test_empty_sample(tmp_path: Path, two: Any) -> None:
     with pytest.raises(BocError, match="at least 1 concept, got 0"):
         sample_concepts(two, 0)
-    with FeatureFile(write(tmp_path / "none.h5", [[]], [])) as file, pytest.raises(FeatureFileError, match="to choose"):
+    with (
+        FeatureFile(write(tmp_path / "none.h5", [[]], [])) as file,
+        pytest.raises(FeatureFileError, match="to choose"),
+    ):
         sample_concepts([file])
 
 
@@ -198,10 +227,21 @@ def test_captions_without_words(tmp_path: Path) -> None:
 def test_check_files(tmp_path: Path, library: Path) -> None:
     bare = write(tmp_path / "bare.h5", [[]], [], concepts=False)
     mine = write(tmp_path / "mine.h5", [numbered("image", 1)], [])
-    other = write(tmp_path / "other.h5", [numbered("image", 1)], [], replace(IDENTITY, spec="tern:b", digest="cd" * 32))
-    with pytest.raises(FeatureFileError, match="holds regions"), FeatureFile(library / "regions.h5") as file:
+    other = write(
+        tmp_path / "other.h5",
+        [numbered("image", 1)],
+        [],
+        replace(IDENTITY, spec="tern:b", digest="cd" * 32),
+    )
+    with (
+        pytest.raises(FeatureFileError, match="holds regions"),
+        FeatureFile(library / "regions.h5") as file,
+    ):
         check_files([file])
-    with pytest.raises(FeatureFileError, match="no vectors of regions or words"), FeatureFile(bare) as file:
+    with (
+        pytest.raises(FeatureFileError, match="no vectors of regions or words"),
+        FeatureFile(bare) as file,
+    ):
         check_files([file])
     with FeatureFile(mine) as one, FeatureFile(other) as another:
         assert check_files([one]) == IDENTITY
@@ -253,9 +293,14 @@ MISSING = np.empty(0)
 def about(**changes: Any) -> NDArray[np.uint8]:
     """The JSON of a codebook with entries changed, or left out where the change is MISSING."""
     entries = {
-        "kind": "codebook", "format": 2, "identity": {"spec": "tern:x", "digest": "0", "dim": DIM}, "sources": [],
-        "options": {}, "concepts": 1, "versions": {},
-    } | changes  # fmt: skip
+        "kind": "codebook",
+        "format": 2,
+        "identity": {"spec": "tern:x", "digest": "0", "dim": DIM},
+        "sources": [],
+        "options": {},
+        "concepts": 1,
+        "versions": {},
+    } | changes
     present = {key: value for key, value in entries.items() if value is not MISSING}
     return np.frombuffer(json.dumps(present).encode(), np.uint8)
 
@@ -285,7 +330,10 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "infinite-thresholds": {"thresholds": np.full((2, 2, 3), -np.inf, np.float32)},
     "huge": {"centroids": np.full((3, DIM), 3e38, np.float32)},
     "means-are-none": {"means": np.full((2, DIM), np.nan, np.float32)},
-    "infinite-axes": {"means": np.zeros((2, DIM), np.float32), "axes": np.full((DIM, DIM), np.inf, np.float32)},
+    "infinite-axes": {
+        "means": np.zeros((2, DIM), np.float32),
+        "axes": np.full((DIM, DIM), np.inf, np.float32),
+    },
     "infinite-origin": {"origin": np.full(DIM, np.inf, np.float32)},
     "nested": {"about": np.frombuffer(b"[" * 100_000, np.uint8)},
     "nested-options": {"about": about(options={"a": json.loads("[" * 200 + "]" * 200)})},
@@ -294,7 +342,10 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "words-too-few": {"words": np.array(["a", "b"])},
     "words-are-numbers": {"words": np.arange(3)},
     "thresholds-of-another-size": {"thresholds": np.zeros((2, 2, 2), np.float32)},
-    "axes-of-another-size": {"means": np.zeros((2, DIM), np.float32), "axes": np.zeros((DIM, 1), np.float32)},
+    "axes-of-another-size": {
+        "means": np.zeros((2, DIM), np.float32),
+        "axes": np.zeros((DIM, 1), np.float32),
+    },
 }
 
 
@@ -314,7 +365,15 @@ def test_load_damaged_file(tmp_path: Path) -> None:
     flipped[stored] ^= 1
     array = io.BytesIO()
     np.save(array, np.ones(3), allow_pickle=False)
-    for content in (b"", b"PK\x03\x04", b"hello", data[:-30], data[: len(data) // 2], bytes(flipped), array.getvalue()):
+    for content in (
+        b"",
+        b"PK\x03\x04",
+        b"hello",
+        data[:-30],
+        data[: len(data) // 2],
+        bytes(flipped),
+        array.getvalue(),
+    ):
         path = tmp_path / "book.npz"
         path.write_bytes(content)
         with pytest.raises(BocError, match="not a codebook of boc, or damaged"):
@@ -355,7 +414,10 @@ def test_load_other_formats(tmp_path: Path) -> None:
 
 def test_check_accepts_variants_of_encoder() -> None:
     plain = made()
-    alone = replace(plain, identity=Identity("tern:somewhere?alone", f"alone:{IDENTITY.digest}", DIM))
+    alone = replace(
+        plain,
+        identity=Identity("tern:somewhere?alone", f"alone:{IDENTITY.digest}", DIM),
+    )
     for book in (plain, alone):
         for identity in (plain.identity, alone.identity):
             book.check(identity)

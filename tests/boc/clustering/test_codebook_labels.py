@@ -23,11 +23,17 @@ def book(centroids: NDArray[np.float32], spherical: bool = False) -> Codebook:
     return Codebook(centroids, Identity("x:y", "0", 3), (), {"spherical": spherical}, 9)
 
 
-WORDS = [["a", "dog", "run", "##s"], ["the", "snow", "##board", "."], ["dog"], ["cat", "run", "##s", "cat"]]
+WORDS = [
+    ["a", "dog", "run", "##s"],
+    ["the", "snow", "##board", "."],
+    ["dog"],
+    ["cat", "run", "##s", "cat"],
+]
 
 
 def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool = True) -> None:
-    """Seven pictures of 0 to 6 regions, and the sentences WORDS three times, all concepts random."""
+    """Seven pictures of 0 to 6 regions, and the sentences WORDS three times, all concepts
+    random."""
     rng = np.random.default_rng(seed)
     sizes = [0, 1, 2, 3, 4, 5, 6]
     pictures = [Item(f"p{start + i}", "image", f"/p{start + i}.jpg") for i in range(7)]
@@ -41,12 +47,24 @@ def write(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool 
     write_features(
         path,
         Batch(pictures, Embeddings("image", np.ones((7, 3), np.float32), **ragged)),
-        Batch(texts, Embeddings("text", np.ones((12, 3), np.float32), spoken, words=sentences if words else None)),
+        Batch(
+            texts,
+            Embeddings(
+                "text",
+                np.ones((12, 3), np.float32),
+                spoken,
+                words=sentences if words else None,
+            ),
+        ),
         source=f"{seed}",
     )
 
 
-def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical: bool) -> list[Label]:
+def slow_labels(
+    centroids: NDArray[np.float32],
+    paths: Sequence[Path],
+    spherical: bool,
+) -> list[Label]:
     """The same one concept at a time."""
     inside: list[Counter[str]] = [Counter() for _ in centroids]
     near: list[dict[str, tuple[float, Example]]] = [{} for _ in centroids]
@@ -61,12 +79,19 @@ def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical
             texts, images = file.batch("text", 0, 99), file.batch("image", 0, 99)
         for i, pieces in enumerate(texts.embeddings.words or []):
             words, of = whole_words(pieces)
-            pairs = {(assign(x)[0], number) for x, number in zip(texts.embeddings.concepts[i], of, strict=True)}
+            pairs = {
+                (assign(x)[0], number)
+                for x, number in zip(texts.embeddings.concepts[i], of, strict=True)
+            }
             for codeword, number in pairs:
                 if content_words(words[number]):
                     inside[codeword][words[number]] += 1
         for i, item in enumerate(images.items):
-            for x, box in zip(images.embeddings.concepts[i], images.embeddings.boxes[i], strict=True):
+            for x, box in zip(
+                images.embeddings.concepts[i],
+                images.embeddings.boxes[i],
+                strict=True,
+            ):
                 codeword, distance = assign(x)
                 example = Example(item.id, item.content, Box(*(round(float(v), 4) for v in box)))
                 if item.id not in near[codeword] or distance < near[codeword][item.id][0]:
@@ -82,7 +107,11 @@ def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical
 
 
 @pytest.mark.parametrize("spherical", [False, True])
-def test_labels_equal_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spherical: bool) -> None:
+def test_labels_equal_loop(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spherical: bool,
+) -> None:
     monkeypatch.setattr(labels, "SIGNIFICANT", 0.3)
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     write(paths[0], 0, 1)

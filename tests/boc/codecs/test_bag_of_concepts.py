@@ -1,4 +1,5 @@
-"""Bag of Concepts against literal transcriptions of its equations, and the encoder's kinds of concept sets."""
+"""Bag of Concepts against literal transcriptions of its equations, and the encoder's kinds of
+concept sets."""
 
 import math
 from dataclasses import replace
@@ -49,7 +50,13 @@ def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
     return rows
 
 
-def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z: int | None) -> list[list[float]]:
+def slow_soft(
+    sets: Ragged,
+    C: NDArray[np.float32],
+    kind: str,
+    aggregate: str,
+    z: int | None,
+) -> list[list[float]]:
     result = []
     budget = len(C) if z is None else min(z, len(C))
     for i in range(len(sets)):
@@ -72,8 +79,18 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
 
 
 @settings(max_examples=60)
-@given(sizes=SIZES, p=st.integers(1, 9), seed=SEEDS, labels=st.none() | st.just(pack_labels([Label(("red",))])))
-def test_hard_assignment_counts_nearest_centroids(sizes: list[int], p: int, seed: int, labels: Any) -> None:
+@given(
+    sizes=SIZES,
+    p=st.integers(1, 9),
+    seed=SEEDS,
+    labels=st.none() | st.just(pack_labels([Label(("red",))])),
+)
+def test_hard_assignment_counts_nearest_centroids(
+    sizes: list[int],
+    p: int,
+    seed: int,
+    labels: Any,
+) -> None:
     sets, codebook = random_sets(sizes, seed), book(p, seed + 1)
     step = HardAssignment.from_codebook(replace(codebook, labels=labels))
     assert step.term_labels_.tolist() == ([] if labels is None else labels.tolist())
@@ -94,7 +111,12 @@ def test_hard_assignment_counts_nearest_centroids(sizes: list[int], p: int, seed
     z=st.none() | st.integers(1, 10),
 )
 def test_soft_assignment_aggregates_similarities(
-    sizes: list[int], p: int, seed: int, kind: str, aggregate: str, z: int | None
+    sizes: list[int],
+    p: int,
+    seed: int,
+    kind: str,
+    aggregate: str,
+    z: int | None,
 ) -> None:
     sets, codebook = random_sets(sizes, seed, 2.0), book(p, seed + 1)
     step = SoftAssignment.from_codebook(codebook, similarity=kind, aggregate=aggregate, z=z)
@@ -105,10 +127,22 @@ def test_soft_assignment_aggregates_similarities(
     assert terms.has_sorted_indices
 
 
-@given(sizes=SIZES, seed=SEEDS, modality=st.sampled_from(MODALITIES), side=st.sampled_from(["documents", "queries"]))
-def test_means_and_axes_move_concepts(sizes: list[int], seed: int, modality: Modality, side: str) -> None:
+@given(
+    sizes=SIZES,
+    seed=SEEDS,
+    modality=st.sampled_from(MODALITIES),
+    side=st.sampled_from(["documents", "queries"]),
+)
+def test_means_and_axes_move_concepts(
+    sizes: list[int],
+    seed: int,
+    modality: Modality,
+    side: str,
+) -> None:
     sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
-    means = np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
+    means = (
+        np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
+    )
     axes = np.random.default_rng(seed + 2).standard_normal((WIDTH, WIDTH)).astype(np.float32)
     for scaled in (None, axes):
         moved = sets.values - means[MODALITIES.index(modality)]
@@ -116,30 +150,45 @@ def test_means_and_axes_move_concepts(sizes: list[int], seed: int, modality: Mod
         for kind in (HardAssignment, SoftAssignment):
             step = kind.from_codebook(replace(codebook, means=means, axes=scaled))
             terms = getattr(step, f"encode_{side}")(sets, modality)
-            assert terms.toarray().tolist() == kind.from_codebook(codebook).transform(shifted).toarray().tolist()
+            assert (
+                terms.toarray().tolist()
+                == kind.from_codebook(codebook).transform(shifted).toarray().tolist()
+            )
 
 
 def test_soft_query_budget() -> None:
     sets, codebook = random_sets([3, 2], 0), book(8)
     step = SoftAssignment.from_codebook(codebook, z=2, query_z=5)
     assert same_matrix(step.encode_documents(sets, "image"), step.transform(sets))
-    assert same_matrix(step.encode_queries(sets, "text"), SoftAssignment.from_codebook(codebook, z=5).transform(sets))
-    assert same_matrix(SoftAssignment.from_codebook(codebook, z=2).encode_queries(sets, "text"), step.transform(sets))
+    assert same_matrix(
+        step.encode_queries(sets, "text"),
+        SoftAssignment.from_codebook(codebook, z=5).transform(sets),
+    )
+    assert same_matrix(
+        SoftAssignment.from_codebook(codebook, z=2).encode_queries(sets, "text"),
+        step.transform(sets),
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"z": 3}, {"z": 3, "aggregate": "max"}])
 def test_blocks_equal_whole(options: dict[str, Any]) -> None:
     sets, codebook = random_sets([0, 3, 9, 0, *[1, 2, 40] * 500, 0], 0), book(8)
     assert len(sets.values) > kmeans.ROWS
-    soft, hard = SoftAssignment.from_codebook(codebook, **options), HardAssignment.from_codebook(codebook)
-    parts = [sets.take(range(start, min(start + 100, len(sets)))) for start in range(0, len(sets), 100)]
+    soft, hard = (
+        SoftAssignment.from_codebook(codebook, **options),
+        HardAssignment.from_codebook(codebook),
+    )
+    parts = [
+        sets.take(range(start, min(start + 100, len(sets)))) for start in range(0, len(sets), 100)
+    ]
     for step, exact in ((soft, 1e-5), (hard, 0)):
         whole = np.concatenate([step.transform(part).toarray() for part in parts])
         np.testing.assert_allclose(step.transform(sets).toarray(), whole, rtol=exact)
 
 
 def test_row_block_memory() -> None:
-    """Neither a dense block of distances nor the kept ones of a sparse block exceed 64 MB of float64."""
+    """Neither a dense block of distances nor the kept ones of a sparse block exceed 64 MB of
+    float64."""
     for p in (1, 1000, 65_536):
         centroids = np.empty((p, 1), np.float32)
         for z in (None, 1, 64, 10**6):
@@ -154,7 +203,9 @@ def test_row_block_memory() -> None:
 def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
     """faiss is asked for many, numpy for few."""
     rng = np.random.default_rng(seed)
-    X, C = (rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6))
+    X, C = (
+        rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6)
+    )
     few, many = nearest(X[:30], C, z), nearest(X, C, z)
     for (columns, squared), (others, _) in ((few, many), (many, few)):
         assert np.array_equal(np.sort(columns[:30], axis=1), np.sort(others[:30], axis=1))
@@ -168,7 +219,10 @@ def test_spherical_ignores_length() -> None:
     for kind in (SoftAssignment, HardAssignment):
         fitted = kind.from_codebook(replace(book(5), options={"spherical": True}))
         np.testing.assert_allclose(
-            fitted.transform(longer).toarray(), fitted.transform(sets).toarray(), rtol=1e-4, atol=1e-5
+            fitted.transform(longer).toarray(),
+            fitted.transform(sets).toarray(),
+            rtol=1e-4,
+            atol=1e-5,
         )
 
 
@@ -179,7 +233,11 @@ def test_kmeans_finds_clusters() -> None:
     centroids = kmeans.kmeans(X, WIDTH, seed=3)
     order = centroids.argmax(axis=1)
     assert sorted(order.tolist()) == [0, 1, 2, 3]
-    np.testing.assert_allclose(centroids, X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order], atol=1e-4)
+    np.testing.assert_allclose(
+        centroids,
+        X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order],
+        atol=1e-4,
+    )
     assert np.array_equal(centroids, kmeans.kmeans(X, WIDTH, seed=3))
 
 
@@ -224,7 +282,12 @@ def test_items_without_concepts() -> None:
 
 def test_bench_drops_stopwords() -> None:
     words = [["a", "dog", "is", "in", "##side"], ["the"], []]
-    texts = Embeddings("text", np.ones((3, WIDTH), np.float32), random_sets([5, 1, 0], 0), words=words)
+    texts = Embeddings(
+        "text",
+        np.ones((3, WIDTH), np.float32),
+        random_sets([5, 1, 0], 0),
+        words=words,
+    )
     pictures = embedded("image", [2], 1)
     step = variants.WithoutStopwords.from_codebook(book(4))
     concepts = step.read(texts)
@@ -234,8 +297,9 @@ def test_bench_drops_stopwords() -> None:
 
 
 def test_scale_separates_nearly_parallel_rows() -> None:
-    """Dense rows of similarities are: 1,000 components of 0.03 that differ by a tenth. What rounding adds to the
-    cosines of a query must stay small beside how they differ; a constant does no harm."""
+    """Dense rows of similarities are: 1,000 components of 0.03 that differ by a tenth. What
+    rounding adds to the cosines of a query must stay small beside how they differ; a constant does
+    no harm."""
     rng = np.random.default_rng(0)
     X = 1 + 0.1 * rng.standard_normal((50, 1000))
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -251,8 +315,15 @@ def test_scale_separates_nearly_parallel_rows() -> None:
 
 def test_the_largest_printed_similarity_is_that_of_the_formula_with_its_sign() -> None:
     codebook = Codebook(3 * np.eye(3, dtype=np.float32), Identity("", "", 3), (), {}, 0)
-    sets = Ragged(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2, np.array([0, 4]))
+    sets = Ragged(
+        np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32) - 2,
+        np.array([0, 4]),
+    )
     D = np.linalg.norm(sets.values[:, None] - codebook.centroids, axis=2)
     assert (D > 1).all()
     step = variants.PrintedSimilarity.from_codebook(codebook, aggregate="max")
-    np.testing.assert_allclose(-step.transform(sets).toarray()[0], (1 / (1 - D)).max(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        -step.transform(sets).toarray()[0],
+        (1 / (1 - D)).max(axis=0),
+        rtol=1e-5,
+    )

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, global_code
-from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, query_terms, vocabulary_size
+from boc.codecs.dictionary import (
+    CHOICE,
+    Dictionary,
+    dictionary_steps,
+    pursuit,
+    quantized,
+    query_terms,
+    vocabulary_size,
+)
 from boc.codecs.signed import Center
 from boc.types import Embeddings
 from boc.vectors import unit_rows
@@ -26,7 +34,9 @@ def clustered(seed: int, clusters: int, n: int, width: int = 16) -> NDArray[np.f
     """Vectors of one common space: the centres do not depend on the seed."""
     rng = np.random.default_rng(seed)
     centres = gaussian(99, clusters, width)
-    return (centres[rng.integers(clusters, size=n)] + 0.5 * rng.standard_normal((n, width))).astype(np.float32)
+    return (centres[rng.integers(clusters, size=n)] + 0.5 * rng.standard_normal((n, width))).astype(
+        np.float32,
+    )
 
 
 def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -36,13 +46,21 @@ def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
     return held
 
 
-def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int) -> tuple[dict[int, float], float]:
-    """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``, and the least lead of a choice."""
+def slow_document(
+    x: NDArray[np.float64],
+    centroids: NDArray[np.float64],
+    z: int,
+) -> tuple[dict[int, float], float]:
+    """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``, and the least
+    lead of a choice."""
     near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
     chosen: list[int] = []
     remainder, weights, lead = x, np.empty(0), math.inf
     for _ in range(min(z, len(near))):
-        rest = sorted((j for j in near if j not in chosen), key=lambda j: -float(centroids[j] @ remainder))
+        rest = sorted(
+            (j for j in near if j not in chosen),
+            key=lambda j: -float(centroids[j] @ remainder),
+        )
         chosen.append(rest[0])
         if len(rest) > 1:
             lead = min(lead, float((centroids[rest[0]] - centroids[rest[1]]) @ remainder))
@@ -53,7 +71,11 @@ def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int
 
 @pytest.mark.slow
 @given(
-    n=st.integers(1, 30), terms=st.integers(1, 40), z=st.integers(1, 4), bits=st.integers(1, 9), seed=st.integers(0, 99)
+    n=st.integers(1, 30),
+    terms=st.integers(1, 40),
+    z=st.integers(1, 4),
+    bits=st.integers(1, 9),
+    seed=st.integers(0, 99),
 )
 def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, seed: int) -> None:
     X = gaussian(seed, n)
@@ -62,7 +84,11 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
     assert_canonical(terms_of, (n, len(step.centroids_)))
     top = 2**bits - 1
     for row, x in zip(terms_of.toarray(), as_held(X), strict=True):
-        expected, lead = slow_document(x, step.centroids_ * step.scales_[:, None].astype(np.float64), z)
+        expected, lead = slow_document(
+            x,
+            step.centroids_ * step.scales_[:, None].astype(np.float64),
+            z,
+        )
         assume(lead > 1e-4)  # float32 decides otherwise between equals
         assert set(np.flatnonzero(row)) == set(expected)
         for j, weight in expected.items():
@@ -77,14 +103,23 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
     bits=st.integers(1, 9),
     seed=st.integers(0, 99),
 )
-def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bits: int, seed: int) -> None:
+def test_queries_ask_for_their_nearest_centroids(
+    n: int,
+    terms: int,
+    z: int,
+    bits: int,
+    seed: int,
+) -> None:
     X = gaussian(seed, n)
     step = Dictionary(terms, query_z=z, bits=bits, temperature=0.3).fit(gaussian(seed + 1, 40))
     found = step.encode_queries(X, "text")
     assert_canonical(found, (n, len(step.centroids_)))
     top = 2**bits - 1
     for row, x in zip(found.toarray(), as_held(X), strict=True):
-        cosines = [float(c @ x) * scale for c, scale in zip(step.centroids_, step.scales_.tolist(), strict=True)]
+        cosines = [
+            float(c @ x) * scale
+            for c, scale in zip(step.centroids_, step.scales_.tolist(), strict=True)
+        ]
         nearest = sorted(range(len(cosines)), key=lambda j: -cosines[j])[:z]
         assert set(np.flatnonzero(row)) == set(nearest)
         for j in nearest:
@@ -99,15 +134,25 @@ def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> No
     weights = np.random.default_rng(seed).choice(np.float32(values), (n, z))
     found = quantized(weights, top)
     assert found.dtype == np.int32
-    assert found.tolist() == [[min(max(round(weight * top), 1), top) for weight in row] for row in weights.tolist()]
+    assert found.tolist() == [
+        [min(max(round(weight * top), 1), top) for weight in row] for row in weights.tolist()
+    ]
 
 
 @given(
-    n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 511), heat=st.floats(0.01, 2), seed=st.integers(0, 99)
+    n=st.integers(0, 4),
+    z=st.integers(1, 40),
+    top=st.integers(1, 511),
+    heat=st.floats(0.01, 2),
+    seed=st.integers(0, 99),
 )
 def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: int) -> None:
     cosines = np.random.default_rng(seed).uniform(-1, 1, (n, z)).astype(np.float32)
-    for row, frequencies in zip(cosines.tolist(), quantized(cosines, top, heat).tolist(), strict=True):
+    for row, frequencies in zip(
+        cosines.tolist(),
+        quantized(cosines, top, heat).tolist(),
+        strict=True,
+    ):
         products = [math.exp((cosine - max(row)) / heat) * top for cosine in row]
         assert frequencies == [max(round(product), 1) for product in products]
 
@@ -121,11 +166,18 @@ def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: i
     seed=st.integers(0, 99),
 )
 def test_terms_of_a_query_are_its_nearest_centroids(
-    n: int, terms: int, z: int, bits: int, heat: float, seed: int
-) -> None:  # fmt: skip
+    n: int,
+    terms: int,
+    z: int,
+    bits: int,
+    heat: float,
+    seed: int,
+) -> None:
     step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
     code, top = step.query_code(gaussian(seed + 1, 1)[0]), 2**bits - 1
-    X = np.concatenate([gaussian(seed + 2, n), code.mean[None]])  # the last is zero without the mean
+    X = np.concatenate(
+        [gaussian(seed + 2, n), code.mean[None]],
+    )  # the last is zero without the mean
     found = query_terms(code, X)
     assert_canonical(found, (n + 1, len(step.centroids_)))
     assert not found[[n]].nnz
@@ -140,7 +192,9 @@ def test_terms_of_a_query_are_its_nearest_centroids(
 
 
 def pursued(
-    X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
+    X: NDArray[np.float32],
+    candidates: NDArray[np.float32],
+    z: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     gram, rows = candidates @ candidates.transpose(0, 2, 1), np.arange(len(X))
     return pursuit(np.einsum("nmd,nd->nm", candidates, X), lambda one: gram[rows, one], z)
@@ -150,7 +204,10 @@ def pursued(
 def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     z = min(z, m)
-    X, candidates = unit_rows(gaussian(seed, n, 20)), unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
+    X, candidates = (
+        unit_rows(gaussian(seed, n, 20)),
+        unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20),
+    )
     chosen, weights = pursued(X, candidates, z)
     for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
         assert len(set(picks.tolist())) == z
@@ -218,7 +275,8 @@ def learned() -> Dictionary:
 
 @pytest.mark.slow
 def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
-    """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the items it meets."""
+    """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the
+    items it meets."""
     X, Q = clustered(0, 400, 12_000), clustered(3, 400, 200)
     documents, queries = learned.transform(X), learned.encode_queries(Q, "image")
     lengths = np.bincount(documents.indices, minlength=documents.shape[1])
@@ -226,7 +284,9 @@ def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
     truth = np.argsort(-(unit_rows(Q) @ unit_rows(X).T), axis=1)[:, :10]
     scores = (queries @ documents.T).toarray()
     first = np.argsort(-scores, axis=1, kind="stable")[:, :300]
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(first.tolist(), truth.tolist(), strict=True)])
+    recall = np.mean(
+        [len(set(a) & set(b)) / 10 for a, b in zip(first.tolist(), truth.tolist(), strict=True)],
+    )
     assert recall > 0.9
 
 
@@ -236,7 +296,9 @@ def test_the_chain_centres_each_modality_first() -> None:
     center, dictionary = dictionary_steps(8, z=1, query_z=4, seed=5)
     assert isinstance(center, Center)
     assert dictionary.get_params() == Dictionary(8, z=1, query_z=4, seed=5).get_params()
-    centred = np.concatenate([center.fit(X, labels).encode_documents(X[labels == m], m) for m in ("image", "text")])
+    centred = np.concatenate(
+        [center.fit(X, labels).encode_documents(X[labels == m], m) for m in ("image", "text")],
+    )
     lengths = np.bincount(dictionary.fit(centred).transform(centred[:40]).indices, minlength=8)
     assert (lengths > 0).sum() >= 6
     assert [type(step) for step in dictionary_steps(center=False)] == [Dictionary]
@@ -246,8 +308,11 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
     assert Dictionary().sample_rows(1_000_000) == 12 * 65_536
     assert Dictionary(terms=7).sample_rows(1_000_000) == 12 * 7
     sample = Embeddings("image", gaussian(0, 200))
-    for steps, n_items, expected in ((dictionary_steps(), None, 64), (dictionary_steps(), 400, 128),
-                                     (dictionary_steps(terms=7), 400, 7)):  # fmt: skip
+    for steps, n_items, expected in (
+        (dictionary_steps(), None, 64),
+        (dictionary_steps(), 400, 128),
+        (dictionary_steps(terms=7), 400, 7),
+    ):
         codec = SurrogateCodec(steps)
         before = [step.get_params() for step in codec.steps]
         assert codec.fit(sample, n_items=n_items).n_terms == expected
@@ -268,7 +333,8 @@ def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.Monke
 def test_memory_of_learning_is_that_of_the_sample_and_of_the_centroids_in_bytes() -> None:
     code = global_code("dictionary")
     small, large, many = (
-        code.learning_bytes(n, 256, items) for n, items in ((10**6, 10**6), (2 * 10**6, 10**6), (2 * 10**6, 10**7))
+        code.learning_bytes(n, 256, items)
+        for n, items in ((10**6, 10**6), (2 * 10**6, 10**6), (2 * 10**6, 10**7))
     )
     assert large - small == 10**6 * 256
     assert many > large

@@ -42,9 +42,16 @@ COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 
 @given(counts=COUNTS, terms=st.integers(1, 9), density=st.integers(1, 100), seed=st.integers(0, 99))
 def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
-    step = fitted(sets([2, 3, 4], seed), sets([3, 1, 2, 2], seed + 100), terms=terms, density=density)
+    step = fitted(
+        sets([2, 3, 4], seed),
+        sets([3, 1, 2, 2], seed + 100),
+        terms=terms,
+        density=density,
+    )
     fresh = sets(counts, seed + 200)
-    pictures, sentences = (step.encode_documents(fresh, kind).toarray() for kind in ("image", "text"))
+    pictures, sentences = (
+        step.encode_documents(fresh, kind).toarray() for kind in ("image", "text")
+    )
     for i in range(len(fresh)):
         histogram = [0] * len(step.centroids_)
         for word in fresh[i]:
@@ -52,7 +59,10 @@ def test_codes_follow_definition(counts: list[int], terms: int, density: int, se
         assert sentences[i].tolist() == histogram
         for k, centroid in enumerate(step.centroids_):
             best = max((cosine(region, centroid) for region in fresh[i]), default=-2)
-            assert pictures[i, k] == pytest.approx(max(0, TOP * (best - step.thresholds_[k])), abs=0.501)
+            assert pictures[i, k] == pytest.approx(
+                max(0, TOP * (best - step.thresholds_[k])),
+                abs=0.501,
+            )
 
 
 @given(seed=st.integers(0, 99), density=st.integers(1, 99))
@@ -65,12 +75,22 @@ def test_density_bounds_document_frequency(seed: int, density: int) -> None:
 
 
 @given(words=COUNTS, pictures=COUNTS, seed=st.integers(0, 99))
-def test_scores_are_mrsw_without_thresholds(words: list[int], pictures: list[int], seed: int) -> None:
-    """Where every word is a centroid and all pictures have all terms, up to a constant of the sentence and rounding."""
-    sentences, gallery = sets([count + 1 for count in words], seed), sets([count + 1 for count in pictures], seed + 100)
+def test_scores_are_mrsw_without_thresholds(
+    words: list[int],
+    pictures: list[int],
+    seed: int,
+) -> None:
+    """Where every word is a centroid and all pictures have all terms, up to a constant of the
+    sentence and rounding."""
+    sentences, gallery = (
+        sets([count + 1 for count in words], seed),
+        sets([count + 1 for count in pictures], seed + 100),
+    )
     step = fitted(sentences, gallery, density=100)
     assert np.allclose(step.centroids_, unit_rows(sentences.values))
-    scores = (step.encode_queries(sentences, "text") @ step.encode_documents(gallery, "image").T).toarray() / TOP
+    scores = (
+        step.encode_queries(sentences, "text") @ step.encode_documents(gallery, "image").T
+    ).toarray() / TOP
     constants = step.encode_queries(sentences, "text") @ step.thresholds_
     exact = alignments(sentences, gallery, "mrsw")
     error = 0.501 / TOP * np.diff(sentences.offsets)[:, None]
@@ -79,7 +99,7 @@ def test_scores_are_mrsw_without_thresholds(words: list[int], pictures: list[int
 
 def test_fit_without_sentences() -> None:
     codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
-        Embeddings("image", np.zeros((30, WIDTH), np.float32), sets([4] * 30, 0))
+        Embeddings("image", np.zeros((30, WIDTH), np.float32), sets([4] * 30, 0)),
     )
     query = Embeddings("text", np.zeros((1, WIDTH), np.float32), sets([6], 1))
     assert codec.encode_queries(query).sum() == 6
@@ -89,7 +109,10 @@ def test_invalid_parameters_and_inputs() -> None:
     some = sets([1, 2], 0)
     with pytest.raises(ValueError, match="terms must be at least 1, got 0"):
         LateInteraction(terms=0).fit(some)
-    with pytest.raises(ValueError, match="density must be from 1 to 100 percent of the pictures, got 101"):
+    with pytest.raises(
+        ValueError,
+        match="density must be from 1 to 100 percent of the pictures, got 101",
+    ):
         LateInteraction(density=101).fit(some)
     with pytest.raises(ValueError, match="0 concepts found"):
         LateInteraction().fit(sets([0, 0], 0))
@@ -98,8 +121,15 @@ def test_invalid_parameters_and_inputs() -> None:
 
 
 def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
-    """Learned from the feature file, by the concepts of both modalities; scores are those of the code."""
-    build_index("late", library / "photos.h5", code="late(terms=16, density=50)", at=f"file:{tmp_path}", rerank="mrsw")
+    """Learned from the feature file, by the concepts of both modalities; scores are those of the
+    code."""
+    build_index(
+        "late",
+        library / "photos.h5",
+        code="late(terms=16, density=50)",
+        at=f"file:{tmp_path}",
+        rerank="mrsw",
+    )
     searcher = Searcher.open("late", f"file:{tmp_path}", device="cpu")
     assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
     codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))

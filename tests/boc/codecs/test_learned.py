@@ -28,14 +28,24 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
 
 def items(counts: list[int], modality: Modality, seed: int) -> Embeddings:
     """Items with a vector and so many concepts each."""
-    sets = Ragged.from_sets([gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)], WIDTH)
+    sets = Ragged.from_sets(
+        [gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)],
+        WIDTH,
+    )
     return Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
 
 
 def book(terms: int, seed: int) -> Codebook:
     thresholds = 0.3 * gaussian(2, 2, terms, seed=seed + 1)
     centroids = gaussian(terms, WIDTH, seed=seed)
-    return Codebook(centroids, Identity("t:x", "0" * 64, WIDTH), (), {"z": 3, "query_z": 2}, 9, thresholds=thresholds)
+    return Codebook(
+        centroids,
+        Identity("t:x", "0" * 64, WIDTH),
+        (),
+        {"z": 3, "query_z": 2},
+        9,
+        thresholds=thresholds,
+    )
 
 
 def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
@@ -46,12 +56,18 @@ def slow(codebook: Codebook, embeddings: Embeddings, item: int) -> list[float]:
     rows = [(0, embeddings.vectors[item]), *((1, row) for row in embeddings.concepts[item])]
     activations = []
     for k, w in enumerate(codebook.centroids):
-        best = max(float(w @ (row / np.linalg.norm(row))) - float(of[kind, k]) for kind, row in rows)
+        best = max(
+            float(w @ (row / np.linalg.norm(row))) - float(of[kind, k]) for kind, row in rows
+        )
         activations.append(np.log(1 + best) if best > LEAST else 0.0)
     return activations
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sampled_from(MODALITIES), st.integers(0, 999))
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sampled_from(MODALITIES),
+    st.integers(0, 999),
+)
 def test_activations_follow_definition(counts: list[int], modality: Modality, seed: int) -> None:
     codebook, some = book(7, seed), items(counts, modality, seed + 10)
     step = LearnedTerms.from_codebook(codebook, z=7)
@@ -76,7 +92,16 @@ def test_code_keeps_largest_of_unit_length(seed: int, side: str) -> None:
 @pytest.mark.filterwarnings("ignore:.* of its items have no terms")
 def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     made = tmp_path / "terms.npz"
-    result = run("build-codebook", library / "photos.h5", "-o", made, "--kind", "learned", "--clusters", 16)
+    result = run(
+        "build-codebook",
+        library / "photos.h5",
+        "-o",
+        made,
+        "--kind",
+        "learned",
+        "--clusters",
+        16,
+    )
     assert f"16 terms in {made}" in result.output
     assert "epoch 1 of " in result.output
     at, code = f"file:{tmp_path}", f"learned(codebook='{made}', z=4, query_z=3)"

@@ -47,7 +47,10 @@ def codes(draw: st.DrawFn) -> Code:
     """Every code with any of its arguments."""
     name = draw(st.sampled_from(sorted(CODES)))
     rules = CODES[name].rules
-    chosen = {argument: draw(values(rules[argument])) for argument in draw(st.sets(st.sampled_from(sorted(rules))))}
+    chosen = {
+        argument: draw(values(rules[argument]))
+        for argument in draw(st.sets(st.sampled_from(sorted(rules))))
+    }
     return Code(name, **chosen)
 
 
@@ -105,7 +108,10 @@ def test_str_is_shortest_form(code: Code, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dictionry", ["'dictionry'", "did you mean dictionary?", "known: scalar, bits", "boc index --help"]),
+        (
+            "dictionry",
+            ["'dictionry'", "did you mean dictionary?", "known: scalar, bits", "boc index --help"],
+        ),
         ("soft(agregate=max)", ["'agregate'", "did you mean aggregate?", "soft takes z, query_z"]),
         ("dictionary(bits=3)", ["'bits'", "it is for bits", "dictionary takes z"]),
         ("Scalar", ["'Scalar'", "did you mean scalar?"]),
@@ -159,7 +165,10 @@ def test_reference_page_lists_arguments() -> None:
     text = page.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", text, re.MULTILINE)
     listed = {
-        (argument, code) for argument, of in rows for code in of.split(", ") if argument in ARGUMENTS and code in CODES
+        (argument, code)
+        for argument, of in rows
+        for code in of.split(", ")
+        if argument in ARGUMENTS and code in CODES
     }
     assert listed == {(argument, code) for code, kind in CODES.items() for argument in kind.rules}
     for line in re.findall(r'^boc index photos photos.h5 --code "?([^"#\n]+)', text, re.MULTILINE):
@@ -196,7 +205,12 @@ def test_code_of_codec(code: Code) -> None:
 def test_code_of_other_steps() -> None:
     assert code_of(SurrogateCodec([Dictionary(bits=3)]).config()) is None
     assert code_of(SurrogateCodec([SoftAssignment(4, z=3)]).config()) is None
-    assert code_of(SurrogateCodec([RandomRotation(seed=1), *Code("scalar").codec(8).steps[2:]]).config()) is None
+    assert (
+        code_of(
+            SurrogateCodec([RandomRotation(seed=1), *Code("scalar").codec(8).steps[2:]]).config(),
+        )
+        is None
+    )
     assert code_of({"steps": []}) is None
     soft = SurrogateCodec([SoftAssignment(4, z=3)]).config()
     for odd in (-1, 0, 1e300, 10**30, "4", None, [1]):
@@ -225,8 +239,16 @@ def test_default_budgets() -> None:
 
 
 def test_parse_without_numpy() -> None:
-    script = "import sys; from boc.codecs import parse_code; parse_code('bits:3'); print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        "import sys; from boc.codecs import parse_code; parse_code('bits:3'); print('numpy' "
+        "in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "False"
     for name in boc.codecs.__all__:
         assert getattr(boc.codecs, name) is not None
@@ -251,7 +273,10 @@ def books(tmp_path: Path) -> dict[str, Path]:
 def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str) -> None:
     own = {"words": "words", "learned": "learned"}.get(name, "concepts")
     option = "" if own == "concepts" else f" --kind {own}"
-    with pytest.raises(BocError, match=f"needs a codebook; make one with boc build-codebook FEATURES -o FILE{option} "):
+    with pytest.raises(
+        BocError,
+        match=f"needs a codebook; make one with boc build-codebook FEATURES -o FILE{option} ",
+    ):
         Code(name).codec(8)
     for kind, path in books.items():
         code = parse_code(f"{name}(codebook='{path}')")
@@ -259,8 +284,14 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str) -> No
             book = Codebook.load(path)
             assert code.codec(8).config() == code.codec(8, book).config()
             continue
-        contents = {"words": "the vectors of words", "learned": "learned terms"}.get(kind, "concepts")
-        with pytest.raises(BocError, match=f"the codebook holds {contents}; make one with boc build-codebook{option}$"):
+        contents = {"words": "the vectors of words", "learned": "learned terms"}.get(
+            kind,
+            "concepts",
+        )
+        with pytest.raises(
+            BocError,
+            match=f"the codebook holds {contents}; make one with boc build-codebook{option}$",
+        ):
             code.load_codebook()
     with pytest.raises(BocError, match="no such file"):
         Code(name, codebook="none.npz").load_codebook()

@@ -49,7 +49,10 @@ def largest(x: list[float], z: int) -> list[int]:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(images=tied_vectors((1, 6), 4), texts=tied_vectors((1, 6), 4))
-def test_center_subtracts_mean_of_modality(images: NDArray[np.float32], texts: NDArray[np.float32]) -> None:
+def test_center_subtracts_mean_of_modality(
+    images: NDArray[np.float32],
+    texts: NDArray[np.float32],
+) -> None:
     labels = ["image"] * len(images) + ["text"] * len(texts)
     step = Center().fit(np.concatenate([images, texts]), labels)
     means = {"image": slow_mean(images), "text": slow_mean(texts)}
@@ -58,7 +61,11 @@ def test_center_subtracts_mean_of_modality(images: NDArray[np.float32], texts: N
         centred = step.transform(images, modality)
         assert centred.dtype == np.float32
         for row, x in zip(centred, images, strict=True):
-            np.testing.assert_allclose(row, [float(a) - b for a, b in zip(x, mean, strict=True)], atol=1e-6)
+            np.testing.assert_allclose(
+                row,
+                [float(a) - b for a, b in zip(x, mean, strict=True)],
+                atol=1e-6,
+            )
 
 
 def slow_mean(X: NDArray[np.float32]) -> list[float]:
@@ -101,7 +108,10 @@ def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None
             for i, x in enumerate(X.tolist()):
                 expected = {j: x[j] for j in largest(x, budget)}
                 row = slice(terms.indptr[i], terms.indptr[i + 1])
-                assert dict(zip(terms.indices[row].tolist(), terms.data[row].tolist(), strict=True)) == expected
+                assert (
+                    dict(zip(terms.indices[row].tolist(), terms.data[row].tolist(), strict=True))
+                    == expected
+                )
         assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
 
 
@@ -120,11 +130,16 @@ def test_topz_across_blocks() -> None:
         (TopZ(7, 2), "z must be between 1 and the number of terms, 6; got 7"),
         (TopZ(2, 0), "query_z must be between 1 and the number of terms, 6; got 0"),
         (TopZ(1, 7), "query_z must be between 1 and the number of terms, 6; got 7"),
-        *((ScalarQuantizer(scale), f"scale must be a number greater than 0, got {scale}")
-          for scale in (0, -1, math.inf, math.nan)),
-        *((BitQuantizer(bits), f"bits must be between 1 and 15, got {bits}") for bits in (0, 16, -1)),
+        *(
+            (ScalarQuantizer(scale), f"scale must be a number greater than 0, got {scale}")
+            for scale in (0, -1, math.inf, math.nan)
+        ),
+        *(
+            (BitQuantizer(bits), f"bits must be between 1 and 15, got {bits}")
+            for bits in (0, 16, -1)
+        ),
     ],
-)  # fmt: skip
+)
 def test_parameters_out_of_range(step: Step, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         step.fit(np.ones((2, 6)))
@@ -146,7 +161,9 @@ def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> 
     for rows in (X, sparse.csr_array(X)):
         terms = ScalarQuantizer(scale).fit_transform(rows)
         assert_canonical(terms, X.shape)
-        assert terms.toarray().tolist() == [[max(math.floor(scale * float(c)), 0) for c in x] for x in X]
+        assert terms.toarray().tolist() == [
+            [max(math.floor(scale * float(c)), 0) for c in x] for x in X
+        ]
 
 
 def test_frequency_beyond_int32() -> None:
@@ -159,7 +176,11 @@ def test_frequency_beyond_int32() -> None:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(X=VECTORS, later=VECTORS, bits=st.integers(1, 15))
-def test_bit_frequencies_are_shares_of_peak(X: NDArray[np.float32], later: NDArray[np.float32], bits: int) -> None:
+def test_bit_frequencies_are_shares_of_peak(
+    X: NDArray[np.float32],
+    later: NDArray[np.float32],
+    bits: int,
+) -> None:
     for rows in (X, sparse.csr_array(X)):
         step = BitQuantizer(bits).fit(rows)
         top, peak = 2**bits - 1, max(float(X.max()), 0.0)
@@ -194,7 +215,8 @@ def test_permutation_frequencies_are_ranks(X: NDArray[np.float32]) -> None:
 @settings(max_examples=50)
 @given(X=tied_vectors((1, 6)), data=st.data())
 def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataObject) -> None:
-    """Kept: z ... 1; offset: 2z ... z + 1; printed: 2d ... 2d - z + 1 of all components, zeros by index."""
+    """Kept: z ... 1; offset: 2z ... z + 1; printed: 2d ... 2d - z + 1 of all components, zeros by
+    index."""
     width = 2 * X.shape[1]
     z = data.draw(st.integers(1, width))
     readings = {
@@ -212,7 +234,9 @@ def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataO
             order = sorted(range(width), key=lambda j: (-v[j], j))[:z]  # BoC, eq. 1
             ranked = order if reading == "printed" else [j for j in order if v[j] > 0]
             first = {"kept": len(ranked), "offset": 2 * len(ranked), "printed": width}[reading]
-            assert {j: f for j, f in enumerate(row) if f} == {j: first - rank for rank, j in enumerate(ranked)}
+            assert {j: f for j, f in enumerate(row) if f} == {
+                j: first - rank for rank, j in enumerate(ranked)
+            }
 
 
 @settings(max_examples=50)
@@ -222,7 +246,10 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
     width = 2 * X.shape[1]
     z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
     codec = variants.printed_order("scalar", z, query_z).fit(Embeddings("image", X))
-    scores = (codec.encode_queries(Embeddings("text", X)) @ codec.encode_documents(Embeddings("image", X)).T).toarray()
+    scores = (
+        codec.encode_queries(Embeddings("text", X))
+        @ codec.encode_documents(Embeddings("image", X)).T
+    ).toarray()
 
     def printed(x: NDArray[np.float32], budget: int) -> list[int]:
         floors = [math.floor(1000 * float(value)) for value in rectified(x)]
@@ -249,12 +276,19 @@ def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
 def test_code_is_its_chain(code: str, plain: bool) -> None:
     samples = [Embeddings("image", unit(0, 20)), Embeddings("text", unit(1, 30) + 0.2)]
     codec = global_code(code, z=5, query_z=9, plain=plain, bits=3).fit(*samples)
-    quantiser = {"scalar": ScalarQuantizer(), "bits": BitQuantizer(3), "permutation": DeepPermutation()}[code]
+    quantiser = {
+        "scalar": ScalarQuantizer(),
+        "bits": BitQuantizer(3),
+        "permutation": DeepPermutation(),
+    }[code]
     for modality, fresh in zip(MODALITIES, (unit(2, 6), unit(3, 6)), strict=True):
         for encode, budget in ((codec.encode_documents, 5), (codec.encode_queries, 9)):
             X: Any = fresh
             if not plain:
-                X = X - samples[MODALITIES.index(modality)].vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+                X = X - samples[MODALITIES.index(modality)].vectors.mean(
+                    axis=0,
+                    dtype=np.float64,
+                ).astype(np.float32)
                 X = X @ RandomRotation().fit(fresh).rotation_
             X = TopZ(budget).fit_transform(CReLU().fit_transform(X))
             X = X if code == "permutation" else UnitNorm().fit_transform(X)
@@ -278,7 +312,9 @@ def test_shifted_crelu_adds_constant(X: NDArray[np.float32], Q: NDArray[np.float
     shift = max(abs(float(x)) for x in X.ravel())
     for i, q in enumerate(Q):
         for j, x in enumerate(X):
-            wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(abs(float(a)) for a in q)
+            wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(
+                abs(float(a)) for a in q
+            )
             assert scores[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
@@ -289,18 +325,28 @@ def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None
     chain = [variants.Rotations(8), CReLU(), TopZ(), DeepPermutation()]
     for codec in (SurrogateCodec(chain), variants.shifted_crelu("permutation", 8)):
         codec.fit(Embeddings("image", X))
-        scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
-        likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
+        scores = (
+            codec.encode_queries(Embeddings("text", Q))
+            @ codec.encode_documents(Embeddings("image", X)).T
+        )
+        likeness.append(
+            np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]),
+        )
     assert likeness[1] > max(likeness[0], 0.99)
 
 
 def test_restore_of_older_index() -> None:
     book = Codebook(unit(4, 3), Identity("", "", 8), (), {}, 3)
-    codec = concept_code(book).fit(Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))))
+    codec = concept_code(book).fit(
+        Embeddings("image", unit(0, 5), Ragged(unit(1, 5), np.arange(6))),
+    )
     config, arrays = codec.config(), codec.arrays()
     config["steps"][0]["params"] |= {"sigma": None, "seed": 0, "drop_stopwords": False}
     older = {name: array for name, array in arrays.items() if name not in ("0.means_", "0.axes_")}
-    again = SurrogateCodec.restore({**config, "chains": [3]}, {**older, "0.sigma_": np.ones(1, np.float32)})
+    again = SurrogateCodec.restore(
+        {**config, "chains": [3]},
+        {**older, "0.sigma_": np.ones(1, np.float32)},
+    )
     some = Embeddings("text", unit(2, 3), Ragged(unit(3, 4), np.array([0, 1, 1, 4])))
     assert same_matrix(again.encode_documents(some), codec.encode_documents(some))
 
@@ -318,7 +364,10 @@ def test_no_rows(code: str) -> None:
 
 @pytest.mark.slow
 @given(documents=term_matrices((6, 5), 9), queries=term_matrices((3, 5), 9))
-def test_postings_read_counts_shared_terms(documents: sparse.csr_array, queries: sparse.csr_array) -> None:
+def test_postings_read_counts_shared_terms(
+    documents: sparse.csr_array,
+    queries: sparse.csr_array,
+) -> None:
     D, Q = documents.toarray(), queries.toarray()
     frequencies = document_frequencies(documents)
     assert frequencies.tolist() == [sum(int(d[j] > 0) for d in D) for j in range(5)]
@@ -329,9 +378,18 @@ def test_postings_read_counts_shared_terms(documents: sparse.csr_array, queries:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"steps": [("Magic", {})]}, r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc"),
-        ({"steps": [("Center", {})]}, r"codec array 0\.\w+ of Center is missing; make the index again"),
-        ({"steps": [], "chains": [3, 2]}, r"two codes side by side \(mixed\).*make the index again with another code"),
+        (
+            {"steps": [("Magic", {})]},
+            r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc",
+        ),
+        (
+            {"steps": [("Center", {})]},
+            r"codec array 0\.\w+ of Center is missing; make the index again",
+        ),
+        (
+            {"steps": [], "chains": [3, 2]},
+            r"two codes side by side \(mixed\).*make the index again with another code",
+        ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "similarity": "excess"})]},
             "similarity=excess of SoftAssignment .* another code",
@@ -351,18 +409,42 @@ def test_restore_errors(config: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Center().fit(np.ones((3, 2)), ["image", "text"]), ValueError, r"each of the 3 rows, got shape \(2,\)"),
-        (lambda: global_code("magic"), BocError, "no code 'magic'; known: scalar, bits, permutation, dictionary"),
-        (lambda: global_code().encode_documents(Embeddings("image", unit(0, 1))), NotFittedError, "call fit before"),
-        (lambda: global_code().fit(Embeddings("image", unit(0, 0))), BocError, "no vectors to fit a code on"),
+        (
+            lambda: Center().fit(np.ones((3, 2)), ["image", "text"]),
+            ValueError,
+            r"each of the 3 rows, got shape \(2,\)",
+        ),
+        (
+            lambda: global_code("magic"),
+            BocError,
+            "no code 'magic'; known: scalar, bits, permutation, dictionary",
+        ),
+        (
+            lambda: global_code().encode_documents(Embeddings("image", unit(0, 1))),
+            NotFittedError,
+            "call fit before",
+        ),
+        (
+            lambda: global_code().fit(Embeddings("image", unit(0, 0))),
+            BocError,
+            "no vectors to fit a code on",
+        ),
         (
             lambda: postings_read(np.ones(4, int), sparse.csr_array((2, 5))),
             BocError,
             "2 queries over 5 terms, lists of 4",
         ),
-        (lambda: postings_read(np.ones(4, int), sparse.csr_array((0, 4))), BocError, "0 queries over 4 terms"),
+        (
+            lambda: postings_read(np.ones(4, int), sparse.csr_array((0, 4))),
+            BocError,
+            "0 queries over 4 terms",
+        ),
     ],
 )
-def test_errors_name_the_rule(call: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_errors_name_the_rule(
+    call: Callable[[], object],
+    error: type[Exception],
+    message: str,
+) -> None:
     with pytest.raises(error, match=message):
         call()

@@ -20,4 +20,6 @@ def test_to_counts(terms: sparse.csr_array) -> None:
 
 @given(terms=SHAPES.flatmap(lambda shape: term_matrices(shape, 40)))
 def test_to_text_repeats_by_frequency(terms: sparse.csr_array) -> None:
-    assert [Counter(text.split()) for text in to_text(terms)] == [Counter(row) for row in to_counts(terms)]
+    assert [Counter(text.split()) for text in to_text(terms)] == [
+        Counter(row) for row in to_counts(terms)
+    ]

@@ -1,4 +1,5 @@
-"""Pictures written in words: the step against its definition, vocabularies, and searches by keywords."""
+"""Pictures written in words: the step against its definition, vocabularies, and searches by
+keywords."""
 
 from collections import Counter
 from pathlib import Path
@@ -38,7 +39,16 @@ def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
 def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
     labels = pack_labels([Label((name,)) for name in names])
-    return Codebook(words, Identity("t:x", "0" * 64, WIDTH), (), {}, len(words), names, labels, origin=origin)
+    return Codebook(
+        words,
+        Identity("t:x", "0" * 64, WIDTH),
+        (),
+        {},
+        len(words),
+        names,
+        labels,
+        origin=origin,
+    )
 
 
 @given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
@@ -52,10 +62,19 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
     step = WordTerms.from_codebook(book_of(words, origin), z=4, query_z=query_z)
     step.fit(pictures, ["image"] * len(pictures))
     for row, x in zip(
-        step.encode_documents(pictures, "image").toarray(), unit_rows(pictures - pictures.mean(axis=0)), strict=True
+        step.encode_documents(pictures, "image").toarray(),
+        unit_rows(pictures - pictures.mean(axis=0)),
+        strict=True,
     ):
-        expected = {j: c for j, c in sorted(enumerate(words @ x), key=lambda pair: -pair[1])[:4] if c > LEAST}
-        assert dict(enumerate(row)) == pytest.approx({j: expected.get(j, 0) for j in range(9)}, abs=1e-5)
+        expected = {
+            j: c
+            for j, c in sorted(enumerate(words @ x), key=lambda pair: -pair[1])[:4]
+            if c > LEAST
+        }
+        assert dict(enumerate(row)) == pytest.approx(
+            {j: expected.get(j, 0) for j in range(9)},
+            abs=1e-5,
+        )
     queries = step.encode_queries(sentences, "text").toarray()
     cosines = unit_rows(sentences - origin) @ words.T  # no sentence was seen in fit
     for row, all_of in zip(queries, cosines, strict=True):
@@ -69,7 +88,7 @@ def test_terms_are_nearest_words(seed: int, query_z: int) -> None:
 def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
     words = {1: "rocket", 2: "red", 4: "desert"}
     terms = sparse.csr_array(
-        np.array([[row.get(j, 0) for j in range(6)] for row in rows] or np.zeros((0, 6)), np.int32)
+        np.array([[row.get(j, 0) for j in range(6)] for row in rows] or np.zeros((0, 6)), np.int32),
     )
     texts = to_words(terms, words)
     assert [Counter(text.split()) for text in texts] == [
@@ -81,7 +100,11 @@ def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]) -> None:
 
 
 def test_with_words_of_pictures() -> None:
-    items = [Item("a", "image", "a.jpg", "a"), Item("b", "text", "a dog", "a"), Item("c", "image", "c.jpg", "c")]
+    items = [
+        Item("a", "image", "a.jpg", "a"),
+        Item("b", "text", "a dog", "a"),
+        Item("c", "image", "c.jpg", "c"),
+    ]
     terms = sparse.csr_array(np.array([[2, 1], [1, 1], [0, 0]], np.int32))
     written = with_words(items, terms, {0: "dog", 1: "snow"})
     assert [dict(item.fields) for item in written] == [{"words": "dog dog snow"}, {}, {}]
@@ -91,7 +114,16 @@ def test_with_words_of_pictures() -> None:
 @pytest.fixture(scope="module")
 def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
-    made = boc("build-codebook", library / "photos.h5", "-o", path, "--kind", "words", "--clusters", 7)
+    made = boc(
+        "build-codebook",
+        library / "photos.h5",
+        "-o",
+        path,
+        "--kind",
+        "words",
+        "--clusters",
+        7,
+    )
     assert made.stdout == f"7 words in {path}\n"
     return path
 
@@ -105,7 +137,10 @@ def test_vocabulary_follows_definition(library: Path, book: Path) -> None:
     assert made.words == tuple(sorted(counts, key=lambda word: (-counts[word], word))[:7])
     assert made.origin is not None
     np.testing.assert_allclose(made.origin, vectors.mean(axis=0), atol=1e-5)
-    present = np.array([[word in content_words(caption) for word in made.words] for caption in captions], float)
+    present = np.array(
+        [[word in content_words(caption) for word in made.words] for caption in captions],
+        float,
+    )
     added = Ridge(alpha=RIDGE).fit(present, vectors).coef_.T
     for word, vector, expected in zip(made.words, made.centroids, added, strict=True):
         length = (counts[word] / counts[made.words[0]]) ** FREQUENT
@@ -121,12 +156,19 @@ def test_keyword_search_without_encoder(library: Path, book: Path, tmp_path: Pat
     items = {item.id: item for item in searcher.index.items()}
     names = searcher.codec.words
     for id, row in zip(items, searcher.index.terms([*items]), strict=True):
-        expected = {names[term]: int(f) for term, f in zip(row.indices.tolist(), row.data.tolist(), strict=True)}
+        expected = {
+            names[term]: int(f)
+            for term, f in zip(row.indices.tolist(), row.data.tolist(), strict=True)
+        }
         own = Counter(str(items[id].fields.get("words", "")).split())
         assert own == (Counter(expected) if items[id].modality == "image" else Counter())
-    word = Counter(word for item in items.values() for word in set(str(item.fields.get("words", "")).split()))
+    word = Counter(
+        word for item in items.values() for word in set(str(item.fields.get("words", "")).split())
+    )
     rarest = word.most_common()[-1][0]
-    holders = {id for id, item in items.items() if rarest in str(item.fields.get("words", "")).split()}
+    holders = {
+        id for id, item in items.items() if rarest in str(item.fields.get("words", "")).split()
+    }
     assert {hit.item.id for hit in searcher.search_words([rarest], k=40)[0]} == holders
     printed = boc("search", "words", rarest, "--hybrid", "words", "-k", 40, "--at", at).stdout
     assert {line.split()[2] for line in printed.splitlines()} == holders
@@ -161,16 +203,22 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
     copy_index("words", at=at, to=tmp_path / "words.boc.h5")
     build_index("again", tmp_path / "words.boc.h5", at=at)
     for name in ("words", "copied", "again"):
-        assert {item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()} == {
-            id: item.fields.get("words") for id, item in before.items()
-        }
+        assert {
+            item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()
+        } == {id: item.fields.get("words") for id, item in before.items()}
 
 
 def test_invalid_requests(library: Path, book: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("id,words:text\n007.png,mine\n")
     with pytest.raises(BocError, match="the metadata field 'words' holds the words of pictures"):
-        build_index("x", library / "photos.h5", code=f"words(codebook='{book}')", metadata=table, at=f"file:{tmp_path}")
+        build_index(
+            "x",
+            library / "photos.h5",
+            code=f"words(codebook='{book}')",
+            metadata=table,
+            at=f"file:{tmp_path}",
+        )
     at = f"file:{library / 'index'}"
     searcher = Searcher.open("photos", at)
     with pytest.raises(BocError, match="leave out rerank, collapse"):

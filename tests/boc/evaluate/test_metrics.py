@@ -15,7 +15,15 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.evaluate.metrics import BLOCK, Recall, evaluate_ndcg, evaluate_recall, ndcg, owners_of, ranks
+from boc.evaluate.metrics import (
+    BLOCK,
+    Recall,
+    evaluate_ndcg,
+    evaluate_recall,
+    ndcg,
+    owners_of,
+    ranks,
+)
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from tests.helpers import boc
@@ -25,17 +33,21 @@ Gallery = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
 
 @st.composite
 def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
-    """Pictures, sentences and owners; small whole numbers, so that scores are exact and many are equal."""
+    """Pictures, sentences and owners; small whole numbers, so that scores are exact and many are
+    equal."""
     n = draw(st.integers(1, most))
     spare = draw(st.lists(st.integers(0, n - 1), max_size=6))
     owners = np.array(draw(st.permutations([*range(n), *spare])), dtype=np.int64)
     whole = st.integers(-1, 1).map(np.float32)
-    images, texts = (draw(arrays(np.float32, (count, 2), elements=whole)) for count in (n, len(owners)))
+    images, texts = (
+        draw(arrays(np.float32, (count, 2), elements=whole)) for count in (n, len(owners))
+    )
     return images, texts, owners
 
 
 def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: set[int]) -> int:
-    """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by position."""
+    """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by
+    position."""
     scores = [sum(float(a) * float(b) for a, b in zip(query, row, strict=True)) for row in gallery]
     order = sorted(range(len(gallery)), key=lambda i: -scores[i])
     return next(place for place, i in enumerate(order) if i in right)
@@ -50,7 +62,9 @@ def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
 def test_ranks_equal_a_stable_sort(gallery: Gallery, data: st.DataObject) -> None:
     images, _, owners = gallery
     n = len(images)
-    scores = data.draw(arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)))
+    scores = data.draw(
+        arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)),
+    )
     places = []
     for row, owner in zip(scores.tolist(), owners.tolist(), strict=True):
         places.append(sorted(range(n), key=lambda i, row=row: -row[i]).index(owner))
@@ -92,7 +106,13 @@ def test_ranks_are_right_across_blocks() -> None:
         ([9, 0, 5], 100 / 3, 100 / 3, 100, 6),
     ],
 )
-def test_recalls_worked_by_hand(ranks: list[int], r1: float, r5: float, r10: float, median: float) -> None:
+def test_recalls_worked_by_hand(
+    ranks: list[int],
+    r1: float,
+    r5: float,
+    r10: float,
+    median: float,
+) -> None:
     found = Recall.of(np.array(ranks, dtype=np.int64))
     assert found == Recall(pytest.approx(r1), pytest.approx(r5), pytest.approx(r10), median)
     assert found.total == pytest.approx(r1 + r5 + r10)
@@ -105,7 +125,8 @@ def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]
 @pytest.mark.slow
 @given(gallery=galleries(), fold=st.integers(1, 6), data=st.data())
 def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) -> None:
-    """Recalls and NDCG, each with the ideals of its fold; a rest that is shorter than a fold does not count."""
+    """Recalls and NDCG, each with the ideals of its fold; a rest that is shorter than a fold does
+    not count."""
     images, texts, owners = gallery
     R = data.draw(relevances((len(texts), len(images))))
     fold = min(fold, len(images))
@@ -119,7 +140,9 @@ def test_folds_are_averaged(gallery: Gallery, fold: int, data: st.DataObject) ->
     assert recalls == evaluate_recall(texts @ images.T, owners, fold)
     ndcg = evaluate_ndcg(texts @ images.T, owners, R, fold)
     for side in ("text_to_image", "image_to_text"):
-        assert getattr(ndcg, side) == pytest.approx(np.mean([getattr(part, side) for part in ndcgs]))
+        assert getattr(ndcg, side) == pytest.approx(
+            np.mean([getattr(part, side) for part in ndcgs]),
+        )
         for measure in ("r1", "r5", "r10", "median_rank"):
             values = [getattr(getattr(part, side), measure) for part in parts]
             assert getattr(getattr(recalls, side), measure) == pytest.approx(np.mean(values))
@@ -150,7 +173,10 @@ def slow_ndcg(scores: list[float], relevance: list[float], p: int) -> float:
 
 
 def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[float]]:
-    return [[sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items] for q in queries]
+    return [
+        [sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items]
+        for q in queries
+    ]
 
 
 @pytest.mark.slow
@@ -169,7 +195,10 @@ def test_ndcg_is_its_definition(gallery: Gallery, p: int, data: st.DataObject) -
 
 
 def test_metrics_equal_trec_eval() -> None:
-    ir_measures = pytest.importorskip("ir_measures", reason="ir-measures, trec_eval in Python, is not installed")
+    ir_measures = pytest.importorskip(
+        "ir_measures",
+        reason="ir-measures, trec_eval in Python, is not installed",
+    )
     pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
     rng = np.random.default_rng(0)
     items, queries = (rng.standard_normal((n, 8)).astype(np.float32) for n in (60, 20))
@@ -179,16 +208,23 @@ def test_metrics_equal_trec_eval() -> None:
         for q, row in enumerate((queries @ items.T).tolist())
     }
     # trec_eval takes whole grades as gains, so it is given the gains as grades.
-    qrels = {str(q): {str(i): g for i, g in enumerate(row)} for q, row in enumerate((2**grades - 1).tolist())}
+    qrels = {
+        str(q): {str(i): g for i, g in enumerate(row)}
+        for q, row in enumerate((2**grades - 1).tolist())
+    }
     for p in (5, 25):
-        values = {v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)}
+        values = {
+            v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)
+        }
         found = ndcg(queries @ items.T, grades.astype(np.float32), p=p)
         assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(queries))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
     recall = Recall.of(ranks(queries @ items.T, owners, np.arange(len(items))))
     for k, value in ((1, recall.r1), (5, recall.r5), (10, recall.r10)):
         measure = ir_measures.Success @ k
-        assert value == pytest.approx(100 * ir_measures.calc_aggregate([measure], own, run)[measure])
+        assert value == pytest.approx(
+            100 * ir_measures.calc_aggregate([measure], own, run)[measure],
+        )
 
 
 def test_nan_relevance_counts_as_0() -> None:
@@ -214,7 +250,10 @@ ROWS = np.eye(3, dtype=np.float32)
             "fold must be between 1 and the number of pictures, 3; got 4",
         ),
         (lambda: ndcg(ROWS, ROWS, p=0), "p must be at least 1, got 0"),
-        (lambda: evaluate_ndcg(ROWS, np.arange(3), ROWS[:, :2]), "for 3 captions and 2 pictures, there are 3 and 3"),
+        (
+            lambda: evaluate_ndcg(ROWS, np.arange(3), ROWS[:, :2]),
+            "for 3 captions and 2 pictures, there are 3 and 3",
+        ),
     ],
 )
 def test_values_out_of_range_are_refused(call: Callable[[], object], message: str) -> None:
@@ -227,9 +266,16 @@ def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
     """A feature file, what is in it, and the ROUGE-L of its captions."""
     with FeatureFile(library / "photos.h5") as file:
         captions = file.items("text")
-        owners = owners_of([item.id for item in file.items("image")], [item.group for item in captions])
+        owners = owners_of(
+            [item.id for item in file.items("image")],
+            [item.group for item in captions],
+        )
         gallery = file.vectors("image"), file.vectors("text"), owners
-    return library / "photos.h5", gallery, rouge_l_matrix([item.content for item in captions], owners)
+    return (
+        library / "photos.h5",
+        gallery,
+        rouge_l_matrix([item.content for item in captions], owners),
+    )
 
 
 def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.float32]]) -> None:
@@ -238,7 +284,9 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.floa
     tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
     plain = json.loads(boc("evaluate", path, "--fold", 10, "--json").stdout)
     lines = boc("evaluate", path, *options).stdout.splitlines()
-    for number, (label, fold) in enumerate({"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items()):
+    for number, (label, fold) in enumerate(
+        {"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items(),
+    ):
         images, texts, owners = gallery
         expected = evaluate_ndcg(texts @ images.T, owners, relevance, fold)
         for row, (side, value) in enumerate(vars(expected).items(), start=1):
@@ -252,9 +300,16 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, NDArray[np.floa
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(("other.h5", "--name", "x"), "leave out --name"), (("--rm", "2"), "--rm is for an index: name it with --name")],
+    [
+        (("other.h5", "--name", "x"), "leave out --name"),
+        (("--rm", "2"), "--rm is for an index: name it with --name"),
+    ],
 )
-def test_options_that_need_others_say_which(library: Path, options: tuple[str, ...], message: str) -> None:
+def test_options_that_need_others_say_which(
+    library: Path,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
     refused = boc("evaluate", library / "photos.h5", *options)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())

@@ -14,7 +14,9 @@ from boc.errors import BocError
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
-SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(" ".join)
+SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(
+    " ".join,
+)
 
 
 def slow_lcs(a: list[str], b: list[str]) -> int:
@@ -44,7 +46,11 @@ def slow_rouge_l(candidate: str, references: list[str]) -> float:
         # P = 2/3 from the first, R = 1 from the second: maxima of different references.
         ("a dog runs", ["a dog sits on grass", "runs"], 2.44 * (2 / 3) / (1 + 1.44 * 2 / 3)),
         ("dog runs a", ["a dog runs"], 2 / 3),  # order counts
-        ("a dog.", ["a dog ."], 2.44 * (1 / 2) * (1 / 3) / (1 / 3 + 1.44 / 2)),  # the point belongs to its word
+        (
+            "a dog.",
+            ["a dog ."],
+            2.44 * (1 / 2) * (1 / 3) / (1 / 3 + 1.44 / 2),
+        ),  # the point belongs to its word
         ("a ", ["a"], 2.44 * (1 / 2) / (1 + 1.44 / 2)),  # the empty token behind the space counts
         ("a  b", ["c  d"], 1 / 3),  # and is common to both
         ("", [""], 1),
@@ -76,8 +82,13 @@ def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: 
 @pytest.mark.slow
 def test_captions_of_mixed_lengths() -> None:
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(list("abc"), size)) for size in (1, 63, 64, 65, 127, 128, 129, 300)]
-    texts += ["y x", " ".join(["x", *"z" * 128, "y"])]  # carried through a word of 64 that nothing matches
+    texts = [
+        " ".join(rng.choice(list("abc"), size)) for size in (1, 63, 64, 65, 127, 128, 129, 300)
+    ]
+    texts += [
+        "y x",
+        " ".join(["x", *"z" * 128, "y"]),
+    ]  # carried through a word of 64 that nothing matches
     found = rouge_l_matrix(texts, np.arange(len(texts)))
     expected = [[slow_rouge_l(a, [b]) for b in texts] for a in texts]
     np.testing.assert_array_equal(found, np.float32(expected))
@@ -97,7 +108,9 @@ def some_relevance() -> NDArray[np.float32]:
 def test_read_relevance(tmp_path: Path) -> None:
     path = tmp_path / "spice.npy"
     some_relevance().tofile(path)
-    assert path.read_bytes() == b"".join(np.float32(x).astype("<f4").tobytes() for x in some_relevance().ravel())
+    assert path.read_bytes() == b"".join(
+        np.float32(x).astype("<f4").tobytes() for x in some_relevance().ravel()
+    )
     found = read_relevance(path, 2)
     assert isinstance(found, np.memmap)
     assert not found.flags.writeable

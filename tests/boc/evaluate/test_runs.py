@@ -1,4 +1,5 @@
-"""What the items of feature files score with each other: models alone and together, by vectors and by alignment."""
+"""What the items of feature files score with each other: models alone and together, by vectors and
+by alignment."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ IMAGES, TEXTS = 5, 11
 def items_of(images: int = IMAGES, texts: int = TEXTS) -> tuple[list[Item], list[Item]]:
     pictures = [Item(f"p{i}", "image", f"{i}.jpg", f"p{i}") for i in range(images)]
     owned = [f"p{j % images}" for j in range(texts)]
-    return pictures, [Item(f"{group}#{j}", "text", f"sentence {j}", group) for j, group in enumerate(owned)]
+    return pictures, [
+        Item(f"{group}#{j}", "text", f"sentence {j}", group) for j, group in enumerate(owned)
+    ]
 
 
 def write(
@@ -51,9 +54,15 @@ def write(
         vectors = unit_rows(rng.standard_normal((len(some), dim), dtype=np.float32))
         sets = [rng.standard_normal((rng.integers(least, 5), dim)) for _ in some]
         modality = some[0].modality if some else "image"
-        return Batch(list(some), Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None))
+        return Batch(
+            list(some),
+            Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None),
+        )
 
-    with FeatureWriter(path, Header("embeddings", f"random:{seed}", f"{seed}", dim, dtype, "items")) as writer:
+    with FeatureWriter(
+        path,
+        Header("embeddings", f"random:{seed}", f"{seed}", dim, dtype, "items"),
+    ) as writer:
         writer.append(sum(map(len, items)), [batch(some) for some in items if some])
         writer.finish()
     return path
@@ -72,10 +81,14 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
         texts, images = (file.batch(modality, 0, 1000) for modality in ("text", "image"))
     if metric == "dot":
         words, regions = texts.embeddings.vectors, images.embeddings.vectors
-        return np.array([[sum(a * b for a, b in zip(w, r, strict=True)) for r in regions] for w in words])
+        return np.array(
+            [[sum(a * b for a, b in zip(w, r, strict=True)) for r in regions] for w in words],
+        )
     words, regions = texts.embeddings.concepts, images.embeddings.concepts
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
-    return np.stack([align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))])
+    return np.stack(
+        [align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))],
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -105,13 +118,28 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     for one, other in zip(dense.values(), found.values(), strict=True):
         for side in ("text_to_image", "image_to_text"):
             for measure in ("r1", "r5", "r10", "ndcg"):
-                near = 1e-3 if (metric, measure) == ("mrsw", "ndcg") else 1e-6  # concepts are stored in float16
-                assert other[side][measure] == pytest.approx(one[side][measure], abs=near), (side, measure)
+                near = (
+                    1e-3 if (metric, measure) == ("mrsw", "ndcg") else 1e-6
+                )  # concepts are stored in float16
+                assert other[side][measure] == pytest.approx(one[side][measure], abs=near), (
+                    side,
+                    measure,
+                )
     refused = boc("evaluate", path, "--name", "all", "--at", at, "--fold", 5)
     assert "leave out --fold" in refused.stderr
-    refused = boc("evaluate", write(tmp_path / "h.h5", items_of(13, 60), dim=8), "--name", "all", "--at", at)
+    refused = boc(
+        "evaluate",
+        write(tmp_path / "h.h5", items_of(13, 60), dim=8),
+        "--name",
+        "all",
+        "--at",
+        at,
+    )
     assert refused.exit_code == 1
-    assert "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that" in refused.stderr
+    assert (
+        "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that"
+        in refused.stderr
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -151,7 +179,10 @@ def changed(which: int, row: int, **changes: str) -> tuple[list[Item], list[Item
     ],
 )
 def test_files_of_other_items_are_refused(
-    models: list[Path], items: tuple[list[Item], list[Item]], message: str, tmp_path: Path
+    models: list[Path],
+    items: tuple[list[Item], list[Item]],
+    message: str,
+    tmp_path: Path,
 ) -> None:
     other = write(tmp_path / "other.h5", items)
     with pytest.raises(FeatureFileError, match=rf"other.h5: {message}"):
@@ -163,14 +194,27 @@ def test_files_of_other_items_are_refused(
 
 
 def test_ensemble_of_moved_pictures(models: list[Path], tmp_path: Path) -> None:
-    elsewhere = write(tmp_path / "moved.h5", changed(0, 1, content="/elsewhere/1.jpg"), 3, 2, dtype="float16")
+    elsewhere = write(
+        tmp_path / "moved.h5",
+        changed(0, 1, content="/elsewhere/1.jpg"),
+        3,
+        2,
+        dtype="float16",
+    )
     assert Gallery.of(models[0], elsewhere).images == IMAGES
 
 
-def test_what_cannot_be_scored_is_refused(models: list[Path], library: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_scored_is_refused(
+    models: list[Path],
+    library: Path,
+    tmp_path: Path,
+) -> None:
     bare = write(tmp_path / "bare.h5", items_of(), concepts=False)
     assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
-    with pytest.raises(FeatureFileError, match=r"bare.h5: holds no concept sets of its image items, which mrsw"):
+    with pytest.raises(
+        FeatureFileError,
+        match=r"bare.h5: holds no concept sets of its image items, which mrsw",
+    ):
         Gallery.of(models[0], bare).scores("mrsw")
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
         Gallery.of(bare).scores("cosine")

@@ -1,4 +1,5 @@
-"""The test of two systems against its definition: all changes of places, and uniform p without a difference."""
+"""The test of two systems against its definition: all changes of places, and uniform p without a
+difference."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from boc.evaluate.significance import compare, holm
 
 
 @given(st.lists(st.integers(-3, 3), min_size=3, max_size=9), st.integers(1, 3))
-def test_p_is_the_share_of_changes_of_places_with_as_large_a_difference(values: list[int], captions: int) -> None:
+def test_p_is_the_share_of_changes_of_places_with_as_large_a_difference(
+    values: list[int],
+    captions: int,
+) -> None:
     clusters = np.arange(len(values)) // captions
     one = np.array(values, float)[:, None]
     result = compare(one, np.zeros_like(one), clusters, rounds=4000)[0]
@@ -29,7 +33,11 @@ def test_copies_of_queries_within_a_cluster_change_nothing_that_is_told() -> Non
     rng = np.random.default_rng(1)
     one, other = rng.random((2, 30, 2))
     alone = compare(one, other, np.arange(30))
-    copied = compare(np.repeat(one, 5, axis=0), np.repeat(other, 5, axis=0), np.repeat(np.arange(30), 5))
+    copied = compare(
+        np.repeat(one, 5, axis=0),
+        np.repeat(other, 5, axis=0),
+        np.repeat(np.arange(30), 5),
+    )
     assert np.allclose(alone, copied)
 
 
@@ -38,7 +46,10 @@ def test_without_a_difference_p_and_the_interval_err_as_often_as_they_say() -> N
     one, other = rng.normal(size=(2, 60, 2000))
     results = compare(one, other, np.arange(60), rounds=1000)
     assert np.mean([each.p < 0.1 for each in results]) == pytest.approx(0.1, abs=0.04)
-    assert np.mean([each.low <= 0 <= each.high for each in results]) == pytest.approx(0.94, abs=0.03)
+    assert np.mean([each.low <= 0 <= each.high for each in results]) == pytest.approx(
+        0.94,
+        abs=0.03,
+    )
     assert min(each.holm for each in results) >= min(each.p for each in results)
 
 

@@ -1,4 +1,5 @@
-"""Runs and qrels: trec_eval and a loop over their lines compute what boc measures; ties, odd ids, other files."""
+"""Runs and qrels: trec_eval and a loop over their lines compute what boc measures; ties, odd ids,
+other files."""
 
 from __future__ import annotations
 
@@ -24,10 +25,16 @@ ir_measures = pytest.importorskip("ir_measures", reason="ir-measures is not inst
 
 @given(
     st.lists(st.sampled_from([0.5, 0.25, -1.0, 0.3, 2.0**-149]), min_size=2, max_size=9),
-    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1), min_size=9, unique=True),
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1),
+        min_size=9,
+        unique=True,
+    ),
 )
 def test_a_run_keeps_the_order_of_hits_whatever_their_ids_and_ties(
-    tmp_path_factory: pytest.TempPathFactory, scores: list[float], ids: list[str]
+    tmp_path_factory: pytest.TempPathFactory,
+    scores: list[float],
+    ids: list[str],
 ) -> None:
     path = tmp_path_factory.mktemp("run")
     scores.sort(reverse=True)
@@ -54,11 +61,21 @@ def test_runs_of_vectors_have_the_recalls_of_the_command(library: Path, tmp_path
             list(ir_measures.read_trec_run(str(run))),
         )
         assert measured["nDCG@10"] == pytest.approx(tool[ir_measures.nDCG @ 10], abs=1e-6)
-        assert (measured["R@10"], measured["nDCG@10"]) == pytest.approx(_by_hand(run, qrels), abs=1e-6)
-        rows = list(csv.DictReader(StringIO(boc("evaluate", run, "--qrels", qrels, "--per-query").stdout)))
-        assert np.mean([float(row["Success@10"]) for row in rows]) == pytest.approx(measured["Success@10"])
+        assert (measured["R@10"], measured["nDCG@10"]) == pytest.approx(
+            _by_hand(run, qrels),
+            abs=1e-6,
+        )
+        rows = list(
+            csv.DictReader(StringIO(boc("evaluate", run, "--qrels", qrels, "--per-query").stdout)),
+        )
+        assert np.mean([float(row["Success@10"]) for row in rows]) == pytest.approx(
+            measured["Success@10"],
+        )
     gallery = Gallery.of(library / "photos.h5")
-    assert evaluate_recall(gallery.scores(), gallery.owners).image_to_text.r10 == printed["image_to_text"]["r10"]
+    assert (
+        evaluate_recall(gallery.scores(), gallery.owners).image_to_text.r10
+        == printed["image_to_text"]["r10"]
+    )
 
 
 def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
@@ -73,8 +90,13 @@ def _by_hand(run: Path, qrels: Path) -> tuple[float, float]:
         if int(rank) <= 10 and key in right[query]:
             found[query] += 1 / len(right[query])
             gained[query] += 1 / np.log2(int(rank) + 1)
-    ideal = {query: sum(1 / np.log2(rank + 1) for rank in range(1, len(right[query]) + 1)) for query in right}
-    return float(np.mean(list(found.values()))), float(np.mean([gained[query] / ideal[query] for query in right]))
+    ideal = {
+        query: sum(1 / np.log2(rank + 1) for rank in range(1, len(right[query]) + 1))
+        for query in right
+    }
+    return float(np.mean(list(found.values()))), float(
+        np.mean([gained[query] / ideal[query] for query in right]),
+    )
 
 
 def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path: Path) -> None:
@@ -83,7 +105,10 @@ def test_a_run_through_an_index_is_that_of_its_searches(library: Path, tmp_path:
     assert result.exit_code == 0, result.output
     searcher = Searcher.open("photos", at)
     query = next(item.id for item in searcher.index.items() if item.modality == "text")
-    hits = [hit.id for hit in searcher.search_vectors(searcher.embeddings(query), k=100, find="image")[0]]
+    hits = [
+        hit.id
+        for hit in searcher.search_vectors(searcher.embeddings(query), k=100, find="image")[0]
+    ]
     lines = [line.split() for line in (runs / "text-to-image.run").read_text().splitlines()]
     assert [line[2] for line in lines if line[0] == query] == hits
 
@@ -98,28 +123,54 @@ def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path) -> None
     assert [line[0] for line in lines] == ["q%201"] * 3 + ["q2"] * 3 + ["q3"] * 3
     records = [json.loads(line) for line in boc("search", *arguments, "--json").stdout.splitlines()]
     assert [record["id"] for record in records] == ["q 1", "q2", "q3"]
-    assert [line[2] for line in lines] == [hit["id"] for record in records for hit in record["hits"]]
+    assert [line[2] for line in lines] == [
+        hit["id"] for record in records for hit in record["hits"]
+    ]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")]
+    ("text", "message"),
+    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "stands twice")],
 )
-def test_topics_without_ids_of_their_own_are_refused(library: Path, tmp_path: Path, text: str, message: str) -> None:
+def test_topics_without_ids_of_their_own_are_refused(
+    library: Path,
+    tmp_path: Path,
+    text: str,
+    message: str,
+) -> None:
     topics = tmp_path / "topics.tsv"
     topics.write_text(text)
-    result = boc("search", "photos", "--at", f"file:{library / 'index'}", "--queries", topics, "--run", tmp_path / "r")
+    result = boc(
+        "search",
+        "photos",
+        "--at",
+        f"file:{library / 'index'}",
+        "--queries",
+        topics,
+        "--run",
+        tmp_path / "r",
+    )
     assert result.exit_code == 1
     assert message in result.stderr
     assert not (tmp_path / "r").exists()
 
 
 def test_two_runs_are_compared_with_captions_of_a_picture_together(tmp_path: Path) -> None:
-    queries = [(f"{picture}#{caption}", [str(picture)]) for picture in range(12) for caption in range(5)]
+    queries = [
+        (f"{picture}#{caption}", [str(picture)]) for picture in range(12) for caption in range(5)
+    ]
     write_qrels(tmp_path / "qrels", queries)
     write_run(tmp_path / "right.run", [(query, right, [1.0]) for query, right in queries])
     write_run(tmp_path / "wrong.run", [(query, ["none"], [1.0]) for query, _ in queries])
     assert len(set(Judgements(tmp_path / "qrels").clusters.tolist())) == 12
-    command = ("evaluate", "--compare", tmp_path / "right.run", tmp_path / "wrong.run", "--qrels", tmp_path / "qrels")
+    command = (
+        "evaluate",
+        "--compare",
+        tmp_path / "right.run",
+        tmp_path / "wrong.run",
+        "--qrels",
+        tmp_path / "qrels",
+    )
     result = boc(*command, "--json")
     assert result.exit_code == 0, result.output
     difference = json.loads(result.stdout)["Success@1"]

@@ -51,12 +51,20 @@ def fitted(code: str = "scalar", **options: Any) -> SurrogateCodec:
 
 
 def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embeddings]:
-    kinds = [[i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")]
+    kinds = [
+        [i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")
+    ]
     return [Embeddings("image", vectors[kinds[0]]), Embeddings("text", vectors[kinds[1]])]
 
 
-def coded(codec: SurrogateCodec, items: Sequence[Item], vectors: NDArray[np.float32]) -> sparse.csr_array:
-    rows = [i for kind in ("image", "text") for i, item in enumerate(items) if item.modality == kind]
+def coded(
+    codec: SurrogateCodec,
+    items: Sequence[Item],
+    vectors: NDArray[np.float32],
+) -> sparse.csr_array:
+    rows = [
+        i for kind in ("image", "text") for i, item in enumerate(items) if item.modality == kind
+    ]
     parts = [codec.encode_documents(some) for some in embedded(items, vectors)]
     return sparse.vstack(parts, format="csr")[np.argsort(rows)]
 
@@ -68,7 +76,14 @@ def build(
     change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
 ) -> Index:
     vectors, arrays = unit(), codec.arrays()
-    manifest = Manifest.new(IDENTITY, codec.config(), arrays, rm=10.0, dtype="float32", source="cd" * 32)
+    manifest = Manifest.new(
+        IDENTITY,
+        codec.config(),
+        arrays,
+        rm=10.0,
+        dtype="float32",
+        source="cd" * 32,
+    )
     with backend.create(name, manifest, arrays) as writer:
         writer.add(Rows(ITEMS, change(coded(codec, ITEMS, vectors)), vectors))
         writer.commit()
@@ -85,7 +100,11 @@ def index(place: str) -> Index:
     return build(plugins.backend(place), "photos", fitted())
 
 
-def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
+def tampered(
+    index: Index,
+    search: Callable[[list[Hit]], list[Hit]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Index:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
     monkeypatch.setattr(index, "search", lambda request: [search(hits) for hits in right(request)])
@@ -109,7 +128,11 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
 def test_verify_depends_on_the_seed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[NDArray[Any]] = []
     search = index.search
-    monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
+    monkeypatch.setattr(
+        index,
+        "search",
+        lambda request: (asked.append(request.queries.toarray()), search(request))[1],
+    )
     runs = []
     for seed in (0, 0, 1):
         verify(index, pairs=100, seed=seed)
@@ -130,7 +153,12 @@ def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]
 
 
 @pytest.mark.parametrize(("by", "rounded"), [(0, []), (1, ["007.jpg"])])
-def test_wrong_scores(place: str, monkeypatch: pytest.MonkeyPatch, by: int, rounded: list[str]) -> None:
+def test_wrong_scores(
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    by: int,
+    rounded: list[str],
+) -> None:
     """Also of an item whose frequencies are one rounding away from its code."""
     index = build(plugins.backend(place), "photos", fitted(), raised(7, by))
     wrong = {"004.jpg", "006#0", "007.jpg"}
@@ -158,12 +186,17 @@ def test_lost_hits_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch, l
 
 
 @given(
-    scores=st.lists(st.integers(0, 4), min_size=1, max_size=8), k=st.integers(1, 9), asked=st.integers(0, 7),
+    scores=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    k=st.integers(1, 9),
+    asked=st.integers(0, 7),
     claimed=st.integers(0, 5),
-)  # fmt: skip
+)
 def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> None:
     def ranked(scores: list[int]) -> list[Hit]:
-        order = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))
+        order = sorted(
+            (i for i, score in enumerate(scores) if score),
+            key=lambda i: (-scores[i], i),
+        )
         return [Hit(picture(f"{i}"), float(scores[i])) for i in order[:k]]
 
     asked %= len(scores)
@@ -183,19 +216,27 @@ def test_changed_frequencies_are_reported(place: str) -> None:
     assert near.rounded == ["007.jpg"]
 
 
-def test_changed_file_is_reported(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_file_is_reported(
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(npy_files, "SMALL", 0)
     index = build(plugins.backend(place), "photos", fitted())
     file = next(tmp_path.rglob("frequencies.npy"))
     data = bytearray(file.read_bytes())
     data[-1] += 40
     rows = np.load(next(tmp_path.rglob("rows.npy")))
-    file.write_bytes(data)  # of what is mapped already: an index that is opened now would be refused
+    file.write_bytes(
+        data,
+    )  # of what is mapped already: an index that is opened now would be refused
     report = verify(index, pairs=N * N)
     assert (report.right, report.damaged, report.pairs) == (False, [str(file)], 0)
     monkeypatch.setattr(index, "damaged_files", list)
     report = verify(index, pairs=N * N)
-    assert {mismatch.item for mismatch in report.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
+    assert {mismatch.item for mismatch in report.mismatches} == {
+        sorted(item.id for item in ITEMS)[rows[-1]],
+    }
 
 
 def test_wrong_counts_are_reported(index: Index) -> None:
@@ -203,7 +244,11 @@ def test_wrong_counts_are_reported(index: Index) -> None:
     index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
     report = verify(index)
     assert not report.right
-    assert report.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
+    assert report.counts == {
+        "image": (40, 41),
+        "text": (20, 20),
+        "postings": (postings, postings - 2),
+    }
 
 
 def test_deleted_item_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +266,11 @@ def test_ids_that_occur_twice_are_reported(index: Index, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_features_are_an_outside_witness(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_an_outside_witness(
+    index: Index,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
     file = write(tmp_path / "photos.h5", ITEMS, unit())
     report = verify(index, files=[file], pairs=N * N)
@@ -230,14 +279,25 @@ def test_features_are_an_outside_witness(index: Index, tmp_path: Path, monkeypat
     other = unit()
     other[7] = -other[7]
     report = verify(index, files=[write(tmp_path / "other.h5", ITEMS, other)], pairs=N * N)
-    assert {mismatch.item for mismatch in report.mismatches if mismatch.query != "007.jpg"} == {"007.jpg"}
+    assert {mismatch.item for mismatch in report.mismatches if mismatch.query != "007.jpg"} == {
+        "007.jpg",
+    }
 
 
-def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
+def write(
+    path: Path,
+    items: Sequence[Item],
+    vectors: NDArray[np.float32],
+    digest: str = IDENTITY.digest,
+) -> Path:
     rows = [
-        Batch([item for item in items if item.modality == part.modality], part) for part in embedded(items, vectors)
+        Batch([item for item in items if item.modality == part.modality], part)
+        for part in embedded(items, vectors)
     ]
-    with FeatureWriter(path, Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name)) as writer:
+    with FeatureWriter(
+        path,
+        Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name),
+    ) as writer:
         writer.append(len(items), rows)
         writer.finish()
     return path
@@ -253,7 +313,17 @@ def test_other_features_are_refused(index: Index, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_verify_concept_codes(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
-    assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
+    assert (
+        boc(
+            "build-codebook",
+            library / "photos.h5",
+            "-o",
+            tmp_path / "book.npz",
+            "--clusters",
+            9,
+        ).exit_code
+        == 0
+    )
     code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
     assert boc("index", "photos", library / "photos.h5", "--at", at, *code).exit_code == 0
     index = plugins.backend(at).open("photos")
@@ -269,7 +339,9 @@ def test_verify_command(place: str, library: Path) -> None:
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
     result = boc("verify", "right", "--at", place)
     assert result.exit_code == 0
-    assert result.stdout.startswith("right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong")
+    assert result.stdout.startswith(
+        "right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong",
+    )
     assert result.stdout.endswith(" postings, as the manifest says\n")
     result = boc("verify", "wrong", "--at", place)
     assert result.exit_code == 1
@@ -285,7 +357,15 @@ def test_verify_command(place: str, library: Path) -> None:
     assert set(told["mismatches"][0]) == {"query", "item", "found", "expected"}
     assert told["counts"]["image"] == {"found": 40, "manifest": 40}
     file = library / "photos.h5"
-    result = boc("verify", "photos", "--at", f"file:{library / 'index'}", "--features", file, "--json")
+    result = boc(
+        "verify",
+        "photos",
+        "--at",
+        f"file:{library / 'index'}",
+        "--features",
+        file,
+        "--json",
+    )
     assert result.exit_code == 0
     assert json.loads(result.stdout)["against"] == "features"
 
@@ -308,7 +388,11 @@ def test_changes_on_a_server_are_reported(backend: Any, name: str) -> None:
     assert verify(index, pairs=N * N).right
     path, request = index.generation.physical, backend.transport.request
     strategy, field = index.generation.strategy, index.generation.vectors
-    (shown,), before, vector = index.find(["007.jpg"]), index.terms(["007.jpg"]), index.vectors(["007.jpg"])
+    (shown,), before, vector = (
+        index.find(["007.jpg"]),
+        index.terms(["007.jpg"]),
+        index.vectors(["007.jpg"]),
+    )
     other = before.copy()
     other.data += 3
 

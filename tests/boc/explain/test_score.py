@@ -1,4 +1,5 @@
-"""Explanations: their sums are the engine's scores, their parts those of slow loops, and the command prints them."""
+"""Explanations: their sums are the engine's scores, their parts those of slow loops, and the
+command prints them."""
 
 import json
 from collections import Counter
@@ -42,8 +43,15 @@ def queries_of(searcher: Searcher, text: str) -> TermMatrix:
     return searcher.codec.encode_queries(searcher.encoder.encode_texts([text]))
 
 
-@pytest.mark.parametrize(("kind", "modality"), [("searcher", "image"), ("searcher", "text"), ("by_concepts", "text")])
-def test_products_sum_to_the_score(kind: str, modality: Modality, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("kind", "modality"),
+    [("searcher", "image"), ("searcher", "text"), ("by_concepts", "text")],
+)
+def test_products_sum_to_the_score(
+    kind: str,
+    modality: Modality,
+    request: pytest.FixtureRequest,
+) -> None:
     searcher = request.getfixturevalue(kind)
     hits = searcher.index.search(SearchRequest(queries_of(searcher, SENTENCE), 1000, modality))[0]
     assert len(hits) > 10
@@ -52,7 +60,10 @@ def test_products_sum_to_the_score(kind: str, modality: Modality, request: pytes
         assert isinstance(found.score, int)
         assert found.score == hit.score
         assert sum(found.share(match) for match in found.matches) == Fraction(1)
-        assert [m.product for m in found.matches] == sorted((m.product for m in found.matches), reverse=True)
+        assert [m.product for m in found.matches] == sorted(
+            (m.product for m in found.matches),
+            reverse=True,
+        )
         assert found.item == hit.item
 
 
@@ -76,7 +87,11 @@ def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPa
     terms = searcher.index.terms
     asked = []
     monkeypatch.setattr(searcher.index, "items", None)
-    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: asked.append((ids, among)) or terms(ids, among))
+    monkeypatch.setattr(
+        searcher.index,
+        "terms",
+        lambda ids, among: asked.append((ids, among)) or terms(ids, among),
+    )
     assert explain(searcher, "003.png", SENTENCE, labelled=0).matches == whole.matches
     assert asked == [(["003.png"], query)]
 
@@ -86,13 +101,18 @@ def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
     asked = searcher.encoder.encode_images([searcher.encoder.prepare(ImageRef(path.name, path))])
     hits = {
         h.item.id: h.score
-        for h in searcher.index.search(SearchRequest(searcher.codec.encode_queries(asked), 1000, "text"))[0]
+        for h in searcher.index.search(
+            SearchRequest(searcher.codec.encode_queries(asked), 1000, "text"),
+        )[0]
     }
     found = explain(searcher, "004.png#0", image=path)
     assert found.score == hits["004.png#0"]
     assert found.query == Item("query", "image", str(path))
     assert found.alignment is not None
-    assert found.alignment.shape == (46, len(searcher.encoder.encode_texts([found.item.content]).words[0]))
+    assert found.alignment.shape == (
+        46,
+        len(searcher.encoder.encode_texts([found.item.content]).words[0]),
+    )
     assert found.query_parts is not None
     assert found.query_parts.boxes is not None
 
@@ -122,11 +142,17 @@ def test_weights_without_concept_terms(searcher: Searcher) -> None:
     chosen = [i for i, word in enumerate(SENTENCE.split()) if content_words(word)]
     assert len(chosen) < len(SENTENCE.split())
     np.testing.assert_allclose(
-        found.weights, [np.mean([row[j] for row in found.alignment[chosen]]) for j in range(46)], rtol=1e-5
+        found.weights,
+        [np.mean([row[j] for row in found.alignment[chosen]]) for j in range(46)],
+        rtol=1e-5,
     )
     of_stop_words = explain(searcher, "003.png", "at the")
     assert of_stop_words.alignment is not None
-    np.testing.assert_allclose(of_stop_words.weights, of_stop_words.alignment.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        of_stop_words.weights,
+        of_stop_words.alignment.mean(axis=0),
+        rtol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("id", ["003.png", "003.png#0"])
@@ -134,18 +160,35 @@ def test_part_shares_equal_counts_of_codewords(by_concepts: Searcher, id: str) -
     """A term is carried evenly by the parts whose nearest centroid it is."""
     step = by_concepts.codec.steps[0]
     codewords = set(by_concepts.index.terms([id]).indices.tolist())
-    asked = [item for item in by_concepts.index.items() if ("#" in item.id) == ("#" in id) and item.id != id]
-    query = next(item for item in asked if codewords & set(by_concepts.index.terms([item.id]).indices.tolist()))
+    asked = [
+        item
+        for item in by_concepts.index.items()
+        if ("#" in item.id) == ("#" in id) and item.id != id
+    ]
+    query = next(
+        item
+        for item in asked
+        if codewords & set(by_concepts.index.terms([item.id]).indices.tolist())
+    )
     by_text = query.modality == "text"
-    found = explain(by_concepts, id, query.content if by_text else None, None if by_text else Path(query.content))
+    found = explain(
+        by_concepts,
+        id,
+        query.content if by_text else None,
+        None if by_text else Path(query.content),
+    )
     assert found.item_parts is not None
     nearest = [
-        int(np.argmin(((step.centroids_.astype(np.float64) - v) ** 2).sum(axis=1))) for v in found.item_parts.vectors
+        int(np.argmin(((step.centroids_.astype(np.float64) - v) ** 2).sum(axis=1)))
+        for v in found.item_parts.vectors
     ]
     expected = np.zeros(found.part_shares.shape)
     for m, match in enumerate(found.matches):
-        at = Counter(name for name, codeword in zip(found.item_parts.of.tolist(), nearest, strict=True)
-                     if codeword == match.term)  # fmt: skip
+        at = Counter(
+            name
+            for name, codeword in zip(found.item_parts.of.tolist(), nearest, strict=True)
+            if codeword == match.term
+        )
         assert at.total() == match.item_frequency
         for name, count in at.items():
             expected[m, name] = count / at.total()
@@ -160,12 +203,16 @@ def test_stored_labels_override_index_labels(by_concepts: Searcher) -> None:
     """Codewords with even numbers have words and an example stored, odd ones words only."""
     step = by_concepts.codec.steps[0]
     example = Example("x", "/x", Box(0, 0, 1, 1))
-    stored = [Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))]
+    stored = [
+        Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))
+    ]
     asked = IndexLabels(by_concepts.index, by_concepts.codec.n_terms)
     captions = [item for item in by_concepts.index.items() if item.modality == "text"][:10]
     step.term_labels_ = pack_labels(stored)
     try:
-        matches = [m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches]
+        matches = [
+            m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches
+        ]
     finally:
         del step.term_labels_
     assert {m.term % 2 for m in matches} == {0, 1}
@@ -192,14 +239,22 @@ def test_invalid_query_is_refused(searcher: Searcher, query: tuple[str, ...], me
 
 def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     terms = searcher.index.terms(["003.png"])
-    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: sparse.csr_array(terms.shape, dtype=np.int32))
+    monkeypatch.setattr(
+        searcher.index,
+        "terms",
+        lambda ids, among: sparse.csr_array(terms.shape, dtype=np.int32),
+    )
     found = explain(searcher, "003.png", SENTENCE)
     assert (found.score, found.matches) == (0, [])
     assert found.weights is not None
 
 
 def test_explain_without_the_picture(library: Path, tmp_path: Path) -> None:
-    table, features, at = draw_pictures(tmp_path, 40), tmp_path / "photos.h5", f"file:{tmp_path / 'index'}"
+    table, features, at = (
+        draw_pictures(tmp_path, 40),
+        tmp_path / "photos.h5",
+        f"file:{tmp_path / 'index'}",
+    )
     run("extract", table, "-o", features, "--encoder", f"tern:{library / 'model'}")
     run("index", "photos", features, "--at", at)
     (tmp_path / "images" / "007.png").unlink()
@@ -221,7 +276,11 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
     assert len(lines) == len(found.matches) + 1 <= 11
     for line, match in zip(lines, found.matches, strict=False):
         share, _, term, f, _, g, _, product, *words = line.split()
-        assert (term, int(f), int(g)) == (f"t{match.term}", match.query_frequency, match.item_frequency)
+        assert (term, int(f), int(g)) == (
+            f"t{match.term}",
+            match.query_frequency,
+            match.item_frequency,
+        )
         assert int(product) == match.product
         assert float(share) == pytest.approx(100 * match.product / found.score, abs=0.06)
         assert match.label is not None
@@ -231,7 +290,16 @@ def test_explain_command_prints_terms(searcher: Searcher, library: Path) -> None
 
 def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
     image = library / "images" / "005.png"
-    result = boc("explain", "photos", "003.png", "--image", image, "--json", "--at", f"file:{library / 'index'}")
+    result = boc(
+        "explain",
+        "photos",
+        "003.png",
+        "--image",
+        image,
+        "--json",
+        "--at",
+        f"file:{library / 'index'}",
+    )
     record = json.loads(result.stdout)
     found = explain(searcher, "003.png", image=image)
     assert record["score"] == found.score == sum(term["product"] for term in record["terms"])
@@ -250,7 +318,11 @@ def test_the_command_writes_json(searcher: Searcher, library: Path) -> None:
         ((SENTENCE, "nope"), "no item 'nope' in the index"),
     ],
 )
-def test_the_command_says_what_is_wrong(library: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_the_command_says_what_is_wrong(
+    library: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
     result = boc("explain", "photos", *arguments, "--at", f"file:{library / 'index'}")
     assert result.exit_code != 0
     assert message in " ".join(result.stderr.split())

@@ -1,4 +1,5 @@
-"""For tests of sync: collections of files that change, an encoder that counts what it sees, back ends that break."""
+"""For tests of sync: collections of files that change, an encoder that counts what it sees, back
+ends that break."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from boc import build_index, plugins
 from boc.errors import ImageError
 from boc.types import Embeddings, Identity, ImageRef, Modality
 
-NAMES = ("a.png", "b.png", "c.png", "ä b.png", "sub/a.png", "sub/deep/b.png")  # of files that change
+NAMES = (
+    "a.png",
+    "b.png",
+    "c.png",
+    "ä b.png",
+    "sub/a.png",
+    "sub/deep/b.png",
+)  # of files that change
 CONTENTS = ("always", "one", "two", "three", "bad: not a picture", "bad: damaged")
 CODE = "scalar(plain=true)"
 
@@ -36,8 +44,8 @@ def prepare(image: ImageRef) -> bytes:
 
 @dataclass
 class Counting:
-    """An encoder of any bytes as vectors, equal ones for equal bytes only. It breaks before picture ``breaks_at``, and
-    calls one of ``meanwhile`` before and after it reads a file."""
+    """An encoder of any bytes as vectors, equal ones for equal bytes only. It breaks before picture
+    ``breaks_at``, and calls one of ``meanwhile`` before and after it reads a file."""
 
     seen: list[bytes] = field(default_factory=list)
     breaks_at: int | None = None
@@ -74,7 +82,10 @@ class Counting:
             self.breaks_at = None
             raise KeyboardInterrupt
         self.seen += contents
-        rows = [np.random.default_rng(int(hashlib.sha256(each).hexdigest()[:15], 16)) for each in contents]
+        rows = [
+            np.random.default_rng(int(hashlib.sha256(each).hexdigest()[:15], 16))
+            for each in contents
+        ]
         vectors = np.array([row.standard_normal(self.identity.dim) for row in rows], np.float32)
         return Embeddings(modality, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
@@ -168,7 +179,9 @@ class Files:
 _NAME = st.sampled_from(NAMES)
 OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(["write", "edit"]), _NAME, st.sampled_from(CONTENTS)),
-    st.tuples(st.sampled_from(["rename", "swap", "copy"]), _NAME, _NAME).filter(lambda each: each[1] != each[2]),
+    st.tuples(st.sampled_from(["rename", "swap", "copy"]), _NAME, _NAME).filter(
+        lambda each: each[1] != each[2],
+    ),
     st.tuples(st.sampled_from(["delete", "touch"]), _NAME),
 )
 
@@ -180,7 +193,10 @@ def held(name: str, at: str) -> dict[str, tuple[Any, ...]]:
     ids = [item.id for item in items]
     terms, vectors = index.terms(ids).toarray(), index.vectors(ids)
     rows = zip(items, terms.tolist(), vectors.astype(float).tolist(), strict=True)
-    found = {item.id: (item.modality, item.content, item.group, dict(item.fields), *row) for item, *row in rows}
+    found = {
+        item.id: (item.modality, item.content, item.group, dict(item.fields), *row)
+        for item, *row in rows
+    }
     assert sum(index.manifest.items.values()) == len(found)
     assert index.manifest.postings == np.count_nonzero(terms)
     return found

@@ -1,4 +1,5 @@
-"""Budgets chosen for a recall: what they promise holds for other queries; those given by hand are obeyed."""
+"""Budgets chosen for a recall: what they promise holds for other queries; those given by hand are
+obeyed."""
 
 import warnings
 from pathlib import Path
@@ -32,7 +33,10 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
-    pictures, captions = [Item(f"i{i}", "image", "") for i in range(PICTURES)], [sentence(f"t{i}") for i in range(300)]
+    pictures, captions = (
+        [Item(f"i{i}", "image", "") for i in range(PICTURES)],
+        [sentence(f"t{i}") for i in range(300)],
+    )
     return write_features(
         path,
         Batch(pictures, Embeddings("image", rows(PICTURES, 1, 0.3))),
@@ -53,10 +57,19 @@ def test_other_queries_find_what_was_promised(source: Path, tmp_path: Path) -> N
         assert manifest.recall["low"] >= 1 - (1 - target) / EASIER
         assert manifest.recall["source"] == "captions"
         assert Manifest.from_json(manifest.to_json(), where="here") == manifest
-        ids, _ = searcher.rank_vectors(Embeddings("text", queries), k=10, rm=manifest.rm, find="image")
+        ids, _ = searcher.rank_vectors(
+            Embeddings("text", queries),
+            k=10,
+            rm=manifest.rm,
+            find="image",
+        )
         pairs = zip(ids, best, strict=True)
-        recall = np.mean([len({f"i{row}" for row in mine} & set(hits)) / 10 for hits, mine in pairs])
-        assert recall >= manifest.recall["low"] - 0.02  # an interval of other queries adds to that of these
+        recall = np.mean(
+            [len({f"i{row}" for row in mine} & set(hits)) / 10 for hits, mine in pairs],
+        )
+        assert (
+            recall >= manifest.recall["low"] - 0.02
+        )  # an interval of other queries adds to that of these
         assert build_index("made", source, at=place, code="dictionary", recall=target).up_to_date
         assert budget is not None
         costs.append(budget * 2 * 12_300 / searcher.codec.n_terms + 100 * manifest.rm)
@@ -78,17 +91,27 @@ def test_pictures_alone_choose_by_pictures_that_are_moved(tmp_path: Path) -> Non
     searcher = Searcher.open("made", place)
     told = searcher.index.manifest.recall
     ids, _ = searcher.rank_vectors(Embeddings("text", queries), k=10, find="image")
-    recall = np.mean([len({f"alone{i}" for i in top} & set(hits)) / 10 for hits, top in zip(ids, best, strict=True)])
+    recall = np.mean(
+        [
+            len({f"alone{i}" for i in top} & set(hits)) / 10
+            for hits, top in zip(ids, best, strict=True)
+        ],
+    )
     assert told["source"] == "moved pictures"
     assert recall >= told["low"] - 0.02
 
 
 @pytest.mark.slow
 def test_the_largest_budgets_are_not_taken_for_the_last_of_recall(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budgets, "DEEPEST", 260)  # too few for the promise
-    build_index("made", write_more(tmp_path / "alone.h5", rows(PICTURES, 1, 0.3)), at=f"file:{tmp_path}")
+    build_index(
+        "made",
+        write_more(tmp_path / "alone.h5", rows(PICTURES, 1, 0.3)),
+        at=f"file:{tmp_path}",
+    )
     searcher = Searcher.open("made", f"file:{tmp_path}")
     recall = searcher.index.manifest.recall
     assert recall["low"] < recall["target"] < recall["measured"] + budgets.SHORT
@@ -116,7 +139,11 @@ def test_items_of_another_kind_are_told_and_learned(source: Path, tmp_path: Path
 def test_budgets_by_hand_are_obeyed(source: Path, tmp_path: Path) -> None:
     build_index("made", source, at=f"file:{tmp_path}", code="dictionary:2/16", rm=7.0)
     searcher = Searcher.open("made", f"file:{tmp_path}")
-    assert (searcher.codec.query_budget, searcher.index.manifest.rm, searcher.index.manifest.recall) == (16, 7.0, {})
+    assert (
+        searcher.codec.query_budget,
+        searcher.index.manifest.rm,
+        searcher.index.manifest.recall,
+    ) == (16, 7.0, {})
     with pytest.raises(BocError, match="leave out"):
         build_index("other", source, at=f"file:{tmp_path}", code="dictionary", rm=7.0, recall=0.9)
 

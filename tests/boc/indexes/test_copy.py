@@ -1,4 +1,5 @@
-"""Copies to indexes and to files: the same index, or none; kills, changes meanwhile, what is there already, damage."""
+"""Copies to indexes and to files: the same index, or none; kills, changes meanwhile, what is there
+already, damage."""
 
 import shutil
 from pathlib import Path
@@ -49,10 +50,17 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7, "concepts": "int8"}, {"rerank": "mrsw", "vectors": "int8"}],
+    [
+        {},
+        {"code": "dictionary:1/4(terms=8)", "rm": 7, "concepts": "int8"},
+        {"rerank": "mrsw", "vectors": "int8"},
+    ],
 )
 def test_a_copy_in_a_file_round_trips(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("boc.indexes.load.BATCH", 13)
     at, to = f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
@@ -81,7 +89,10 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     assert verify(coded).right
     assert (coded.manifest.rm, coded.manifest.items) == (3, {"image": 40, "text": 80})
     build_index("deeper", tmp_path / "photos.h5", at=at, rm=50)
-    deeper, photos = plugins.backend(at).open("deeper").manifest, plugins.backend(at).open("photos").manifest
+    deeper, photos = (
+        plugins.backend(at).open("deeper").manifest,
+        plugins.backend(at).open("photos").manifest,
+    )
     assert (deeper.rm, deeper.codec, deeper.arrays) == (50, photos.codec, photos.arrays)
     (tmp_path / "table.csv").write_text("id,year:integer,width:keyword\n000.png,2019,wide\n")
     build_index("described", tmp_path / "photos.h5", at=at, metadata=tmp_path / "table.csv")
@@ -106,7 +117,9 @@ def test_copy_with_another_code_equals_indexing_with_it(library: Path, at: str, 
     assert verify(ours.index).right
     ids = [item.id for item in ours.index.items()]
     assert ids == [item.id for item in theirs.index.items()]
-    apart = ours.index.terms(ids) != theirs.index.terms(ids)  # the order of the items differs, and so the last bits
+    apart = ours.index.terms(ids) != theirs.index.terms(
+        ids,
+    )  # the order of the items differs, and so the last bits
     assert code.startswith("dictionary") or apart.nnz <= 2
 
 
@@ -125,10 +138,17 @@ def test_copy_onto_itself_replaces_the_code(at: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "error"),
-    [("file:{folder}/other", KeyboardInterrupt()), ("{folder}/photos.h5", UnreachableError("the source is away"))],
+    [
+        ("file:{folder}/other", KeyboardInterrupt()),
+        ("{folder}/photos.h5", UnreachableError("the source is away")),
+    ],
 )
 def test_copy_continues_after_an_error(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, error: BaseException
+    at: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    to: str,
+    error: BaseException,
 ) -> None:
     monkeypatch.setattr("boc.indexes.load.BATCH", 10)
     monkeypatch.setattr("indexing.embedded.writer.WAITING", 100)
@@ -163,7 +183,12 @@ def test_copy_continues_after_an_error(
 def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str) -> None:
     to = to.format(folder=tmp_path)
     with pytest.raises(BocError, match="photos changed while it was copied"):
-        copy_index("photos", at=at, to=to, progress=lambda *tick: delete("photos", ["003.png"], at=at))
+        copy_index(
+            "photos",
+            at=at,
+            to=to,
+            progress=lambda *tick: delete("photos", ["003.png"], at=at),
+        )
     if to.startswith("file:"):
         assert not plugins.backend(to).exists("photos")
         return
@@ -190,7 +215,13 @@ def test_codes_and_metrics_of_concepts_are_refused(at: str) -> None:
         ("code/0.mean_", 7, "damaged"),
     ],
 )
-def test_a_damaged_export_is_refused(export: Path, tmp_path: Path, name: str, value: int, words: str) -> None:
+def test_a_damaged_export_is_refused(
+    export: Path,
+    tmp_path: Path,
+    name: str,
+    value: int,
+    words: str,
+) -> None:
     path, at = shutil.copy(export, tmp_path / "photos.h5"), f"file:{tmp_path / 'indexes'}"
     with h5py.File(path, "a") as file:
         found = name if name in file else f"code/{sorted(file['code'])[0]}"
@@ -212,7 +243,9 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path) -> None:
     assert "not of the kind to be written" in boc(*copy, tmp_path / "mine.h5", "--replace").stderr
     assert (tmp_path / "mine.h5").read_text() == "my own notes"
     assert boc(*copy, tmp_path / "photos.zip").exit_code == 1
-    assert "no index 'nosuch'" in boc("copy", "nosuch", "--to", tmp_path / "new.h5", "--at", at).stderr
+    assert (
+        "no index 'nosuch'" in boc("copy", "nosuch", "--to", tmp_path / "new.h5", "--at", at).stderr
+    )
     assert not (tmp_path / "new.h5").exists()
 
 
@@ -223,4 +256,7 @@ def test_copy_command_reports(at: str, tmp_path: Path) -> None:
     assert "up to date" in boc("copy", "photos", "--from", at, "--to", to).stdout
     assert "two: 40 pictures" in boc("copy", "photos", "two", "--at", at).stdout
     assert "copied onto itself" in boc("copy", "photos", "--at", at).stderr
-    assert "of something else; add --replace" in boc("copy", "photos", "two", "--code", "bits:8", "--at", at).stderr
+    assert (
+        "of something else; add --replace"
+        in boc("copy", "photos", "two", "--code", "bits:8", "--at", at).stderr
+    )

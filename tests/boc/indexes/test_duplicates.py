@@ -23,11 +23,21 @@ IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 
 
 def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Searcher:
-    """A searcher whose posting lists bring every item that shares a term, since the code keeps all terms."""
-    codec: SurrogateCodec = global_code("scalar", z=32, query_z=32).fit(Embeddings("image", vectors))
+    """A searcher whose posting lists bring every item that shares a term, since the code keeps all
+    terms."""
+    codec: SurrogateCodec = global_code("scalar", z=32, query_z=32).fit(
+        Embeddings("image", vectors),
+    )
     fields = {"content_hash": "keyword"} if any(item.fields for item in items) else {}
-    manifest = Manifest.new(IDENTITY, codec.config(), codec.arrays(), rm=1000, dtype="float32", source="ab" * 32,
-                            fields=fields)  # type: ignore[arg-type]  # fmt: skip
+    manifest = Manifest.new(
+        IDENTITY,
+        codec.config(),
+        codec.arrays(),
+        rm=1000,
+        dtype="float32",
+        source="ab" * 32,
+        fields=fields,
+    )  # type: ignore[arg-type]
     at = f"file:{folder}"
     with plugins.backend(at).create("photos", manifest, codec.arrays()) as writer:
         writer.add(Rows(items, codec.encode_documents(Embeddings("image", vectors)), vectors))
@@ -38,10 +48,13 @@ def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Sear
 def crowded(n: int, seed: int) -> NDArray[np.float32]:
     """Unit vectors (n, 16) around a few centres, some of them equal."""
     rng = np.random.default_rng(seed)
-    vectors = rng.standard_normal((6, 16))[rng.integers(0, 6, n)] + rng.choice([0, 0.1, 0.3], (n, 1)) * (
-        rng.standard_normal((n, 16))
+    vectors = rng.standard_normal((6, 16))[rng.integers(0, 6, n)] + rng.choice(
+        [0, 0.1, 0.3],
+        (n, 1),
+    ) * (rng.standard_normal((n, 16)))
+    unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(
+        np.float32,
     )
-    unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return unit
 
 
@@ -50,7 +63,8 @@ def slow_near(items: list[Item], vectors: NDArray[np.float32], least: float) -> 
     for i, one in enumerate(items):
         for j, other in enumerate(items):
             same = np.array_equal(vectors[i], vectors[j]) or (
-                bool(one.fields) and one.fields.get("content_hash") == other.fields.get("content_hash")
+                bool(one.fields)
+                and one.fields.get("content_hash") == other.fields.get("content_hash")
             )
             if i != j and (same or float(vectors[i] @ vectors[j]) >= least):
                 near.setdefault(one.id, set()).add(other.id)
@@ -100,11 +114,18 @@ def test_groups_are_near_and_disjoint(pairs: set[tuple[int, int]]) -> None:
     assert not any(other in left for key in left for other in near[key])
 
 
-def test_equal_pictures_are_searched_by_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_pictures_are_searched_by_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     vectors = np.concatenate([np.tile(crowded(1, 0), (200, 1)), crowded(3, 1)])
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(203)], vectors)
     asked, search = [], searcher.search_vectors
-    monkeypatch.setattr(searcher, "search_vectors", lambda q, **o: asked.append(len(q)) or search(q, **o))
+    monkeypatch.setattr(
+        searcher,
+        "search_vectors",
+        lambda q, **o: asked.append(len(q)) or search(q, **o),
+    )
     groups = find_duplicates(searcher, 0.99999)
     assert len(members(groups)["000.jpg"]) == 199
     assert all(one.exact for one in groups[0].duplicates)
@@ -136,6 +157,8 @@ def test_the_command_lists_groups(tmp_path: Path) -> None:
     done = run("duplicates", "photos", "--at", at, "--threshold", 0.99999)
     assert done.stdout == "1.jpg\n    equal  4.jpg\n"
     assert "1 groups with 1 duplicates" in done.stderr
-    (row,) = json.loads(boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--json").stdout)
+    (row,) = json.loads(
+        boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--json").stdout,
+    )
     assert row["kept"] == "1.jpg"
     assert [(one["id"], one["exact"]) for one in row["duplicates"]] == [("4.jpg", True)]

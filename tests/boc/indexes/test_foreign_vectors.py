@@ -1,4 +1,5 @@
-"""Indexes of the vectors of others: dense ones are found as by a loop, sparse ones have exactly their dot products."""
+"""Indexes of the vectors of others: dense ones are found as by a loop, sparse ones have exactly
+their dot products."""
 
 from __future__ import annotations
 
@@ -22,19 +23,24 @@ Vector = dict[str, float]
 
 
 def splade_like(n: int, terms: int, each: int, seed: int) -> list[Vector]:
-    """Random vectors in the statistics of SPLADE: few frequent terms, many rare ones, weights of a few at most."""
+    """Random vectors in the statistics of SPLADE: few frequent terms, many rare ones, weights of a
+    few at most."""
     rng = np.random.default_rng(seed)
     usual = 1 / (1 + np.arange(terms)) ** 0.8
     vectors = []
     for _ in range(n):
         columns = rng.choice(terms, each, replace=False, p=usual / usual.sum())
         weights = np.clip(rng.exponential(0.6, each), 0.02, 3.2)
-        vectors.append({f"##w{j}": round(float(w), 3) for j, w in zip(columns, weights, strict=True)})
+        vectors.append(
+            {f"##w{j}": round(float(w), 3) for j, w in zip(columns, weights, strict=True)},
+        )
     return vectors
 
 
 def write(path: Path, vectors: list[Vector], letter: str) -> Path:
-    lines = (json.dumps({"id": f"{letter}{i}", "vector": vector}) for i, vector in enumerate(vectors))
+    lines = (
+        json.dumps({"id": f"{letter}{i}", "vector": vector}) for i, vector in enumerate(vectors)
+    )
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -43,7 +49,9 @@ def products(query: Vector, documents: list[Vector]) -> dict[str, int]:
     """Integer dot products with all documents, by a slow loop."""
     scaled = {name: round(100 * weight) for name, weight in query.items()}
     return {
-        f"d{i}": sum(scaled[name] * round(100 * weight) for name, weight in each.items() if name in scaled)
+        f"d{i}": sum(
+            scaled[name] * round(100 * weight) for name, weight in each.items() if name in scaled
+        )
         for i, each in enumerate(documents)
     }
 
@@ -60,7 +68,10 @@ def check(at: str, documents: list[Vector], queries: list[Vector], k: int = 10) 
     assert verify(searcher.index).right
     like = searcher.search_query(Query.of(like=["d3"]), k=3)
     exact = products(documents[3], documents)
-    assert [hit.score for hit in like] == sorted((exact[key] for key in exact if key != "d3"), reverse=True)[:3]
+    assert [hit.score for hit in like] == sorted(
+        (exact[key] for key in exact if key != "d3"),
+        reverse=True,
+    )[:3]
 
 
 def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
@@ -73,16 +84,35 @@ def test_sparse_vectors_have_their_dot_products(tmp_path: Path) -> None:
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_a_server_gives_the_same_dot_products(server: Server, tmp_path: Path) -> None:
     documents, queries = splade_like(500, 30_000, 120, 0), splade_like(20, 30_000, 30, 1)
-    build_index("splade", write(tmp_path / "d.jsonl", documents, "d"), at=address(server), replace=True)
+    build_index(
+        "splade",
+        write(tmp_path / "d.jsonl", documents, "d"),
+        at=address(server),
+        replace=True,
+    )
     check(address(server), documents, queries)
 
 
 def test_a_run_of_sparse_queries_has_their_ids(tmp_path: Path) -> None:
     documents, queries = splade_like(40, 300, 20, 0), splade_like(5, 300, 10, 1)
-    path, topics = write(tmp_path / "d.jsonl", documents, "d"), write(tmp_path / "q.jsonl", queries, "q")
+    path, topics = (
+        write(tmp_path / "d.jsonl", documents, "d"),
+        write(tmp_path / "q.jsonl", queries, "q"),
+    )
     at = f"file:{tmp_path}"
     assert boc("index", "splade", path, "--at", at).stdout == "splade: 40 pictures and 0 captions\n"
-    result = boc("search", "splade", "--at", at, "--queries", topics, "-k", 3, "--run", tmp_path / "a.run")
+    result = boc(
+        "search",
+        "splade",
+        "--at",
+        at,
+        "--queries",
+        topics,
+        "-k",
+        3,
+        "--run",
+        tmp_path / "a.run",
+    )
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in (tmp_path / "a.run").read_text().splitlines()]
     assert {line[0] for line in lines} == {f"q{i}" for i in range(5)}
@@ -91,7 +121,10 @@ def test_a_run_of_sparse_queries_has_their_ids(tmp_path: Path) -> None:
 
 def test_captions_of_sparse_pictures_are_evaluated(tmp_path: Path) -> None:
     pictures = splade_like(20, 300, 20, 0)
-    lines = [{"id": f"c{i}", "image": f"d{i}", "text": "a dog", "vector": vector} for i, vector in enumerate(pictures)]
+    lines = [
+        {"id": f"c{i}", "image": f"d{i}", "text": "a dog", "vector": vector}
+        for i, vector in enumerate(pictures)
+    ]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
     at, write_to = f"file:{tmp_path}", tmp_path / "copy.h5"
     build_index("both", [write(tmp_path / "d.jsonl", pictures, "d"), tmp_path / "c.jsonl"], at=at)
@@ -101,7 +134,11 @@ def test_captions_of_sparse_pictures_are_evaluated(tmp_path: Path) -> None:
 
 
 def test_what_needs_vectors_is_refused(tmp_path: Path) -> None:
-    build_index("splade", write(tmp_path / "d.jsonl", splade_like(9, 30, 5, 0), "d"), at=f"file:{tmp_path}")
+    build_index(
+        "splade",
+        write(tmp_path / "d.jsonl", splade_like(9, 30, 5, 0), "d"),
+        at=f"file:{tmp_path}",
+    )
     searcher = Searcher.open("splade", f"file:{tmp_path}")
     for call, message in (
         (lambda: searcher.search("a dog"), "are no terms"),
@@ -112,7 +149,10 @@ def test_what_needs_vectors_is_refused(tmp_path: Path) -> None:
             call()
 
 
-def pairs(folder: Path, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def pairs(
+    folder: Path,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     images = rng.standard_normal((12, 8), dtype=np.float32)
     captions = np.repeat(images, 2, axis=0) + 0.05 * rng.standard_normal((24, 8), dtype=np.float32)
     np.save(folder / "images.npy", 3 * images)
@@ -125,7 +165,9 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path) -> None:
     images, captions = pairs(tmp_path, np.random.default_rng(0))
     at = f"file:{tmp_path / 'index'}"
     result = boc("index", "mine", tmp_path / "images.npy", tmp_path / "captions.npy", "--at", at)
-    assert (result.exit_code, result.stdout) == (0, "mine: 12 pictures and 24 captions\n"), result.output
+    assert (result.exit_code, result.stdout) == (0, "mine: 12 pictures and 24 captions\n"), (
+        result.output
+    )
     searcher = Searcher.open("mine", at)
     items = {item.id: item for item in searcher.index.items()}
     assert (items["3#1"].content, items["3#1"].group) == ("sentence 7", "3")
@@ -145,12 +187,23 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
     np.save(tmp_path / "captions.npy", np.eye(4, dtype=np.float32)[:3])
     (tmp_path / "captions.txt").write_text("a\nb\nc\n")
     with pytest.raises(SourceError, match="3 sentences of 4 pictures"):
-        build_index("mine", [tmp_path / "images.npy", tmp_path / "captions.npy"], at=f"file:{tmp_path}")
+        build_index(
+            "mine",
+            [tmp_path / "images.npy", tmp_path / "captions.npy"],
+            at=f"file:{tmp_path}",
+        )
     (tmp_path / "captions.txt").unlink()
     with pytest.raises(SourceError, match=r"have the id '[0-2]'; write ids beside"):
-        build_index("mine", [tmp_path / "images.npy", tmp_path / "captions.npy"], at=f"file:{tmp_path}")
+        build_index(
+            "mine",
+            [tmp_path / "images.npy", tmp_path / "captions.npy"],
+            at=f"file:{tmp_path}",
+        )
     np.save(tmp_path / "images.npy", np.zeros((4, 4), np.float32))
-    with pytest.raises(SourceError, match=r"none of its items can be used \(row 0 of .* is zero or not finite"):
+    with pytest.raises(
+        SourceError,
+        match=r"none of its items can be used \(row 0 of .* is zero or not finite",
+    ):
         build_index("mine", tmp_path / "images.npy", at=f"file:{tmp_path}")
 
 
@@ -162,8 +215,15 @@ def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> N
     report = build_index("dense", tmp_path / "images.npy", at=f"file:{tmp_path}")
     assert report.images == 7
     assert [id for id, _ in report.failed] == ["0", "5"]
-    lines = ["{", '{"id": "a", "vector": {"dog": 2}}', '{"id": "b", "vector": {"dog": "x"}}', "[]",
-             '{"id": "c", "vector": {"cat": NaN}}', '{"vector": {"cat": 3}}', "\ufeff"]  # fmt: skip
+    lines = [
+        "{",
+        '{"id": "a", "vector": {"dog": 2}}',
+        '{"id": "b", "vector": {"dog": "x"}}',
+        "[]",
+        '{"id": "c", "vector": {"cat": NaN}}',
+        '{"vector": {"cat": 3}}',
+        "\ufeff",
+    ]
     (tmp_path / "sparse.jsonl").write_text("\n".join(lines), encoding="utf-8")
     with pytest.warns(LeftOut, match=r"left out 4 \(line 1: no JSON in UTF-8"):
         build_index("sparse", tmp_path / "sparse.jsonl", at=f"file:{tmp_path}")
@@ -174,7 +234,10 @@ def test_rows_and_lines_that_cannot_be_used_cost_themselves(tmp_path: Path) -> N
 def test_texts_of_beir_are_a_source(tmp_path: Path) -> None:
     from boc.inputs.sources import open_source
 
-    records = [{"_id": "a1", "title": "Dogs", "text": "They bark."}, {"_id": "b2", "title": "", "text": "A cat."}]
+    records = [
+        {"_id": "a1", "title": "Dogs", "text": "They bark."},
+        {"_id": "b2", "title": "", "text": "A cat."},
+    ]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, records)))
     items = open_source(tmp_path / "corpus.jsonl").items
     assert [(item.id, item.modality, item.content) for item in items] == [

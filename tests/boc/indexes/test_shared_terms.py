@@ -42,7 +42,12 @@ def test_an_index_without_terms_is_told_by_all_that_show_it(library: Path, tmp_p
     replace(book, thresholds=thresholds).save(tmp_path / "c.npz")
     at = f"file:{tmp_path}"
     with pytest.warns(BocWarning, match="bare: 100% of its items have no terms"):
-        build_index("bare", library / "photos.h5", at=at, code=f"learned(codebook={tmp_path / 'c.npz'})")
+        build_index(
+            "bare",
+            library / "photos.h5",
+            at=at,
+            code=f"learned(codebook={tmp_path / 'c.npz'})",
+        )
     index = plugins.backend(at).open("bare")
     assert index_facts(index)["faults"]
     assert "100% of its items have no terms" in run("info", "bare", "--at", at).output

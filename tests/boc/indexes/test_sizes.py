@@ -1,4 +1,5 @@
-"""Codes learned from feature files, and bytes of planned indexes: a larger one takes what a smaller one predicts."""
+"""Codes learned from feature files, and bytes of planned indexes: a larger one takes what a smaller
+one predicts."""
 
 import json
 from pathlib import Path
@@ -24,9 +25,18 @@ def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
     """A feature file of that many items of each modality."""
     batches = []
     for modality, count in counts.items():
-        items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
+        items = [
+            Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}")
+            for i in range(count)
+        ]
         batches.append(Batch(items, Embeddings(modality, random_units(count, count, IDENTITY.dim))))
-    return write_features(path, *batches, spec=IDENTITY.spec, digest=IDENTITY.digest, source=source * 32)
+    return write_features(
+        path,
+        *batches,
+        spec=IDENTITY.spec,
+        digest=IDENTITY.digest,
+        source=source * 32,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +63,10 @@ def test_info_items_command(many: Path, tmp_path: Path) -> None:
     assert boc("index", "many", many, at).exit_code == 0
     whole = json.loads(boc("info", "many", "--items", 10_000, at, "--json").stdout)
     lines = boc("info", "many", "--items", 10_000, at).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*(part for part, size in whole["bytes"].items() if size), "in"]
+    assert [line.split()[0] for line in lines] == [
+        *(part for part, size in whole["bytes"].items() if size),
+        "in",
+    ]
     assert boc("info", at).stdout.splitlines()[-1].split() == ["indexes", "many"]
 
 
@@ -63,12 +76,20 @@ def test_items_without_an_index_are_refused() -> None:
     assert "--items goes with an index" in refused.stderr
 
 
-def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_learned_from_evenly_spread_items(
+    many: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever the blocks it is read in; and memory is reported before, if it is much."""
     ticks: list[tuple[str, int, int]] = []
 
     def fit(file: FeatureFiles) -> SurrogateCodec:
-        return fit_code(file, global_code("dictionary", terms=64), lambda *tick: ticks.append(tick), sample=100)
+        return fit_code(
+            file,
+            global_code("dictionary", terms=64),
+            lambda *tick: ticks.append(tick),
+            sample=100,
+        )
 
     def spread(count: int, size: int) -> NDArray[np.int64]:
         return np.arange(size) * count // size
@@ -76,7 +97,10 @@ def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytes
     with FeatureFiles([many]) as file:
         apart = {modality: held_out(file.count(modality)) for modality in MODALITIES}
         samples = [
-            Embeddings(m, next(iter(file.sample(m, np.setdiff1d(spread(file.count(m), size), apart[m])))))
+            Embeddings(
+                m,
+                next(iter(file.sample(m, np.setdiff1d(spread(file.count(m), size), apart[m])))),
+            )
             for m, size in (("image", 231), ("text", 538))
         ]
         fit(file)
@@ -85,7 +109,9 @@ def test_code_is_learned_from_evenly_spread_items(many: Path, monkeypatch: pytes
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
         codec = fit(file)
     rows = sum(map(len, samples))
-    assert ticks == [(f"learning from {rows} items, 0.0 GB of memory", done, rows) for done in (0, rows)]
+    assert ticks == [
+        (f"learning from {rows} items, 0.0 GB of memory", done, rows) for done in (0, rows)
+    ]
     expected = global_code("dictionary", terms=64).fit(*samples, n_items=5000)
     for name, array in expected.arrays().items():
         assert np.array_equal(codec.arrays()[name], array)

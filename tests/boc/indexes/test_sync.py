@@ -1,4 +1,5 @@
-"""Sync: whatever happens to files, the index is as if made again, and nothing known is encoded twice."""
+"""Sync: whatever happens to files, the index is as if made again, and nothing known is encoded
+twice."""
 
 import gc
 import os
@@ -54,12 +55,21 @@ def at(tmp_path: Path) -> str:
 
 
 def check(
-    encoder: Counting, at: str, folder: Path, steps: list[list[tuple[str, ...]]], breaks: list[int], name: str = "x"
+    encoder: Counting,
+    at: str,
+    folder: Path,
+    steps: list[list[tuple[str, ...]]],
+    breaks: list[int],
+    name: str = "x",
 ) -> None:
-    """The law: after each step a sync gives what indexing the folder again gives, also after one that broke off, or one
-    during which files changed."""
+    """The law: after each step a sync gives what indexing the folder again gives, also after one
+    that broke off, or one during which files changed."""
     files = Files(folder)
-    for place, content in zip(("always.png", *NAMES), CONTENTS, strict=False):  # a server is made for these frequencies
+    for place, content in zip(
+        ("always.png", *NAMES),
+        CONTENTS,
+        strict=False,
+    ):  # a server is made for these frequencies
         files.write(folder / place, content)
     new(name, folder, at)
     for operations, left in zip(steps, breaks, strict=True):
@@ -98,7 +108,10 @@ STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
+@settings(
+    max_examples=30,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)  # to shrink one takes minutes
 @given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
 def test_sync_equals_indexing_again(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -114,7 +127,8 @@ def test_so_it_is_on_servers(server: Any) -> None:
 
     @settings(max_examples=8, phases=[Phase.generate])
     @given(
-        steps=STEPS.filter(lambda steps: len(steps) < 3), breaks=st.lists(st.integers(1, 12), min_size=2, max_size=2)
+        steps=STEPS.filter(lambda steps: len(steps) < 3),
+        breaks=st.lists(st.integers(1, 12), min_size=2, max_size=2),
     )
     def law(steps: list[list[tuple[str, ...]]], breaks: list[int]) -> None:
         with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -147,7 +161,14 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
     ):
         files.do(operation)
     report = sync_index("x", files.folder, at=at)
-    counts = (report.added, report.changed, report.moved, report.removed, report.same, report.encoded)
+    counts = (
+        report.added,
+        report.changed,
+        report.moved,
+        report.removed,
+        report.same,
+        report.encoded,
+    )
     assert counts == (2, 1, 1, 1, 3, 2)
     assert [key for key, _ in report.failed] == ["bad.png"]
     assert sorted(encoder.seen) == [b"another", b"new"]
@@ -159,7 +180,12 @@ def test_sync_report(encoder: Counting, files: Files, at: str) -> None:
     assert plugins.backend(at).open("x").manifest.unreadable == {}
 
 
-def test_a_moved_collection_keeps_its_vectors(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_a_moved_collection_keeps_its_vectors(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
     new("x", files.folder, at)
     encoder.seen.clear()
     files.folder.rename(tmp_path / "elsewhere")
@@ -169,7 +195,12 @@ def test_a_moved_collection_keeps_its_vectors(encoder: Counting, files: Files, a
     assert held("x", at) == held("fresh", at)
 
 
-def test_missing_disk_removes_nothing(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_missing_disk_removes_nothing(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
     new("x", files.folder, at)
     before = held("x", at)
     mounted = files.folder.rename(tmp_path / "elsewhere")
@@ -200,7 +231,12 @@ def test_remove_many(encoder: Counting, files: Files, at: str) -> None:
 
 
 @pytest.mark.slow
-def test_captions_follow_their_table(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_captions_follow_their_table(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
     table = tmp_path / "captions.csv"
 
     def write(*captions: str) -> None:
@@ -221,12 +257,21 @@ def test_captions_follow_their_table(encoder: Counting, files: Files, at: str, t
     assert held("x", at) == held("fresh", at)
 
 
-def test_metadata_is_kept_or_replaced(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_metadata_is_kept_or_replaced(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
     for name, place in (("old", "here"), ("other", "there")):
         rows = "".join(f"{i}.png,{place} {i}\n" for i in range(6))
         (tmp_path / f"{name}.csv").write_text(f"id,where\n{rows}")
     build_index("x", files.folder, encoder="test:counting", at=at, metadata=tmp_path / "old.csv")
-    for operation in (("rename", "0.png", "moved.png"), ("write", "1.png", "else"), ("swap", "2.png", "3.png")):
+    for operation in (
+        ("rename", "0.png", "moved.png"),
+        ("write", "1.png", "else"),
+        ("swap", "2.png", "3.png"),
+    ):
         files.do(operation)
     sync_index("x", files.folder, at=at)
     fields = {key: row[3]["where"] for key, row in held("x", at).items()}
@@ -235,7 +280,9 @@ def test_metadata_is_kept_or_replaced(encoder: Counting, files: Files, at: str, 
     files.do(("rename", "moved.png", "0.png"))
     report = sync_index("x", files.folder, at=at, metadata=tmp_path / "other.csv")
     assert report.encoded == 0
-    assert {key: row[3]["where"] for key, row in held("x", at).items()} == {f"{i}.png": f"there {i}" for i in range(6)}
+    assert {key: row[3]["where"] for key, row in held("x", at).items()} == {
+        f"{i}.png": f"there {i}" for i in range(6)
+    }
 
 
 def _photograph(path: Path, colour: str, taken: str, clock: int) -> None:
@@ -288,7 +335,11 @@ def test_table_with_the_fact_of_the_camera(encoder: Counting, at: str, tmp_path:
 
 @pytest.mark.slow
 def test_unreadable_pictures_are_skipped(
-    encoder: Counting, files: Files, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files.do(("write", "bad.png", "bad"))
     new("x", files.folder, at)
@@ -359,7 +410,11 @@ def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: st
         sync_index("x", files.folder, at=at, chunk=3)
     there = held("x", at).keys()
     assert sum(key.startswith("new") for key in there) == 6
-    assert ("moved.png" in there, "0.png" in there, "1.png" in there) == (True, False, True)  # what is gone goes last
+    assert ("moved.png" in there, "0.png" in there, "1.png" in there) == (
+        True,
+        False,
+        True,
+    )  # what is gone goes last
     assert sync_index("x", files.folder, at=at).encoded == 2
     assert len(encoder.seen) == 8
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
@@ -369,7 +424,11 @@ def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: st
 
 @pytest.mark.parametrize("left", ["parts", "a file"])
 def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
-    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch, left: str
+    encoder: Counting,
+    files: Files,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+    left: str,
 ) -> None:
     place = Path(at.removeprefix("file:"))
     new("x", files.folder, at)
@@ -388,7 +447,12 @@ def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
     assert [path.name for path in place.iterdir()] == ["x"]
 
 
-def test_concurrent_edit_is_refused(encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_edit_is_refused(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     new("x", files.folder, at)
     files.write(files.folder / "new.png", "new")
     encode = encoder.encode_images
@@ -404,7 +468,12 @@ def test_concurrent_edit_is_refused(encoder: Counting, files: Files, at: str, mo
         sync_index("x", files.folder, at=at)
 
 
-def test_a_second_command_of_the_same_name_is_refused(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
+def test_a_second_command_of_the_same_name_is_refused(
+    encoder: Counting,
+    files: Files,
+    at: str,
+    tmp_path: Path,
+) -> None:
     other = Files(tmp_path / "other")
     other.write(other.folder / "0.png", "another")
     refused = []
@@ -422,7 +491,11 @@ def test_a_second_command_of_the_same_name_is_refused(encoder: Counting, files: 
     assert [path.name for path in Path(at.removeprefix("file:")).iterdir()] == ["x"]
 
 
-def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(encoder: Counting, files: Files, at: str) -> None:
+def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
+    encoder: Counting,
+    files: Files,
+    at: str,
+) -> None:
     def held_now() -> int:
         return len([*Path("/proc/self/fd").iterdir()])
 
@@ -445,7 +518,10 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(encoder: C
 
 
 def test_a_picture_that_cannot_be_read_now_stays(
-    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch
+    encoder: Counting,
+    files: Files,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     new("x", files.folder, at)
     before = held("x", at)

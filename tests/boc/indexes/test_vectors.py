@@ -31,8 +31,17 @@ def assert_holds(index: Index, features: Path, dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["dictionary:2/8(terms=16)", "bits:4/8"])
 @pytest.mark.parametrize("dtype", VECTOR_DTYPES)
-def test_rounding_survives_every_operation(library: Path, tmp_path: Path, dtype: str, code: str) -> None:
-    features, at, to = library / "photos.h5", f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
+def test_rounding_survives_every_operation(
+    library: Path,
+    tmp_path: Path,
+    dtype: str,
+    code: str,
+) -> None:
+    features, at, to = (
+        library / "photos.h5",
+        f"file:{tmp_path / 'here'}",
+        f"file:{tmp_path / 'there'}",
+    )
     backend = plugins.backend(at)
     build_index("photos", features, at=at, code=code, vectors=dtype)
     assert_holds(backend.open("photos"), features, dtype)

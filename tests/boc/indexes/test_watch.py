@@ -28,7 +28,9 @@ def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | Boc
     told: list[SyncReport | BocError] = []
     stop = threading.Event()
     thread = threading.Thread(
-        target=watch, args=(name, folder, told.append), kwargs={"at": at, "stop": stop.is_set, "pace": QUICK}
+        target=watch,
+        args=(name, folder, told.append),
+        kwargs={"at": at, "stop": stop.is_set, "pace": QUICK},
     )
     thread.start()
     try:

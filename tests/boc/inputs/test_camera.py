@@ -29,7 +29,9 @@ ASCII, SHORT, LONG, RATIONAL = 2, 3, 4, 5
 
 
 def block(
-    shown: dict[int, Any] | None = None, camera: dict[int, Any] | None = None, gps: dict[int, Any] | None = None
+    shown: dict[int, Any] | None = None,
+    camera: dict[int, Any] | None = None,
+    gps: dict[int, Any] | None = None,
 ) -> bytes:
     """EXIF as Pillow writes it, without what a JPEG puts before it."""
     exif = Image.Exif()
@@ -59,31 +61,55 @@ def degrees(value: float) -> tuple[IFDRational, IFDRational, IFDRational]:
     )
 
 
-def raw(entries: list[tuple[int, int, int, bytes]], tail: bytes = b"", order: str = "<", first: int = 8) -> bytes:
-    """An EXIF structure of one directory with entries (tag, type, number of values, four bytes), and ``tail``."""
+def raw(
+    entries: list[tuple[int, int, int, bytes]],
+    tail: bytes = b"",
+    order: str = "<",
+    first: int = 8,
+) -> bytes:
+    """An EXIF structure of one directory with entries (tag, type, number of values, four bytes),
+    and ``tail``."""
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", first)
     body = b"".join(struct.pack(f"{order}HHI4s", *entry) for entry in entries)
     return head + struct.pack(order + "H", len(entries)) + body + bytes(4) + tail
 
 
 @given(
-    moment=st.datetimes(datetime(1000, 1, 1)), make=TEXT, model=TEXT, lens=TEXT, order=st.sampled_from(["<", ">"]),
-    latitude=st.floats(-90, 90), longitude=st.floats(-180, 180),
-)  # fmt: skip
+    moment=st.datetimes(datetime(1000, 1, 1)),
+    make=TEXT,
+    model=TEXT,
+    lens=TEXT,
+    order=st.sampled_from(["<", ">"]),
+    latitude=st.floats(-90, 90),
+    longitude=st.floats(-180, 180),
+)
 def test_exif_of_pillow(
-    moment: datetime, make: str, model: str, lens: str, order: str, latitude: float, longitude: float
+    moment: datetime,
+    make: str,
+    model: str,
+    lens: str,
+    order: str,
+    latitude: float,
+    longitude: float,
 ) -> None:
     exif = Image.Exif()
     exif.endian = order
     exif[MAKE], exif[MODEL] = make, model
     exif.get_ifd(CAMERA).update({TAKEN: moment.strftime("%Y:%m:%d %H:%M:%S").zfill(19), LENS: lens})
-    exif.get_ifd(GPS).update({
-        1: "S" if latitude < 0 else "N", 2: degrees(latitude), 3: "W" if longitude < 0 else "E", 4: degrees(longitude),
-    })  # fmt: skip
+    exif.get_ifd(GPS).update(
+        {
+            1: "S" if latitude < 0 else "N",
+            2: degrees(latitude),
+            3: "W" if longitude < 0 else "E",
+            4: degrees(longitude),
+        },
+    )
     fields = facts(exif.tobytes().removeprefix(b"Exif\0\0"))
     assert fields["taken"] == moment.replace(microsecond=0).isoformat()
     assert fields["lens"] == lens
-    assert fields["camera"] == (model if model.lower().startswith(make.lower()) else f"{make} {model}")
+    assert fields["camera"] == (
+        model if model.lower().startswith(make.lower()) else f"{make} {model}"
+    )
     if "gps_latitude" in fields:
         assert fields["gps_latitude"] == pytest.approx(latitude, abs=1.5e-6)
         assert fields["gps_longitude"] == pytest.approx(longitude, abs=1.5e-6)
@@ -101,7 +127,9 @@ def test_orientation_in_every_format(tmp_path: Path, suffix: str, orientation: i
     Image.new("RGB", (40, 24), "red").save(path, exif=exif.tobytes() if suffix == "tif" else exif)
     fields = camera_facts(ref(path))
     upright = (40, 24) if orientation < 5 else (24, 40)
-    assert (fields["width"], fields["height"]) == upright == image_size(path) == read_image(path).size
+    assert (
+        (fields["width"], fields["height"]) == upright == image_size(path) == read_image(path).size
+    )
     assert fields["orientation"] == orientation
     assert (fields["camera"], fields["taken"]) == ("X100", "2024-06-01T12:30:00")
     assert list(fields) == [name for name in FIELDS if name in fields]
@@ -113,12 +141,16 @@ def test_heic_orientation(tmp_path: Path) -> None:
     exif[MODEL], exif[ORIENTATION] = "iPhone 12", 6
     exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
     picture = Image.new("RGB", (64, 32), "red")
-    picture.info["exif"] = exif.tobytes()  # from there it is stored as the rotation that HEIF itself has
+    picture.info["exif"] = (
+        exif.tobytes()
+    )  # from there it is stored as the rotation that HEIF itself has
     picture.save(tmp_path / "a.heic")
     fields = camera_facts(ref(tmp_path / "a.heic"))
     assert (fields["camera"], fields["taken"]) == ("iPhone 12", "2024-06-01T12:30:00")
     assert (
-        (fields["width"], fields["height"]) == read_image(tmp_path / "a.heic").size == image_size(tmp_path / "a.heic")
+        (fields["width"], fields["height"])
+        == read_image(tmp_path / "a.heic").size
+        == image_size(tmp_path / "a.heic")
     )
     assert read_image(tmp_path / "a.heic").size == (32, 64)
 
@@ -126,8 +158,12 @@ def test_heic_orientation(tmp_path: Path) -> None:
 def test_facts_without_exif(tmp_path: Path) -> None:
     Image.new("RGB", (5, 4)).save(tmp_path / "a.jpg")
     assert camera_facts(ref(tmp_path / "a.jpg", "2024/Rome & co/beach_sunset-2.jpg")) == {
-        "width": 5, "height": 4, "orientation": 1, "folder": "2024/Rome & co", "name": "beach sunset 2",
-    }  # fmt: skip
+        "width": 5,
+        "height": 4,
+        "orientation": 1,
+        "folder": "2024/Rome & co",
+        "name": "beach sunset 2",
+    }
     (tmp_path / "b.jpg").write_bytes(b"nothing of a picture")
     assert camera_facts(ref(tmp_path / "b.jpg", "été.jpg")) == {"name": "été"}
     assert camera_facts(ref(tmp_path / "missing.jpg", "---.jpg")) == {}
@@ -183,20 +219,32 @@ def test_sources_of_the_time_in_their_order(tmp_path: Path) -> None:
     exif[0x0132] = "2020:01:01 00:00:00"
     texts = PngInfo()
     texts.add_text("Creation Time", "2018:01:01 00:00:00")
-    kinds: dict[str, dict[str, Any]] = {"exif": {"exif": exif, "xmp": xmp}, "xmp": {"xmp": xmp}, "name": {}}
+    kinds: dict[str, dict[str, Any]] = {
+        "exif": {"exif": exif, "xmp": xmp},
+        "xmp": {"xmp": xmp},
+        "name": {},
+    }
     for source, options in kinds.items():
         Image.new("RGB", (2, 2)).save(tmp_path / f"IMG_20170101_{source}.jpg", **options)
     Image.new("RGB", (2, 2)).save(tmp_path / "IMG_20170101_png.png", pnginfo=texts)
     told = {path.stem[13:]: camera_facts(ref(path)) for path in tmp_path.iterdir()}
-    assert {name: each["taken_from"] for name, each in told.items()} == {name: name for name in (*kinds, "png")}
+    assert {name: each["taken_from"] for name, each in told.items()} == {
+        name: name for name in (*kinds, "png")
+    }
     years = {"exif": "2020", "xmp": "2019", "png": "2018", "name": "2017"}
     assert {name: each["taken"][:4] for name, each in told.items()} == years
 
 
 def test_time_of_digitizing() -> None:
     later = {DIGITIZED: "2020:01:01 00:00:00"}
-    assert facts(block(camera={TAKEN: "0000:00:00 00:00:00", **later}))["taken"] == "2020-01-01T00:00:00"
-    assert facts(block(camera={TAKEN: "2019:01:01 00:00:00", **later}))["taken"] == "2019-01-01T00:00:00"
+    assert (
+        facts(block(camera={TAKEN: "0000:00:00 00:00:00", **later}))["taken"]
+        == "2020-01-01T00:00:00"
+    )
+    assert (
+        facts(block(camera={TAKEN: "2019:01:01 00:00:00", **later}))["taken"]
+        == "2019-01-01T00:00:00"
+    )
     assert facts(block({0x0132: "2021:01:01 00:00:00"}))["taken"] == "2021-01-01T00:00:00"
 
 
@@ -220,7 +268,9 @@ def test_text_is_utf_8_or_latin_1() -> None:
     for data in ("Müller".encode(), "Müller".encode("latin-1")):
         tail = data + b"\0junk"
         where = 8 + 2 + 12 + 4
-        assert facts(raw([(MODEL, ASCII, len(tail), struct.pack("<I", where))], tail)) == {"camera": "Müller"}
+        assert facts(raw([(MODEL, ASCII, len(tail), struct.pack("<I", where))], tail)) == {
+            "camera": "Müller",
+        }
 
 
 GOOD = {1: "N", 2: (47.0, 22.0, 30.0), 3: "E", 4: (8.0, 32.0, 0.0)}
@@ -245,7 +295,9 @@ GOOD = {1: "N", 2: (47.0, 22.0, 30.0), 3: "E", 4: (8.0, 32.0, 0.0)}
     ],
 )
 def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | None) -> None:
-    fields = facts(block(gps={tag: value for tag, value in (GOOD | change).items() if value is not None}))
+    fields = facts(
+        block(gps={tag: value for tag, value in (GOOD | change).items() if value is not None}),
+    )
     assert (fields.get("gps_latitude"), fields.get("gps_longitude")) == (expected or (None, None))
 
 
@@ -260,11 +312,22 @@ def test_gps_position(change: dict[int, Any], expected: tuple[float, float] | No
         raw([(MODEL, ASCII, 2**32 - 1, bytes(4))]),
         raw([(MODEL, ASCII, LONGEST + 1, struct.pack("<I", 26))], b"x" * 999),
         raw([(MODEL, ASCII, 9, struct.pack("<I", 2**32 - 1))]),
-        raw([(MODEL, SHORT, 1, b"abcd"), (CAMERA, ASCII, 1, b"\x08\0\0\0"), (GPS, LONG, 2**31, b"\x08\0\0\0")]),
+        raw(
+            [
+                (MODEL, SHORT, 1, b"abcd"),
+                (CAMERA, ASCII, 1, b"\x08\0\0\0"),
+                (GPS, LONG, 2**31, b"\x08\0\0\0"),
+            ],
+        ),
         raw([(CAMERA, LONG, 1, struct.pack("<I", 2**32 - 1)), (GPS, RATIONAL, 1, bytes(4))]),
-        raw([(CAMERA, LONG, 1, struct.pack("<I", 8)), (GPS, LONG, 1, struct.pack("<I", 8))]),  # a ring
+        raw(
+            [(CAMERA, LONG, 1, struct.pack("<I", 8)), (GPS, LONG, 1, struct.pack("<I", 8))],
+        ),  # a ring
         raw([(1, ASCII, 1, b"N\0\0\0"), (2, RATIONAL, 3, struct.pack("<I", 2**32 - 9))]),
-        raw([(tag, ASCII, 4, b"abcd") for tag in range(1000, 1000 + ENTRIES)] + [(MODEL, ASCII, 4, b"abcd")])[:-900],
+        raw(
+            [(tag, ASCII, 4, b"abcd") for tag in range(1000, 1000 + ENTRIES)]
+            + [(MODEL, ASCII, 4, b"abcd")],
+        )[:-900],
     ],
 )
 def test_lying_structures(data: bytes) -> None:
@@ -304,11 +367,17 @@ def check(found: dict[str, Any]) -> None:
 
 
 WHOLE = block(
-    {MAKE: "Canon", MODEL: "Canon EOS 5D", ORIENTATION: 6}, {TAKEN: "2024:06:01 12:30:59", LENS: "EF 50mm"}, GOOD
+    {MAKE: "Canon", MODEL: "Canon EOS 5D", ORIENTATION: 6},
+    {TAKEN: "2024:06:01 12:30:59", LENS: "EF 50mm"},
+    GOOD,
 )
 
 
-@given(damages(WHOLE) | st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: WHOLE[:8] + data))
+@given(
+    damages(WHOLE)
+    | st.binary(max_size=200)
+    | st.binary(max_size=200).map(lambda data: WHOLE[:8] + data),
+)
 def test_damaged_exif(data: bytes) -> None:
     check(facts(data))
 

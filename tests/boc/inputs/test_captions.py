@@ -1,4 +1,5 @@
-"""Pictures with captions and metadata as people have them: shards, tables, and files of COCO and Karpathy."""
+"""Pictures with captions and metadata as people have them: shards, tables, and files of COCO and
+Karpathy."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def png(colour: str = "teal") -> bytes:
     return buffer.getvalue()
 
 
-def shard(path: Path, members: Iterable[tuple[str, bytes]], kind: int = tarfile.USTAR_FORMAT) -> Path:
+def shard(
+    path: Path,
+    members: Iterable[tuple[str, bytes]],
+    kind: int = tarfile.USTAR_FORMAT,
+) -> Path:
     with tarfile.open(path, "w", format=kind) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
@@ -43,7 +48,9 @@ def shard(path: Path, members: Iterable[tuple[str, bytes]], kind: int = tarfile.
     return path
 
 
-def opened(open: Callable[[], Source]) -> tuple[dict[str, list[str]], dict[str, dict[str, Any]], list[str]]:
+def opened(
+    open: Callable[[], Source],
+) -> tuple[dict[str, list[str]], dict[str, dict[str, Any]], list[str]]:
     """Captions and metadata by picture, and the reasons of what was left out."""
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -53,7 +60,12 @@ def opened(open: Callable[[], Source]) -> tuple[dict[str, list[str]], dict[str, 
     captions: dict[str, list[str]] = {item.id: [] for item in pictures}
     for item in source.items[len(pictures) :]:
         captions[item.group].append(item.content)
-    reasons = [reason for each in notes if isinstance(each.message, LeftOut) for reason in each.message.reasons]
+    reasons = [
+        reason
+        for each in notes
+        if isinstance(each.message, LeftOut)
+        for reason in each.message.reasons
+    ]
     assert {name for item in pictures for name in item.fields} <= source.types.keys()
     return captions, {item.id: dict(item.fields) for item in pictures}, reasons
 
@@ -61,7 +73,10 @@ def opened(open: Callable[[], Source]) -> tuple[dict[str, list[str]], dict[str, 
 IMG2DATASET = [
     ("000000000.jpg", png("red")),
     ("000000000.txt", "a réd box".encode()),
-    ("000000000.json", json.dumps({"caption": "a réd box", "url": "http://x/1", "width": 8, "nsfw": 0.5}).encode()),
+    (
+        "000000000.json",
+        json.dumps({"caption": "a réd box", "url": "http://x/1", "width": 8, "nsfw": 0.5}).encode(),
+    ),
     ("000000001.txt", b"of a picture that was not fetched"),
     ("000000002.jpg", png("blue")),
     ("000000002.json", b"{damaged"),
@@ -69,7 +84,9 @@ IMG2DATASET = [
 
 
 def test_shards_of_img2dataset(tmp_path: Path) -> None:
-    captions, fields, reasons = opened(lambda: open_source(shard(tmp_path / "00000.tar", IMG2DATASET)))
+    captions, fields, reasons = opened(
+        lambda: open_source(shard(tmp_path / "00000.tar", IMG2DATASET)),
+    )
     assert captions == {"000000000.jpg": ["a réd box"], "000000002.jpg": []}
     assert fields == {"000000000.jpg": {"url": "http://x/1", "nsfw": 0.5}, "000000002.jpg": {}}
     assert len(reasons) == 2
@@ -78,12 +95,25 @@ def test_shards_of_img2dataset(tmp_path: Path) -> None:
 
 
 def test_several_shards_of_webdataset(tmp_path: Path) -> None:
-    one = [("./a/0.input.png", png()), ("./a/0.seg.png", png("red")), ("./a/0.cls", b"7"), ("./a/._0.png", b"")]
-    two = [("a/0.png", png("blue")), ("a/0.json", b'{"n": 1, "captions": ["one", "two"]}'), ("a/0.txt", b"\xff")]
+    one = [
+        ("./a/0.input.png", png()),
+        ("./a/0.seg.png", png("red")),
+        ("./a/0.cls", b"7"),
+        ("./a/._0.png", b""),
+    ]
+    two = [
+        ("a/0.png", png("blue")),
+        ("a/0.json", b'{"n": 1, "captions": ["one", "two"]}'),
+        ("a/0.txt", b"\xff"),
+    ]
     paths = [shard(tmp_path / "0.tar", one), shard(tmp_path / "1.tar", two, tarfile.PAX_FORMAT)]
     (tmp_path / "2.tar").write_bytes(b"")
     captions, fields, reasons = opened(lambda: open_folders([*paths, tmp_path / "2.tar"]))
-    assert captions == {"0.tar/a/0.input.png": [], "0.tar/a/0.seg.png": [], "1.tar/a/0.png": ["one", "two"]}
+    assert captions == {
+        "0.tar/a/0.input.png": [],
+        "0.tar/a/0.seg.png": [],
+        "1.tar/a/0.png": ["one", "two"],
+    }
     assert [*fields.values()] == [{"cls": "7"}, {}, {"n": 1}]
     assert len(reasons) == 1
     assert "1.tar/a/0.txt: cannot be read" in reasons[0]
@@ -105,8 +135,12 @@ def test_a_member_is_read_as_a_file(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_damage_of_an_archive_costs_what_is_damaged(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    """Whatever block is overwritten, or wherever the file ends, all other members are read with their bytes."""
+def test_damage_of_an_archive_costs_what_is_damaged(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: Any,
+) -> None:
+    """Whatever block is overwritten, or wherever the file ends, all other members are read with
+    their bytes."""
     contents = {f"{number}.png": bytes([number]) * 600 for number in range(6)}
     path = shard(tmp_path_factory.mktemp("damage") / "x.tar", contents.items())
     archive = bytearray(path.read_bytes()[: 6 * 1536])
@@ -115,8 +149,13 @@ def test_damage_of_an_archive_costs_what_is_damaged(tmp_path_factory: pytest.Tem
         del archive[block * 512 :]
         kept, whole = list(contents)[: block // 3], {*contents}
     else:
-        archive[block * 512 : (block + 1) * 512] = data.draw(st.binary(min_size=512, max_size=512).filter(any))
-        kept, whole = [name for name in contents if block != 3 * int(name[0])], {*contents} - {f"{block // 3}.png"}
+        archive[block * 512 : (block + 1) * 512] = data.draw(
+            st.binary(min_size=512, max_size=512).filter(any),
+        )
+        kept, whole = (
+            [name for name in contents if block != 3 * int(name[0])],
+            {*contents} - {f"{block // 3}.png"},
+        )
     path.write_bytes(archive)
     if not kept:
         with pytest.raises(SourceError):
@@ -131,7 +170,10 @@ def test_damage_of_an_archive_costs_what_is_damaged(tmp_path_factory: pytest.Tem
 
 
 def test_odd_members_are_left_out(tmp_path: Path) -> None:
-    path = shard(tmp_path / "x.tar", [("a.png", png()), ("a.png", png("red")), ("../b.png", png()), ("/c.png", png())])
+    path = shard(
+        tmp_path / "x.tar",
+        [("a.png", png()), ("a.png", png("red")), ("../b.png", png()), ("/c.png", png())],
+    )
     with tarfile.open(path, "a") as tar:
         link = tarfile.TarInfo("d.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -148,9 +190,24 @@ def test_odd_members_are_left_out(tmp_path: Path) -> None:
 
 
 ROWS: list[Any] = [
-    {"path": "a.png", "caption": "one", "year": 2020, "score": 1, "tags": ["x", "y"], "taken:date": "2020-05-01"},
+    {
+        "path": "a.png",
+        "caption": "one",
+        "year": 2020,
+        "score": 1,
+        "tags": ["x", "y"],
+        "taken:date": "2020-05-01",
+    },
     {"path": "a.png", "caption": "two"},
-    {"path": "b.png", "caption": None, "year": None, "score": 0.5, "Original Width": True, "width": 7, "exif": {}},
+    {
+        "path": "b.png",
+        "caption": None,
+        "year": None,
+        "score": 0.5,
+        "Original Width": True,
+        "width": 7,
+        "exif": {},
+    },
     {"caption": "of nothing", "year": 1},
     {"path": "c.png", "caption": 7},
     {"path": "c.png", "captions": ["three"], "taken:date": "soon"},
@@ -174,10 +231,18 @@ def test_json_lines(pictures: Path) -> None:
     # The fact ``taken`` of cameras is their own.
     fields = {name: {k: v for k, v in row.items() if k != "taken"} for name, row in FIELDS.items()}
     lines = [json.dumps(row) for row in ROWS]
-    (pictures / "x.jsonl").write_bytes("\n".join(["{broken", *lines, "", "[1]"]).encode() + b"\n\xff\n")
+    (pictures / "x.jsonl").write_bytes(
+        "\n".join(["{broken", *lines, "", "[1]"]).encode() + b"\n\xff\n",
+    )
     captions, rows, reasons = opened(lambda: open_source(pictures / "x.jsonl"))
     assert (captions, rows) == (CAPTIONS, fields)
-    assert sorted(reason.split(":")[0] for reason in reasons) == ["line 1", "line 10", "line 5", "line 6", "line 9"]
+    assert sorted(reason.split(":")[0] for reason in reasons) == [
+        "line 1",
+        "line 10",
+        "line 5",
+        "line 6",
+        "line 9",
+    ]
     (pictures / "x.json").write_text(json.dumps(ROWS))
     assert opened(lambda: open_source(pictures / "x.json"))[:2] == (CAPTIONS, fields)
 
@@ -226,7 +291,11 @@ def test_coco_as_it_comes(pictures: Path) -> None:
     (pictures / "captions_val2014.json").write_text(json.dumps(content))
     captions, _, reasons = opened(lambda: open_source(pictures / "captions_val2014.json"))
     assert captions == {"a.png": ["one", "two"], "b.png": []}
-    assert [reason.split(":")[0] for reason in reasons] == ["image 2", "annotation 1", "annotation 4"]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "image 2",
+        "annotation 1",
+        "annotation 4",
+    ]
 
 
 def test_karpathy_as_it_comes(pictures: Path) -> None:
@@ -255,14 +324,22 @@ def test_json_of_something_else_is_refused(pictures: Path, text: str) -> None:
         open_source(pictures / "x.json")
 
 
-def test_a_sync_follows_the_metadata_of_its_source(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_follows_the_metadata_of_its_source(
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Counting.installed(monkeypatch)
     path, at = pictures / "x.jsonl", f"file:{pictures / 'at'}"
-    rows = [{"path": "a.png", "caption": "one", "year": 1, "tag": "x"}, {"path": "b.png", "year": 2}]
+    rows = [
+        {"path": "a.png", "caption": "one", "year": 1, "tag": "x"},
+        {"path": "b.png", "year": 2},
+    ]
 
     def own() -> dict[str, dict[str, Any]]:
         names = ("year", "tag", "mine")
-        return {id: {n: row[3][n] for n in names if n in row[3]} for id, row in held("x", at).items()}
+        return {
+            id: {n: row[3][n] for n in names if n in row[3]} for id, row in held("x", at).items()
+        }
 
     def write() -> None:
         path.write_text("\n".join(map(json.dumps, rows)))
@@ -298,16 +375,33 @@ def test_a_sync_follows_the_metadata_of_its_source(pictures: Path, monkeypatch: 
 def test_shards_through_every_command(library: Path, tmp_path: Path) -> None:
     pictures = sorted((library / "images").glob("*.png"))
     members = [(f"{path.stem}.png", path.read_bytes()) for path in pictures]
-    members += [(f"{path.stem}.json", b'{"caption": "a box", "place": %d}' % int(path.stem)) for path in pictures[:20]]
-    shards = [shard(tmp_path / f"{n}.tar", [m for m in members if int(m[0][:3]) % 2 == n]) for n in (0, 1)]
+    members += [
+        (f"{path.stem}.json", b'{"caption": "a box", "place": %d}' % int(path.stem))
+        for path in pictures[:20]
+    ]
+    shards = [
+        shard(tmp_path / f"{n}.tar", [m for m in members if int(m[0][:3]) % 2 == n]) for n in (0, 1)
+    ]
     encoder, at = f"--encoder=tern:{library / 'model'}", f"--at=file:{tmp_path / 'at'}"
     assert run("index", "x", *shards, encoder, at).stdout == "x: 40 pictures and 20 captions\n"
-    hits = Searcher.open("x", at.removeprefix("--at=")).search("a box", k=9, filters=["place=4"], find="image")
+    hits = Searcher.open("x", at.removeprefix("--at=")).search(
+        "a box",
+        k=9,
+        filters=["place=4"],
+        find="image",
+    )
     assert [(hit.id, hit.fields["width"]) for hit in hits] == [("0.tar/004.png", 64)]
     assert run("sync", "x", *shards, at).stdout == "x is up to date: 60 as they were\n"
     shard(shards[1], [("001.png", members[5][1]), ("new.png", members[1][1])])
     told = run("sync", "x", *shards, at)
     assert told.stdout == "x: 1 added, 1 moved, 28 removed, 30 as they were\n"
-    assert run("extract", shards[0], "-o", tmp_path / "0.h5", encoder).stdout.startswith("20 pictures and 10 captions")
+    assert run("extract", shards[0], "-o", tmp_path / "0.h5", encoder).stdout.startswith(
+        "20 pictures and 10 captions",
+    )
     assert run("index", "y", tmp_path / "0.h5", at).stdout == "y: 20 pictures and 10 captions\n"
-    assert boc("search", "y", "a box", "--filter", "place=4", "--find", "image", at).stdout.count(".png") == 1
+    assert (
+        boc("search", "y", "a box", "--filter", "place=4", "--find", "image", at).stdout.count(
+            ".png",
+        )
+        == 1
+    )

@@ -1,6 +1,8 @@
-"""From a source to a feature file: in this process or others, of all pictures that can be used, whatever happens.
+"""From a source to a feature file: in this process or others, of all pictures that can be used,
+whatever happens.
 
-BOC_DAMAGED sets the number of damaged files in the folder that holds twenty times as many (default 20).
+BOC_DAMAGED sets the number of damaged files in the folder that holds twenty times as many (default
+20).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ DAMAGED = int(os.environ.get("BOC_DAMAGED", "20"))
 
 
 def image_of(i: int) -> Image.Image:
-    """A picture of its own for every number, of enough detail that its file is some kilobytes long."""
+    """A picture of its own for every number, of enough detail that its file is some kilobytes
+    long."""
     pixels = np.random.default_rng(i).integers(0, 256, (40, 48, 3), dtype=np.uint8)
     picture = Image.fromarray(pixels).resize((96, 80), Image.Resampling.BICUBIC)
     ImageDraw.Draw(picture).rectangle((10, 10, 60, 50), fill=(i % 256, i // 256, 90))
@@ -54,7 +57,8 @@ def stored(i: int, kind: str) -> bytes:
 
 
 def cut(i: int, kind: str) -> bytes:
-    """Some of the file, from a tenth to nine tenths: never what is left to decoders as a picture of grey."""
+    """Some of the file, from a tenth to nine tenths: never what is left to decoders as a picture of
+    grey."""
     whole = stored(i, kind)
     return whole[: int(len(whole) * (0.1 + 0.8 * (i % 9) / 8))]
 
@@ -81,7 +85,8 @@ def bomb(i: int) -> bytes:
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to be damaged: the suffix of the file, its bytes (none: a link to nowhere), and words of the reason."""
+    """A way to be damaged: the suffix of the file, its bytes (none: a link to nowhere), and words
+    of the reason."""
 
     suffix: str
     make: Callable[[int], bytes] | None
@@ -95,16 +100,25 @@ DAMAGES = {
     "png-broken": Damage(".png", broken_png, "cannot be read ("),
     "gif-cut": Damage(".gif", lambda i: stored(i, "GIF")[:9], "not a picture in a known format"),
     "text": Damage(".jpg", lambda i: b"once upon a time\n" * 40, "not a picture in a known format"),
-    "web-page": Damage(".jpeg", lambda i: b"<!DOCTYPE html><h1>404 Not Found</h1>", "not a picture in a known format"),
+    "web-page": Damage(
+        ".jpeg",
+        lambda i: b"<!DOCTYPE html><h1>404 Not Found</h1>",
+        "not a picture in a known format",
+    ),
     "archive": Damage(".webp", archive, "not a picture in a known format"),
-    "noise": Damage(".jpg", lambda i: b"\xff\xd8\xff\xe0" + np.random.default_rng(i).bytes(999), ""),
+    "noise": Damage(
+        ".jpg",
+        lambda i: b"\xff\xd8\xff\xe0" + np.random.default_rng(i).bytes(999),
+        "",
+    ),
     "bomb": Damage(".png", bomb, "too many pixels, the limit is 100,000,000"),
     "lost": Damage(".tif", None, "cannot be read (No such file or directory)"),
 }
 
 
 def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], dict[str, Damage]]:
-    """``count`` files, ``damaged`` of them in every way in turn, spread evenly; the good names and the bad ones."""
+    """``count`` files, ``damaged`` of them in every way in turn, spread evenly; the good names and
+    the bad ones."""
     folder.mkdir(parents=True)
     good, bad = set(), {}
     for i in range(count):
@@ -130,11 +144,23 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
     photos, output = tmp_path / "photos", tmp_path / "f.h5"
     good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
     assert len(bad) == DAMAGED
-    result = boc("extract", photos, "-o", output, "--regions", "grid", f"--set=workers={count}", "--verbose")
+    result = boc(
+        "extract",
+        photos,
+        "-o",
+        output,
+        "--regions",
+        "grid",
+        f"--set=workers={count}",
+        "--verbose",
+    )
     assert result.exit_code == 0
     assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
     told = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
-    assert result.stderr.splitlines()[-1] == f"{len(bad)} items could not be used; {len(good)} are done."
+    assert (
+        result.stderr.splitlines()[-1]
+        == f"{len(bad)} items could not be used; {len(good)} are done."
+    )
     assert len(told) == len(bad)
     for line, name in zip(told, sorted(bad), strict=True):
         assert line.startswith(f"left out: {photos / name}: ")
@@ -149,7 +175,8 @@ def test_damaged_pictures_are_named_once(tmp_path: Path, count: int) -> None:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Gives the id of a picture and the process that prepared it, slower for some; trouble by the name of the path."""
+    """Gives the id of a picture and the process that prepared it, slower for some; trouble by the
+    name of the path."""
 
     pause: float = 0.0
     marks: Path | None = None
@@ -214,7 +241,10 @@ def workers() -> Iterator[Callable[[], int]]:
     assert not alive()
 
 
-@pytest.mark.parametrize("count", [0, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3))])
+@pytest.mark.parametrize(
+    "count",
+    [0, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3))],
+)
 @pytest.mark.parametrize("images", [0, 2, 50])
 def test_prepared_order(count: int, images: int) -> None:
     with preparing(Prepare(0.002), refs(images, bad=1), count) as prepared:
@@ -252,7 +282,10 @@ def test_prepared_ahead(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_no_single_picture_end_the_run(
-    trouble: str, count: int, error: type[Exception], message: str | None
+    trouble: str,
+    count: int,
+    error: type[Exception],
+    message: str | None,
 ) -> None:
     with preparing(Prepare(), refs(30, **{trouble: 7}), count) as prepared:
         assert [next(prepared)[0] for _ in range(7)] == [str(i) for i in range(7)]
@@ -262,7 +295,10 @@ def test_errors_of_no_single_picture_end_the_run(
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_begin_says_why() -> None:
-    with preparing(Broken(), refs(3), 2) as prepared, pytest.raises(EncoderError, match="no such table"):
+    with (
+        preparing(Broken(), refs(3), 2) as prepared,
+        pytest.raises(EncoderError, match="no such table"),
+    ):
         next(prepared)
 
 
@@ -293,13 +329,18 @@ with preparing(mine, refs(2), 2) as prepared:
 
 @pytest.mark.slow
 def test_the_first_worker_ignores_interrupts_too(tmp_path: Path) -> None:
-    """In a process that has started no other before: then a helper of multiprocessing is started as well. And the
-    program, which has no guard for its import, runs once."""
+    """In a process that has started no other before: then a helper of multiprocessing is started as
+    well. And the program, which has no guard for its import, runs once."""
     script = tmp_path / "script.py"
     script.write_text(ALL_HOLD)
-    path = os.pathsep.join(map(str, [Path(__file__).parents[3], *filter(None, [os.environ.get("PYTHONPATH")])]))
+    path = os.pathsep.join(
+        map(str, [Path(__file__).parents[3], *filter(None, [os.environ.get("PYTHONPATH")])]),
+    )
     told = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert (told.stdout, told.returncode) == ("True\n0 1\n", 0), told.stderr
 
@@ -329,7 +370,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
     for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
         for count in (0, 2):
-            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, f"--set=workers={count}").exit_code == 0
+            assert (
+                boc(
+                    "extract",
+                    table,
+                    "-o",
+                    tmp_path / f"{count}.h5",
+                    what,
+                    f"--set=workers={count}",
+                ).exit_code
+                == 0
+            )
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
 
 
@@ -341,7 +392,9 @@ def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
         assert [next(run), next(run)] == [0, 256]
     assert extraction.speed.images == 256
     pictures, sentences = [(n, 300) for n in (256, 300)], [(n, 600) for n in (212, 468, 600)]
-    expected = [("cut", *each) for each in pictures] + [("cut sentences", *each) for each in sentences]
+    expected = [("cut", *each) for each in pictures] + [
+        ("cut sentences", *each) for each in sentences
+    ]
     assert list(extraction.steps("cut")) == expected
     assert extraction.speed.images == 44
     assert 0 < extraction.speed.waiting <= extraction.speed.seconds
@@ -371,7 +424,9 @@ def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[P
     """Feature files of all shards of a source."""
     paths = [folder / f"{i}-{parts}.h5" for i in range(1, parts + 1)]
     for i, path in enumerate(paths, 1):
-        assert boc("extract", source, "-o", path, "--shard", f"{i}/{parts}", *arguments).exit_code == 0
+        assert (
+            boc("extract", source, "-o", path, "--shard", f"{i}/{parts}", *arguments).exit_code == 0
+        )
     return paths
 
 
@@ -394,10 +449,14 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int) -> None:
         assert boc("index", f"{name}-whole", library / "photos.h5", *code, at).exit_code == 0
         assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
         home = tmp_path / "index"
-        one, whole = (plugins.backend(f"file:{home}").open(each) for each in (name, f"{name}-whole"))
+        one, whole = (
+            plugins.backend(f"file:{home}").open(each) for each in (name, f"{name}-whole")
+        )
         ids = sorted(item.id for item in whole.items())
         assert sorted(item.id for item in one.items()) == ids
-        assert np.abs(one.vectors(ids) - whole.vectors(ids)).max() < 1e-3  # float16, from batches of other sizes
+        assert (
+            np.abs(one.vectors(ids) - whole.vectors(ids)).max() < 1e-3
+        )  # float16, from batches of other sizes
         assert abs(one.terms(ids) - whole.terms(ids)).max() <= 1
 
 
@@ -407,7 +466,10 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
-        ((one, library / "images"), "several sources must all be folders or tar archives, or feature files"),
+        (
+            (one, library / "images"),
+            "several sources must all be folders or tar archives, or feature files",
+        ),
         ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
     ):
         result = boc("index", "photos", *files, f"--at=file:{tmp_path / 'index'}")
@@ -416,9 +478,20 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "index" / "photos").exists()
 
 
-@pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "1/0", "-1/4", "1/2/3", "1.0/2", "", "²/3"])
+@pytest.mark.parametrize(
+    "shard",
+    ["0/16", "17/16", "a/b", "3", "1/0", "-1/4", "1/2/3", "1.0/2", "", "²/3"],
+)
 def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
-    result = boc("extract", library / "captions.csv", "-o", tmp_path / "f.h5", "--regions=grid", "--shard", shard)
+    result = boc(
+        "extract",
+        library / "captions.csv",
+        "-o",
+        tmp_path / "f.h5",
+        "--regions=grid",
+        "--shard",
+        shard,
+    )
     assert result.exit_code == 1
     assert f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16" in result.stderr
     assert not list(tmp_path.iterdir())
@@ -428,7 +501,11 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str) -> None:
 
 def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) -> None:
     with pytest.raises(FeatureFileError, match="only regions can be encoded"):
-        Extraction(open_source(library / "photos.h5"), tmp_path / "f.h5", regions=region_source("grid"))
+        Extraction(
+            open_source(library / "photos.h5"),
+            tmp_path / "f.h5",
+            regions=region_source("grid"),
+        )
 
 
 @pytest.mark.slow
@@ -444,5 +521,9 @@ def test_facts_become_metadata(library: Path, tmp_path: Path) -> None:
         assert file.header.types == FACTS
         for item in file.items("image"):
             path = Path(item.content)
-            assert item.fields == facts_of(ImageRef(item.id, path), state_of(item.content), content_hash(path))
+            assert item.fields == facts_of(
+                ImageRef(item.id, path),
+                state_of(item.content),
+                content_hash(path),
+            )
         assert all(item.fields == {} for item in file.items("text"))

@@ -1,4 +1,5 @@
-"""Feature files: what is written is read, whatever the batches and interruptions, and strangers are refused."""
+"""Feature files: what is written is read, whatever the batches and interruptions, and strangers are
+refused."""
 
 from __future__ import annotations
 
@@ -25,22 +26,41 @@ HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 
 
 
 def make_rows(
-    sizes: Sequence[int], modality: Modality = "image", *, start: int = 0, dim: int = 3, concepts: bool = True
+    sizes: Sequence[int],
+    modality: Modality = "image",
+    *,
+    start: int = 0,
+    dim: int = 3,
+    concepts: bool = True,
 ) -> Batch:
-    """One item for each size: a vector, and a set of as many concepts; values that float16 does not hold exactly."""
+    """One item for each size: a vector, and a set of as many concepts; values that float16 does not
+    hold exactly."""
     rng = np.random.default_rng([start, len(sizes), MODALITIES.index(modality)])
-    items = [Item(f"{modality}-{start + i}", modality, f"content {i} é", f"g{i % 3}") for i in range(len(sizes))]
+    items = [
+        Item(f"{modality}-{start + i}", modality, f"content {i} é", f"g{i % 3}")
+        for i in range(len(sizes))
+    ]
     sets = [rng.standard_normal((size, dim)).astype(np.float32) for size in sizes]
     vectors = rng.standard_normal((len(sizes), dim)).astype(np.float32)
-    return Batch(items, Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None))
+    return Batch(
+        items,
+        Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None),
+    )
 
 
 def write(
-    path: Path, header: Header, parts: Sequence[Sequence[Batch | RegionBatch]], failed: Sequence[tuple[str, str]] = ()
+    path: Path,
+    header: Header,
+    parts: Sequence[Sequence[Batch | RegionBatch]],
+    failed: Sequence[tuple[str, str]] = (),
 ) -> Path:
     with FeatureWriter(path, header) as writer:
         for number, batches in enumerate(parts):
-            writer.append(sum(len(rows.items) for rows in batches), batches, failed if number == 0 else ())
+            writer.append(
+                sum(len(rows.items) for rows in batches),
+                batches,
+                failed if number == 0 else (),
+            )
         writer.finish()
     return path
 
@@ -48,7 +68,11 @@ def write(
 def assert_rows(found: Batch, expected: Sequence[Batch], dtype: str) -> None:
     """``found`` is all of ``expected``, one after another, rounded to ``dtype``."""
     assert found.items == [item for rows in expected for item in rows.items]
-    rounded = np.concatenate([rows.embeddings.vectors for rows in expected]).astype(dtype).astype(np.float32)
+    rounded = (
+        np.concatenate([rows.embeddings.vectors for rows in expected])
+        .astype(dtype)
+        .astype(np.float32)
+    )
     assert found.embeddings.vectors.dtype == np.float32
     assert np.array_equal(found.embeddings.vectors, rounded)
     sets = [rows.embeddings.concepts[i] for rows in expected for i in range(len(rows.items))]
@@ -67,9 +91,15 @@ SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
     dtype=st.sampled_from(["float16", "float32"]),
     batch=st.integers(1, 6),
 )
-def test_feature_file_round_trip(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
-    batches = [[make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)] for i, (a, b) in
-               enumerate(parts)]  # fmt: skip
+def test_feature_file_round_trip(
+    parts: list[tuple[list[int], list[int]]],
+    dtype: str,
+    batch: int,
+) -> None:
+    batches = [
+        [make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)]
+        for i, (a, b) in enumerate(parts)
+    ]
     with TemporaryDirectory() as folder:
         path = write(Path(folder) / "f.h5", replace(HEADER, dtype=dtype), batches)
         with FeatureFile(path) as file:
@@ -84,8 +114,10 @@ def test_feature_file_round_trip(parts: list[tuple[list[int], list[int]]], dtype
                 assert [len(piece.items) for piece in pieces[:-1]] == [batch] * (len(pieces) - 1)
                 assert_rows(whole, pieces, dtype)
                 assert np.array_equal(file.vectors(modality), whole.embeddings.vectors)
-                for name, values in (("dense/vectors", whole.embeddings.vectors),
-                                     ("ragged/concepts", whole.embeddings.concepts.values)):  # fmt: skip
+                for name, values in (
+                    ("dense/vectors", whole.embeddings.vectors),
+                    ("ragged/concepts", whole.embeddings.concepts.values),
+                ):
                     mapped = file.memory_map(modality, name)
                     assert mapped.dtype == dtype
                     assert np.array_equal(mapped.astype(np.float32), values)
@@ -126,14 +158,20 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
 def test_region_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
-    ragged = {"features": Ragged.from_sets([f for f, _ in sets], 5), "boxes": Ragged.from_sets([b for _, b in sets], 4)}
+    ragged = {
+        "features": Ragged.from_sets([f for f, _ in sets], 5),
+        "boxes": Ragged.from_sets([b for _, b in sets], 4),
+    }
     pictures = [Item(f"{i}", "image", f"{i}.jpg", f"{i}") for i in range(3)]
     captions = RegionBatch([Item("0#0", "text", "a caption", "0")])
     header = replace(HEADER, kind="regions", dtype="float16", dim=5)
     path = write(tmp_path / "r.h5", header, [[RegionBatch(pictures, **ragged), captions]])
     with FeatureFile(path) as file:
         found = file.region_batch("image", 0, 3).regions()
-        with pytest.raises(FeatureFileError, match=r"r.h5: holds regions, not vectors; use boc extract --encoder"):
+        with pytest.raises(
+            FeatureFileError,
+            match=r"r.h5: holds regions, not vectors; use boc extract --encoder",
+        ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
             assert np.array_equal(one.features, features.astype(np.float16).astype(np.float32))
@@ -142,7 +180,11 @@ def test_region_batches(tmp_path: Path) -> None:
     assert not is_embeddings(path)
 
 
-PARTS = [[make_rows([1, 0, 3], start=0)], [make_rows([0, 0], start=3)], [make_rows([2], "text", start=5)]]
+PARTS = [
+    [make_rows([1, 0, 3], start=0)],
+    [make_rows([0, 0], start=3)],
+    [make_rows([2], "text", start=5)],
+]
 
 
 def extend(writer: FeatureWriter, parts: Sequence[Sequence[Batch]]) -> None:
@@ -158,7 +200,9 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
         extend(writer, PARTS[:before])
     with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract command"):
         FeatureFile(path)
-    (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(b"half a part")
+    (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
+        b"half a part",
+    )
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == [0, 3, 5, 6][before]
         extend(writer, PARTS[before:])
@@ -198,7 +242,10 @@ def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str
     path = tmp_path / "f.h5"
     with FeatureWriter(path, HEADER) as writer:
         writer.append(3, PARTS[0])
-    with pytest.raises(FeatureFileError, match=f"another {named}; repeat that run to finish it, or delete the folder"):
+    with pytest.raises(
+        FeatureFileError,
+        match=f"another {named}; repeat that run to finish it, or delete the folder",
+    ):
         FeatureWriter(path, replace(HEADER, **change))
     with FeatureWriter(path, HEADER) as writer:
         assert writer.done == 3
@@ -251,7 +298,9 @@ def test_no_feature_file(tmp_path: Path) -> None:
     assert "not a readable HDF5 file" in refusal(tmp_path / "cut.h5")
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
         file["data"] = [1, 2, 3]
-    assert "not a feature file of boc; make one with boc extract" in refusal(tmp_path / "foreign.h5")
+    assert "not a feature file of boc; make one with boc extract" in refusal(
+        tmp_path / "foreign.h5",
+    )
 
 
 def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
@@ -281,13 +330,23 @@ def test_header_omits_defaults(tmp_path: Path) -> None:
     size=st.integers(1, 6),
     order=st.randoms(),
 )
-def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, size: int, order: Random) -> None:
+def test_several_files_are_read_as_one(
+    parts: list[tuple[int, int]],
+    step: int,
+    size: int,
+    order: Random,
+) -> None:
     with TemporaryDirectory() as folder:
         paths = [
             write(
                 Path(folder) / f"{i}.h5",
                 replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
-                [[make_rows([2] * n, m, start=10 * i) for m, n in zip(MODALITIES, counts, strict=True)]],
+                [
+                    [
+                        make_rows([2] * n, m, start=10 * i)
+                        for m, n in zip(MODALITIES, counts, strict=True)
+                    ],
+                ],
                 [(f"bad {i}", "torn")],
             )
             for i, counts in enumerate(parts)
@@ -299,18 +358,28 @@ def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, 
             assert (files.header.shard == "") == (len(parts) > 1)
             for position, modality in enumerate(MODALITIES):
                 counts = [pair[position] for pair in parts]
-                expected = [make_rows([2] * n, modality, start=10 * i) for i, n in enumerate(counts) if n]
+                expected = [
+                    make_rows([2] * n, modality, start=10 * i) for i, n in enumerate(counts) if n
+                ]
                 assert files.count(modality) == sum(counts)
-                vectors = np.concatenate([np.empty((0, 3)), *(rows.embeddings.vectors for rows in expected)])
+                vectors = np.concatenate(
+                    [np.empty((0, 3)), *(rows.embeddings.vectors for rows in expected)],
+                )
                 rows = np.arange(0, len(vectors), step)
                 sampled = [np.empty((0, 3)), *files.sample(modality, rows)]
                 assert np.array_equal(np.concatenate(sampled), vectors[rows])
                 found = list(files.batches(modality, size))
                 assert all(len(rows.items) <= size for rows in found)
-                assert [i for rows in found for i in rows.items] == [i for rows in expected for i in rows.items]
+                assert [i for rows in found for i in rows.items] == [
+                    i for rows in expected for i in rows.items
+                ]
                 assert np.array_equal(
-                    np.concatenate([np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in found)]),
-                    np.concatenate([np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in expected)]),
+                    np.concatenate(
+                        [np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in found)],
+                    ),
+                    np.concatenate(
+                        [np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in expected)],
+                    ),
                 )
         with FeatureFiles(paths) as again:
             assert again.header.source == files_source(given_in)
@@ -327,7 +396,15 @@ def test_source_of_several_files(tmp_path: Path) -> None:
     three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
     with FeatureFiles([one]) as file:
         assert file.header == HEADER
-    assert len({files_source(paths) for paths in ([one], [two], [one, two], [one, three], [one, two, three])}) == 5
+    assert (
+        len(
+            {
+                files_source(paths)
+                for paths in ([one], [two], [one, two], [one, three], [one, two, three])
+            },
+        )
+        == 5
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +422,11 @@ def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: 
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
     rows: Batch | RegionBatch = make_rows([3], concepts="no concept" not in words)
     if "kind" in change:
-        rows = RegionBatch(rows.items, rows.embeddings.concepts, Ragged.from_sets([np.ones((3, 4))], 4))
+        rows = RegionBatch(
+            rows.items,
+            rows.embeddings.concepts,
+            Ragged.from_sets([np.ones((3, 4))], 4),
+        )
     two = write(tmp_path / "2.h5", replace(HEADER, **({"source": "z"} | change)), [[rows]])
     with pytest.raises(FeatureFileError) as caught:
         FeatureFiles([one, two])

@@ -1,4 +1,5 @@
-"""Facts of files: values of the declared types, the same for the same bytes and times, other ones for others."""
+"""Facts of files: values of the declared types, the same for the same bytes and times, other ones
+for others."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from boc.inputs.file_facts import FIELDS, STATE, content_hash, file_facts, is_unchanged, settled_state, state_of
+from boc.inputs.file_facts import (
+    FIELDS,
+    STATE,
+    content_hash,
+    file_facts,
+    is_unchanged,
+    settled_state,
+    state_of,
+)
 from boc.inputs.metadata import parse_filter, well_typed
 
 

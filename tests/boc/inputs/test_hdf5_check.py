@@ -1,4 +1,5 @@
-"""An odd or damaged feature file is refused by name: no traceback, no end of time, no look into other files."""
+"""An odd or damaged feature file is refused by name: no traceback, no end of time, no look into
+other files."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ COUNT, DIM = 40, 5
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("sound") / "f.h5"
-    with FeatureWriter(path, Header("embeddings", "own:f", "ab" * 32, DIM, "float32", "cd" * 32)) as writer:
+    with FeatureWriter(
+        path,
+        Header("embeddings", "own:f", "ab" * 32, DIM, "float32", "cd" * 32),
+    ) as writer:
         for modality in MODALITIES:
             items = [Item(f"{modality}-{i}", modality, "GCOL content é", "g") for i in range(COUNT)]
             vectors = rng.standard_normal((COUNT, DIM)).astype(np.float32)
@@ -67,7 +71,12 @@ def linked(name: str, link: object) -> Callable[[h5py.File], None]:
 
 def external(file: h5py.File) -> None:
     del file["image/dense/vectors"]
-    file.create_dataset("image/dense/vectors", (COUNT, DIM), "f4", external=[("/etc/passwd", 0, 4 * COUNT * DIM)])
+    file.create_dataset(
+        "image/dense/vectors",
+        (COUNT, DIM),
+        "f4",
+        external=[("/etc/passwd", 0, 4 * COUNT * DIM)],
+    )
 
 
 def virtual(file: h5py.File) -> None:
@@ -122,9 +131,10 @@ EDITS: dict[str, Callable[[h5py.File], None]] = {
     "too few vectors": put("image/dense/vectors", VECTORS[:9]),
     "too few concepts": put("image/ragged/concepts", VECTORS[:9]),
     "too few words": put("text/words", ["a"] * 9, dtype=TEXT),
-    "a group for vectors": lambda file: (drop("image/dense/vectors")(file), file.create_group("image/dense/vectors"))[
-        0
-    ],
+    "a group for vectors": lambda file: (
+        drop("image/dense/vectors")(file),
+        file.create_group("image/dense/vectors"),
+    )[0],
     "an array for a group": linked("image", VECTORS),
     "a group for ids": lambda file: (drop("image/ids")(file), file.create_group("image/ids"))[0],
     "short ids": put("image/ids", ["a"] * 9, dtype=TEXT),
@@ -197,9 +207,16 @@ print("refused", refused)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "length", "value"), [(0, 200, 0), (136, 200, 0), (3, 1, 255), (64, 8, 0), (50, 2, 7)]
+    ("first", "length", "value"),
+    [(0, 200, 0), (136, 200, 0), (3, 1, 255), (64, 8, 0), (50, 2, 7)],
 )
-def test_damaged_bytes_terminate(sound: Path, tmp_path: Path, first: int, length: int, value: int) -> None:
+def test_damaged_bytes_terminate(
+    sound: Path,
+    tmp_path: Path,
+    first: int,
+    length: int,
+    value: int,
+) -> None:
     step = 331 if length < 100 else 200
     command = [sys.executable, "-c", WALK, sound, tmp_path / "f.h5", first, step, length, value]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)

@@ -1,4 +1,5 @@
-"""Pictures of every mode come out upright and RGB; everything else is an ImageError that names the file."""
+"""Pictures of every mode come out upright and RGB; everything else is an ImageError that names the
+file."""
 
 from __future__ import annotations
 
@@ -91,11 +92,18 @@ def palette(*colours: tuple[int, int, int]) -> Image.Image:
         (palette(RED, BLACK), {}, [RED, BLACK]),
         (palette(BLACK, RED), {"transparency": 0}, [WHITE, RED]),
         (palette(BLACK, RED), {"transparency": b"\x00\xff"}, [WHITE, RED]),
-        (Image.fromarray(np.array([[RED, BLACK]], np.uint8)), {"transparency": BLACK}, [RED, WHITE]),
+        (
+            Image.fromarray(np.array([[RED, BLACK]], np.uint8)),
+            {"transparency": BLACK},
+            [RED, WHITE],
+        ),
     ],
 )
 def test_every_mode_becomes_colours(
-    tmp_path: Path, image: Image.Image, options: dict[str, Any], expected: list[tuple[int, ...]]
+    tmp_path: Path,
+    image: Image.Image,
+    options: dict[str, Any],
+    expected: list[tuple[int, ...]],
 ) -> None:
     path = tmp_path / ("a.tif" if image.mode == "F" else "a.png")
     image.save(path, **options)
@@ -128,7 +136,13 @@ def test_an_animation_is_its_first_frame_that_shows_something(tmp_path: Path, su
     blank, clear = Image.new("RGBA", (6, 4), BLACK), Image.new("RGBA", (6, 4), (0, 0, 0, 0))
     shown = corners().quantize(32).convert("RGBA")
     options = {"lossless": True} if suffix == ".webp" else {}
-    blank.save(tmp_path / f"a{suffix}", save_all=True, append_images=[clear, shown, blank], duration=50, **options)
+    blank.save(
+        tmp_path / f"a{suffix}",
+        save_all=True,
+        append_images=[clear, shown, blank],
+        duration=50,
+        **options,
+    )
     assert len(np.unique(pixels(tmp_path / f"a{suffix}").reshape(-1, 3), axis=0)) > 12
 
 
@@ -148,7 +162,9 @@ def refusal(path: Path, **limits: int) -> str:
 
 
 def noise(side: int = 48) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8),
+    )
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "tif"])
@@ -172,17 +188,27 @@ def png(width: int, height: int, packed: bytes = b"") -> bytes:
     """A PNG whose header names that size, whatever its ``packed`` pixels are."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    )
 
 
 def test_pixel_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 50))
-    assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(path, max_pixels=2999)
-    assert "cannot be read" in refusal(path, max_pixels=3000)  # allowed, and then there is nothing to decode
+    assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(
+        path,
+        max_pixels=2999,
+    )
+    assert "cannot be read" in refusal(
+        path,
+        max_pixels=3000,
+    )  # allowed, and then there is nothing to decode
     path.write_bytes(png(20_000, 20_000))
     assert f"the limit is {MAX_PIXELS:,}; reduce the picture" in refusal(path)
     noise(10).save(path)
@@ -190,7 +216,10 @@ def test_pixel_limit(tmp_path: Path) -> None:
     refusal(path, max_pixels=99)
 
 
-def test_the_limit_of_pillow_does_not_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_pillow_does_not_speak(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(12_000, 10_000))  # Pillow warns here; the limit of read_image decides
     assert "12000 x 10000 pixels, the limit is 100,000,000" in refusal(path)
@@ -199,8 +228,15 @@ def test_the_limit_of_pillow_does_not_speak(tmp_path: Path, monkeypatch: pytest.
     assert read_image(path).size == (10, 10)
 
 
-@pytest.mark.parametrize(("size", "expected"), [((640, 320), (100, 50)), ((30, 60), (30, 60)), ((100, 400), (25, 100))])
-def test_a_thumbnail_is_a_jpeg_that_fits(tmp_path: Path, size: tuple[int, int], expected: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((640, 320), (100, 50)), ((30, 60), (30, 60)), ((100, 400), (25, 100))],
+)
+def test_a_thumbnail_is_a_jpeg_that_fits(
+    tmp_path: Path,
+    size: tuple[int, int],
+    expected: tuple[int, int],
+) -> None:
     Image.new("RGBA", size, (255, 0, 0, 255)).save(tmp_path / "a.png")
     start, _, data = thumbnail_uri(tmp_path / "a.png", 100).partition(",")
     assert start == "data:image/jpeg;base64"
@@ -228,7 +264,12 @@ FAILURES = [
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["load", "convert"])
-def test_decoder_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str) -> None:
+def test_decoder_errors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    at: str,
+) -> None:
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image if at == "convert" else ImageFile.ImageFile, at, Raising(error))
     with pytest.raises(ImageError, match=r"a\.png"):
@@ -252,7 +293,10 @@ def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: 
     assert not isinstance(caught.value, ImageError)
 
 
-@pytest.mark.parametrize("format", ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"])
+@pytest.mark.parametrize(
+    "format",
+    ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"],
+)
 def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
     corners().save(tmp_path / "a.jpg", format)
     for read in (read_image, image_size):
@@ -261,9 +305,18 @@ def test_other_formats_are_refused(tmp_path: Path, format: str) -> None:
 
 
 @settings(max_examples=20)
-@given(width=st.integers(1, 30), height=st.integers(1, 700), mode=st.sampled_from(["RGBA", "LA", "P"]))
+@given(
+    width=st.integers(1, 30),
+    height=st.integers(1, 700),
+    mode=st.sampled_from(["RGBA", "LA", "P"]),
+)
 def test_transparency(width: int, height: int, mode: str) -> None:
-    values = np.random.default_rng(width * height).integers(0, 256, (height, width, 4), dtype=np.uint8)
+    values = np.random.default_rng(width * height).integers(
+        0,
+        256,
+        (height, width, 4),
+        dtype=np.uint8,
+    )
     image = Image.fromarray(values).convert(mode)
     with TemporaryDirectory() as folder:
         image.save(Path(folder) / "a.png", **({"transparency": 3} if mode == "P" else {}))
@@ -273,14 +326,33 @@ def test_transparency(width: int, height: int, mode: str) -> None:
         assert np.array_equal(pixels(Path(folder) / "a.png"), np.asarray(whole))
 
 
-def icc(space: bytes, tags: dict[bytes, bytes], kind: bytes = b"mntr", connection: bytes = b"XYZ ") -> bytes:
+def icc(
+    space: bytes,
+    tags: dict[bytes, bytes],
+    kind: bytes = b"mntr",
+    connection: bytes = b"XYZ ",
+) -> bytes:
     """A colour profile (ICC.1:2010), version 2."""
     place, table, body = 132 + 12 * len(tags), b"", b""
     for name, data in tags.items():
         table += struct.pack(">4sII", name, place + len(body), len(data))
         body += data + bytes(-len(data) % 4)
-    head = struct.pack(">I4sI4s4s4s", place + len(body), b"none", 0x02100000, kind, space, connection)
-    head += bytes(12) + b"acsp" + bytes(28) + struct.pack(">3i", *(round(v * 65536) for v in WHITE_POINT)) + bytes(48)
+    head = struct.pack(
+        ">I4sI4s4s4s",
+        place + len(body),
+        b"none",
+        0x02100000,
+        kind,
+        space,
+        connection,
+    )
+    head += (
+        bytes(12)
+        + b"acsp"
+        + bytes(28)
+        + struct.pack(">3i", *(round(v * 65536) for v in WHITE_POINT))
+        + bytes(48)
+    )
     return head + struct.pack(">I", len(tags)) + table + body
 
 
@@ -291,7 +363,9 @@ WIDE = {
     "adobe": ((0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446), 2.2),
     "prophoto": ((0.7977, 0.2880, 0.0), (0.1352, 0.7119, 0.0), (0.0313, 0.0001, 0.8249), 1.8),
 }
-SRGB_OF_D50 = np.array([[3.1339, -1.6169, -0.4906], [-0.9788, 1.9161, 0.0335], [0.0719, -0.2290, 1.4052]])
+SRGB_OF_D50 = np.array(
+    [[3.1339, -1.6169, -0.4906], [-0.9788, 1.9161, 0.0335], [0.0719, -0.2290, 1.4052]],
+)
 
 
 def xyz(values: tuple[float, ...]) -> bytes:
@@ -317,15 +391,32 @@ def in_srgb(name: str, values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".webp", "-alpha.png"])
 def test_wide_colours_are_shown_as_they_are_meant(tmp_path: Path, name: str, suffix: str) -> None:
-    values = np.repeat(np.repeat(np.random.default_rng(0).integers(60, 200, (6, 6, 3), np.uint8), 16, 0), 16, 1)
+    values = np.repeat(
+        np.repeat(np.random.default_rng(0).integers(60, 200, (6, 6, 3), np.uint8), 16, 0),
+        16,
+        1,
+    )
     image = Image.fromarray(values).convert("RGBA" if "alpha" in suffix else "RGB")
-    exact = {"quality": 100, "lossless": True} if suffix == ".webp" else {"quality": 100, "subsampling": 0}
-    image.save(tmp_path / f"a{suffix}", icc_profile=rgb_profile(name), **(exact if suffix != ".tif" else {}))
+    exact = (
+        {"quality": 100, "lossless": True}
+        if suffix == ".webp"
+        else {"quality": 100, "subsampling": 0}
+    )
+    image.save(
+        tmp_path / f"a{suffix}",
+        icc_profile=rgb_profile(name),
+        **(exact if suffix != ".tif" else {}),
+    )
     shown = in_srgb(name, values.astype(float))
     assert np.abs(shown - values).mean() > 3
     assert np.abs(pixels(tmp_path / f"a{suffix}") - shown).mean() < 2
     thumbnail = base64.b64decode(thumbnail_uri(tmp_path / f"a{suffix}").partition(",")[2])
-    assert np.abs(np.asarray(Image.open(io.BytesIO(thumbnail)), float).mean((0, 1)) - shown.mean((0, 1))).max() < 4
+    assert (
+        np.abs(
+            np.asarray(Image.open(io.BytesIO(thumbnail)), float).mean((0, 1)) - shown.mean((0, 1)),
+        ).max()
+        < 4
+    )
 
 
 def test_inks_are_shown_as_they_are_meant(tmp_path: Path) -> None:
@@ -333,14 +424,29 @@ def test_inks_are_shown_as_they_are_meant(tmp_path: Path) -> None:
     grid = [(255 - k // 2, 128 + k // 2, 128 + k // 2) for _ in range(8) for k in (0, 255)]
     line = bytes(range(256))
     matrix = struct.pack(">9i", *(65536 * (i % 4 == 0) for i in range(9)))
-    lut = b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + matrix + line * 4 + bytes(sum(grid, ())) + line * 3
+    lut = (
+        b"mft1"
+        + bytes(4)
+        + bytes([4, 3, 2, 0])
+        + matrix
+        + line * 4
+        + bytes(sum(grid, ()))
+        + line * 3
+    )
     profile = icc(b"CMYK", {b"A2B0": lut, b"wtpt": xyz(WHITE_POINT)}, b"prtr", b"Lab ")
-    Image.new("CMYK", (8, 8), (0, 0, 0, 255)).save(tmp_path / "a.jpg", icc_profile=profile, quality=100)
+    Image.new("CMYK", (8, 8), (0, 0, 0, 255)).save(
+        tmp_path / "a.jpg",
+        icc_profile=profile,
+        quality=100,
+    )
     red, green, blue = pixels(tmp_path / "a.jpg").mean((0, 1))
     assert red > 2 * max(green, blue)
 
 
-@pytest.mark.parametrize("profile", [b"", b"x", rgb_profile("p3")[:200], icc(b"GRAY", {}), icc(b"RGB ", {})])
+@pytest.mark.parametrize(
+    "profile",
+    [b"", b"x", rgb_profile("p3")[:200], icc(b"GRAY", {}), icc(b"RGB ", {})],
+)
 def test_a_profile_that_does_not_fit_is_passed_by(tmp_path: Path, profile: bytes) -> None:
     corners().save(tmp_path / "a.png", icc_profile=profile)
     np.testing.assert_array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
@@ -352,7 +458,9 @@ def test_grey_of_any_depth_is_as_bright(tmp_path: Path, bits: int, gamma: float 
     values = np.linspace(0.2, 1, 64).reshape(8, 8)
     curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round((gamma or 1) * 256))
     profile = icc(b"GRAY", {b"wtpt": xyz(WHITE_POINT), b"kTRC": curve}) if gamma else None
-    grey = Image.fromarray(np.round(values * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16))
+    grey = Image.fromarray(
+        np.round(values * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16),
+    )
     grey.save(tmp_path / "a.tif", icc_profile=profile)
     shown = 1.055 * values ** (gamma / 2.4) - 0.055 if gamma else values  # the curve of sRGB
     assert np.abs(pixels(tmp_path / "a.tif")[..., 0] - 255 * shown).max() <= (2 if gamma else 1)

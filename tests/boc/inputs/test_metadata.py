@@ -1,4 +1,5 @@
-"""Metadata tables and filters: read strictly, refused by name, and the predicate against a slow one."""
+"""Metadata tables and filters: read strictly, refused by name, and the predicate against a slow
+one."""
 
 from __future__ import annotations
 
@@ -17,8 +18,13 @@ from boc.types import FieldType, Filter, Item
 from tests.oracles import picture, sentence
 
 TYPES: dict[str, FieldType] = {
-    "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
-}  # fmt: skip
+    "year": "integer",
+    "tag": "keyword",
+    "taken": "date",
+    "sharpness": "float",
+    "indoors": "boolean",
+    "title": "text",
+}
 HEADER = "id,year:integer,tag,taken:date,sharpness:float,indoors: boolean ,title:text"
 
 
@@ -41,16 +47,23 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
     assert table.types == TYPES
     assert table.rows == {
         "a.png": {
-            "year": 2019, "tag": ["dog", "two dogs"], "taken": "2021-05-01T00:00:00", "sharpness": 0.5,
-            "indoors": True, "title": "Ein Bild, groß",
+            "year": 2019,
+            "tag": ["dog", "two dogs"],
+            "taken": "2021-05-01T00:00:00",
+            "sharpness": 0.5,
+            "indoors": True,
+            "title": "Ein Bild, groß",
         },
         "a.png#1": {
-            "year": -3, "taken": ["2021-05-01T21:30:15", "2020-02-29T12:30:00"], "sharpness": [1000.0, -2.0],
-            "indoors": [False, True], "title": ["a", "b"],
+            "year": -3,
+            "taken": ["2021-05-01T21:30:15", "2020-02-29T12:30:00"],
+            "sharpness": [1000.0, -2.0],
+            "indoors": [False, True],
+            "title": ["a", "b"],
         },
         "猫.png": {"year": 7},
         "bare": {},
-    }  # fmt: skip
+    }
     assert isinstance(table.rows["a.png"]["year"], int)
 
 
@@ -89,7 +102,11 @@ def test_bad_metadata_table(tmp_path: Path, text: str, words: list[str]) -> None
 
 def test_unreadable_table(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("id,tag\na,é".encode("latin-1"))
-    for name, words in {"latin.csv": "line 2: not UTF-8", "nothing.csv": "not a readable CSV", ".": "CSV"}.items():
+    for name, words in {
+        "latin.csv": "line 2: not UTF-8",
+        "nothing.csv": "not a readable CSV",
+        ".": "CSV",
+    }.items():
         with pytest.raises(SourceError, match=words):
             Metadata.read(tmp_path / name)
 
@@ -101,11 +118,15 @@ def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
         rows = Metadata.read(path).rows
     assert rows == {"a": {"year": 1}, "d": {"year": 4}, "f": {"year": 6}, "h": {"year": 8}}
     assert isinstance(told[0].message, LeftOut)
-    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [f"line {n}" for n in (3, 4, 6, 8, 9)]
+    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [
+        f"line {n}" for n in (3, 4, 6, 8, 9)
+    ]
 
 
 @given(
-    st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(lambda moment: moment.replace(microsecond=0)),
+    st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(
+        lambda moment: moment.replace(microsecond=0),
+    ),
     st.integers(-23 * 60, 23 * 60),
 )
 def test_dates_in_utc(moment: datetime, minutes: int) -> None:
@@ -120,15 +141,29 @@ def test_dates_in_utc(moment: datetime, minutes: int) -> None:
 
 @given(
     moment=st.datetimes(datetime(1, 1, 1)).map(lambda moment: moment.replace(microsecond=0)),
-    of=st.datetimes(datetime(1, 1, 1)), near=st.booleans(), length=st.sampled_from([4, 7, 10]),
+    of=st.datetimes(datetime(1, 1, 1)),
+    near=st.booleans(),
+    length=st.sampled_from([4, 7, 10]),
     op=st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
-)  # fmt: skip
-def test_periods_in_filters(moment: datetime, of: datetime, near: bool, length: int, op: str) -> None:
+)
+def test_periods_in_filters(
+    moment: datetime,
+    of: datetime,
+    near: bool,
+    length: int,
+    op: str,
+) -> None:
     """Comparing with a period is comparing with the begin of a date."""
     value, period = moment.isoformat(), (moment if near else of).isoformat()[:length]
     mine = value[:length]
-    expected = {"=": mine == period, "!=": mine != period, "<": mine < period, "<=": mine <= period,
-                ">": mine > period, ">=": mine >= period}[op]  # fmt: skip
+    expected = {
+        "=": mine == period,
+        "!=": mine != period,
+        "<": mine < period,
+        "<=": mine <= period,
+        ">": mine > period,
+        ">=": mine >= period,
+    }[op]
     assert holds(parse_filter(f"taken{op}{period}", TYPES), {"taken": value}) == expected
 
 
@@ -171,8 +206,16 @@ def slow(condition: Filter, fields: dict[str, Any]) -> bool:
     answers = []
     for value in held if isinstance(held, list) else [held]:
         order = (value > condition.value) - (value < condition.value)
-        answers.append({"=": order == 0, "!=": order != 0, "<": order < 0, "<=": order <= 0, ">": order > 0,
-                        ">=": order >= 0}[condition.op])  # fmt: skip
+        answers.append(
+            {
+                "=": order == 0,
+                "!=": order != 0,
+                "<": order < 0,
+                "<=": order <= 0,
+                ">": order > 0,
+                ">=": order >= 0,
+            }[condition.op],
+        )
     return all(answers) if condition.op == "!=" else any(answers)
 
 
@@ -182,7 +225,11 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
     value = VALUES[name]
     held = data.draw(st.none() | value | st.lists(value, min_size=1, max_size=3))
     fields = {} if held is None else {name: held}
-    condition = Filter(name, data.draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), data.draw(value))
+    condition = Filter(
+        name,
+        data.draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])),
+        data.draw(value),
+    )
     assert holds(condition, fields) == slow(condition, fields)
     opposite = Filter(name, "!=", condition.value)
     assert holds(opposite, fields) != holds(Filter(name, "=", condition.value), fields)
@@ -204,7 +251,10 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
         ("taken>2021", Filter("taken", ">", "2021-12-31T23:59:59")),
         ("taken=2020-02", Filter("taken", "=", "2020-02-01T00:00:00", "2020-02-29T23:59:59")),
         ("taken!=9999", Filter("taken", "!=", "9999-01-01T00:00:00", "9999-12-31T23:59:59")),
-        ("taken=2021-05-01+02:00", Filter("taken", "=", "2021-04-30T22:00:00", "2021-05-01T21:59:59")),
+        (
+            "taken=2021-05-01+02:00",
+            Filter("taken", "=", "2021-04-30T22:00:00", "2021-05-01T21:59:59"),
+        ),
         ("taken=2021-05-01T12:30", Filter("taken", "=", "2021-05-01T12:30:00")),
         ("sharpness>1", Filter("sharpness", ">", 1.0)),
         ("indoors=True", Filter("indoors", "=", True)),
@@ -274,7 +324,10 @@ def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -
 
 def test_dates_of_filters_made_in_python_are_moments_too() -> None:
     for op in ("=", "!=", "<", "<=", ">", ">="):
-        assert check_filter(Filter("taken", op, "2021-05"), TYPES) == parse_filter(f"taken{op}2021-05", TYPES)
+        assert check_filter(Filter("taken", op, "2021-05"), TYPES) == parse_filter(
+            f"taken{op}2021-05",
+            TYPES,
+        )
 
 
 def test_fields_beyond_the_declared_are_named() -> None:

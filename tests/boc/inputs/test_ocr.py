@@ -19,7 +19,8 @@ from tests.boc.indexes.collections_of_files import Counting
 from tests.helpers import boc, refuse_connections, run
 
 installed = pytest.mark.skipif(
-    find_spec("rapidocr") is None or find_spec("onnxruntime") is None, reason="reading words needs the extra ocr"
+    find_spec("rapidocr") is None or find_spec("onnxruntime") is None,
+    reason="reading words needs the extra ocr",
 )
 
 
@@ -46,7 +47,8 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """In place of the networks a reader that tells the name of a picture; the list of those read."""
+    """In place of the networks a reader that tells the name of a picture; the list of those
+    read."""
     seen: list[str] = []
 
     def words(image: ImageRef) -> dict[str, str]:
@@ -85,13 +87,25 @@ def test_ocr_in_hybrid_search(library: Path, tmp_path: Path) -> None:
     for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
         paint(tmp_path / "signs" / name, text)
     at = ("--at", f"file:{tmp_path / 'index'}")
-    run("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
+    run(
+        "index",
+        "signs",
+        tmp_path / "signs",
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--ocr",
+        *at,
+    )
     result = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
     assert "two.png" in result.stdout
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_ocr_of_an_unreadable_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+def test_ocr_of_an_unreadable_picture(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left: int,
+) -> None:
     class Engine:
         def __call__(self, pixels: Any) -> NoReturn:
             raise RuntimeError("a tensor of no size")
@@ -107,9 +121,19 @@ def test_ocr_of_an_unreadable_picture(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
-    result = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
+    result = boc(
+        "extract",
+        tmp_path / "pictures",
+        "-o",
+        tmp_path / "f.h5",
+        "--regions",
+        "grid",
+        "--set=ocr=true",
+    )
     assert result.exit_code == 1
-    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in result.stderr
+    assert (
+        "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in result.stderr
+    )
     assert not (tmp_path / "f.h5").exists()
 
 
@@ -132,13 +156,21 @@ def test_ocr_follows_syncs(encoder: Counting, pretended: list[str], tmp_path: Pa
     pretended.clear()
     sync_index("x", folder, at=at, ocr=True)
     assert pretended == ["b.png"]
-    assert held(at) == {"b.png": "sign of b", "c.png": "sign of a", "empty.png": "", "new.png": "sign of new"}
+    assert held(at) == {
+        "b.png": "sign of b",
+        "c.png": "sign of a",
+        "empty.png": "",
+        "new.png": "sign of new",
+    }
     hits = plugins.backend(at).open("x").match(["sign"], 9)[0]
     assert {hit.item.id for hit in hits} == {"b.png", "c.png", "new.png"}
 
 
 def test_kill_while_reading_words(
-    encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Counting,
+    pretended: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
     for i in range(7):

@@ -11,11 +11,18 @@ from boc.inputs.metadata import by_field, check_sort
 from boc.types import Hit
 from tests.oracles import picture
 
-VALUES = st.one_of(st.none(), st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=2))
+VALUES = st.one_of(
+    st.none(),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 3), min_size=1, max_size=2),
+)
 
 
 @given(values=st.lists(VALUES, max_size=8), falls=st.booleans())
-def test_hits_sorted_by_field_equal_a_slow_sort(values: list[int | list[int] | None], falls: bool) -> None:
+def test_hits_sorted_by_field_equal_a_slow_sort(
+    values: list[int | list[int] | None],
+    falls: bool,
+) -> None:
     hits = []
     for i, value in enumerate(values):
         item = replace(picture(f"{i}"), fields={} if value is None else {"year": value})

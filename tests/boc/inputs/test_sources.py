@@ -34,10 +34,26 @@ def refusal(path: Path, **options: Path) -> str:
 
 
 def test_folder_source(tmp_path: Path) -> None:
-    touch(tmp_path, "b.JPG", "a.png", "notes.txt", "sub/deep er/ü.WebP", "sub/a.jpeg", "README", "c.jpg~", "sub/x.gif")
+    touch(
+        tmp_path,
+        "b.JPG",
+        "a.png",
+        "notes.txt",
+        "sub/deep er/ü.WebP",
+        "sub/a.jpeg",
+        "README",
+        "c.jpg~",
+        "sub/x.gif",
+    )
     (tmp_path / "folder.jpg").mkdir()
     items = open_source(tmp_path).items
-    assert [item.id for item in items] == ["a.png", "b.JPG", "sub/a.jpeg", "sub/deep er/ü.WebP", "sub/x.gif"]
+    assert [item.id for item in items] == [
+        "a.png",
+        "b.JPG",
+        "sub/a.jpeg",
+        "sub/deep er/ü.WebP",
+        "sub/x.gif",
+    ]
     for item in items:
         assert item == Item(item.id, "image", str(tmp_path.resolve() / item.id), item.id)
     assert open_source(tmp_path).file is None
@@ -56,7 +72,12 @@ def test_folder_without_pictures(tmp_path: Path) -> None:
     assert ADVICE in message
 
 
-@given(st.lists(st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & {*name}), unique=True))
+@given(
+    st.lists(
+        st.binary(min_size=1, max_size=12).filter(lambda name: not {0, 47} & {*name}),
+        unique=True,
+    ),
+)
 @example([b"caf\xe9", "café".encode(), rb"caf\xe9", rb"caf\x5cxe9", b"\xff", rb"\x41"])
 def test_any_name_is_an_id(names: list[bytes]) -> None:
     with TemporaryDirectory() as place:
@@ -75,7 +96,10 @@ def table(folder: Path, text: str, name: str = "captions.csv", encoding: str = "
     return folder / name
 
 
-ROWS = 'image,caption\nb.png,"a dog, running"\na.png,"she says ""hi"""\nb.png,two\nlines.png,"one\ntwo"\n'
+ROWS = (
+    'image,caption\nb.png,"a dog, running"\na.png,"she says '
+    '""hi"""\nb.png,two\nlines.png,"one\ntwo"\n'
+)
 
 
 def test_table_source(tmp_path: Path) -> None:
@@ -98,7 +122,10 @@ def test_table_source(tmp_path: Path) -> None:
 def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str) -> None:
     touch(tmp_path, "a.png")
     text = start + end.join(["image,caption", "a.png,é one", "a.png,two"])
-    assert [item.content for item in open_source(table(tmp_path, text)).items[1:]] == ["é one", "two"]
+    assert [item.content for item in open_source(table(tmp_path, text)).items[1:]] == [
+        "é one",
+        "two",
+    ]
 
 
 def test_order_of_columns(tmp_path: Path) -> None:
@@ -111,14 +138,20 @@ def test_order_of_columns(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "the first line must name the columns image,caption; found []"),
-        ("file,text\na.png,hello\n", "the first line must name the columns image,caption; found ['file', 'text']"),
+        (
+            "file,text\na.png,hello\n",
+            "the first line must name the columns image,caption; found ['file', 'text']",
+        ),
         ("image;caption\na.png;hello\n", "the first line must name the columns"),
         ("image,caption\n", "no rows"),
         ("image,caption\na.png\n", "line 2: image and caption must both be there"),
         ("image,caption\n,hello\n", "line 2: image and caption must both be there"),
         ("image,caption\na.png,a dog, running\n", "line 2: more cells"),
         ("image,caption\na.png,a \0 dog\n", "line 2: a NUL character, which cannot be stored"),
-        ("image,caption\na\0.png,one\n", "line 2: a NUL character, which cannot be stored; remove it"),
+        (
+            "image,caption\na\0.png,one\n",
+            "line 2: a NUL character, which cannot be stored; remove it",
+        ),
         ('image,caption\na.png,"open\n', "not a CSV file"),
         ('image,caption\na.png,"a" b\n', "not a CSV file"),
     ],
@@ -139,13 +172,18 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
 
 def test_bad_lines_cost_themselves(tmp_path: Path) -> None:
     touch(tmp_path, "b.png")
-    path = table(tmp_path, 'image,caption\na.png,one\na.png\nb.png,"two\nb.png,thr\0e\nb.png,a, b\nb.png,four\n')
+    path = table(
+        tmp_path,
+        'image,caption\na.png,one\na.png\nb.png,"two\nb.png,thr\0e\nb.png,a, b\nb.png,four\n',
+    )
     path.write_bytes(path.read_bytes() + "b.png,café\nb.png,five\n".encode("latin-1"))
     with pytest.warns(LeftOut) as told:
         items = open_source(path).items
     assert [item.content for item in items if item.modality == "text"] == ["one", "four", "five"]
     assert isinstance(told[0].message, LeftOut)
-    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [f"line {n}" for n in (3, 4, 5, 6, 8)]
+    assert [reason.split(":")[0] for reason in told[0].message.reasons] == [
+        f"line {n}" for n in (3, 4, 5, 6, 8)
+    ]
 
 
 @pytest.mark.parametrize("place", ["", "images", "elsewhere/deep"])
@@ -164,8 +202,8 @@ def test_missing_pictures_of_a_table(tmp_path: Path) -> None:
     path = table(tmp_path, "image,caption\nx.png,hello\n")
     message = refusal(path)
     assert (
-        f"none of its first 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; name the folder"
-        in message
+        f"none of its first 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; "
+        "name the folder" in message
     )
     assert str(tmp_path / "other") in refusal(path, images=tmp_path / "other")
 
@@ -175,7 +213,10 @@ def ids_file(folder: Path, text: str) -> Path:
     return folder / "ids.txt"
 
 
-@pytest.mark.parametrize("text", ["b.png\na.png", "\ufeffa.png\r\n\r\nb.png\r\n", "a.png\nb.png\na.png\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["b.png\na.png", "\ufeffa.png\r\n\r\nb.png\r\n", "a.png\nb.png\na.png\n"],
+)
 def test_ids_narrow_a_source(tmp_path: Path, text: str) -> None:
     touch(tmp_path, "c.png")
     path = table(tmp_path, "image,caption\nc.png,x\nb.png,y\na.png,z\nb.png,w\n")
@@ -187,8 +228,14 @@ def test_ids_narrow_a_source(tmp_path: Path, text: str) -> None:
 
 def test_ids_that_are_missing_are_named(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
-    assert "none of 2 ids is in the source (such as p.png)" in refusal(tmp_path, ids=ids_file(tmp_path, "q.png\np.png"))
-    with pytest.warns(LeftOut, match=r"ids that are not in the source: left out 2 \(p.png; q.png\)"):
+    assert "none of 2 ids is in the source (such as p.png)" in refusal(
+        tmp_path,
+        ids=ids_file(tmp_path, "q.png\np.png"),
+    )
+    with pytest.warns(
+        LeftOut,
+        match=r"ids that are not in the source: left out 2 \(p.png; q.png\)",
+    ):
         source = open_source(tmp_path, ids_file(tmp_path, "a.png\nq.png\np.png\n"))
     assert [item.id for item in source.items] == ["a.png"]
 
@@ -199,16 +246,23 @@ def test_feature_file_source(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     with FeatureWriter(path, Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
         batches = [
-            Batch(items, Embeddings(items[0].modality, np.zeros((2, 2), np.float32))) for items in (captions, pictures)
+            Batch(items, Embeddings(items[0].modality, np.zeros((2, 2), np.float32)))
+            for items in (captions, pictures)
         ]
         writer.append(4, batches)
         writer.finish()
     assert open_source(path) == Source(pictures + captions, path)
-    assert open_source(path, ids_file(tmp_path, "b\nalone")) == Source([pictures[0], *captions], path)
+    assert open_source(path, ids_file(tmp_path, "b\nalone")) == Source(
+        [pictures[0], *captions],
+        path,
+    )
 
 
 def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
-    with FeatureWriter(tmp_path / "f.h5", Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
+    with FeatureWriter(
+        tmp_path / "f.h5",
+        Header("embeddings", "tern:x", "d", 2, "float32", "s"),
+    ) as writer:
         writer.append(1, [], [("a", "a: damaged")])
         writer.finish()
     assert f"f.h5: holds no items; {ADVICE}" in refusal(tmp_path / "f.h5")
@@ -216,7 +270,9 @@ def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_source(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
-    assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; {ADVICE}"
+    assert (
+        refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; {ADVICE}"
+    )
     assert f"unknown kind of source '.txt'; {ADVICE}" in refusal(tmp_path / "notes.txt")
 
 
@@ -251,23 +307,36 @@ def test_dangling_links_are_listed(tmp_path: Path) -> None:
 def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int) -> None:
     source = Source(items)
     pieces = [source.part(f"{i}/{parts}") for i in range(1, parts + 1)]
-    places = [[i for i, item in enumerate(items) if any(item is kept for kept in piece.items)] for piece in pieces]
+    places = [
+        [i for i, item in enumerate(items) if any(item is kept for kept in piece.items)]
+        for piece in pieces
+    ]
     for piece, kept in zip(pieces, places, strict=True):
         assert piece.items == [items[i] for i in kept]
     assert sorted(i for kept in places for i in kept) == list(range(len(items)))
     for item in items:
         assert sum(item in piece.items for piece in pieces) == 1
-    assert len({piece.digest for piece in pieces} | {source.digest}) == (parts + 1 if parts > 1 else 1)
+    assert len({piece.digest for piece in pieces} | {source.digest}) == (
+        parts + 1 if parts > 1 else 1
+    )
 
 
 @given(items=ITEMS.filter(bool), parts=st.integers(2, 5), data=st.data())
 def test_shard_of_a_picture(items: list[Item], parts: int, data: st.DataObject) -> None:
     """Not on the other items nor their order; and captions go with their picture."""
     item = data.draw(st.sampled_from(items))
-    shard = next(f"{i}/{parts}" for i in range(1, parts + 1) if item in Source(items).part(f"{i}/{parts}").items)
+    shard = next(
+        f"{i}/{parts}"
+        for i in range(1, parts + 1)
+        if item in Source(items).part(f"{i}/{parts}").items
+    )
     name = item.group or item.id
     assume(name)
-    alone = [replace(item, content="other"), Item(name, "image", "x.jpg", name), Item(f"{name}#7", "text", "", name)]
+    alone = [
+        replace(item, content="other"),
+        Item(name, "image", "x.jpg", name),
+        Item(f"{name}#7", "text", "", name),
+    ]
     for others in ([], items[::-1]):
         assert set(alone) <= set(Source(alone + others).part(shard).items)
 
@@ -277,7 +346,12 @@ def test_shard_sizes() -> None:
     sizes = [len(source.part(f"{i}/16").items) for i in range(1, 17)]
     assert sum(sizes) == 4000
     assert max(abs(size - 250) for size in sizes) <= 60
-    assert [item.id for item in source.part("3/16").items[:4]] == ["00018.jpg", "00027.jpg", "00071.jpg", "00078.jpg"]
+    assert [item.id for item in source.part("3/16").items[:4]] == [
+        "00018.jpg",
+        "00027.jpg",
+        "00071.jpg",
+        "00078.jpg",
+    ]
     assert source.part("03/16") == source.part("3/16")
 
 
@@ -298,12 +372,35 @@ def test_left_out_files_are_named(tmp_path: Path) -> None:
 
 
 def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path) -> None:
-    hidden = ["@eaDir/a.jpg/T.jpg", ".thumbnails/1.jpg", "#Recycle/a.jpg", ".Trash-1000/files/a.jpg", "b/._a.jpg"]
-    hidden += ["$recycle.bin/a.jpg", "b/__MACOSX/a.jpg", "x.photoslibrary/resources/a.jpg", "x.lrdata/a.jpg"]
-    touch(tmp_path, *hidden, "b/a.jpg", "x.photoslibrary/originals/a.jpg", "resources/a.jpg", "raw/a.jpg", "a.PNG")
+    hidden = [
+        "@eaDir/a.jpg/T.jpg",
+        ".thumbnails/1.jpg",
+        "#Recycle/a.jpg",
+        ".Trash-1000/files/a.jpg",
+        "b/._a.jpg",
+    ]
+    hidden += [
+        "$recycle.bin/a.jpg",
+        "b/__MACOSX/a.jpg",
+        "x.photoslibrary/resources/a.jpg",
+        "x.lrdata/a.jpg",
+    ]
+    touch(
+        tmp_path,
+        *hidden,
+        "b/a.jpg",
+        "x.photoslibrary/originals/a.jpg",
+        "resources/a.jpg",
+        "raw/a.jpg",
+        "a.PNG",
+    )
     with pytest.warns(BocWarning, match="left out 11 hidden or unwanted names"):
         source = open_source(tmp_path, exclude=["RAW/", "*.png"])
-    assert [item.id for item in source.items] == ["b/a.jpg", "resources/a.jpg", "x.photoslibrary/originals/a.jpg"]
+    assert [item.id for item in source.items] == [
+        "b/a.jpg",
+        "resources/a.jpg",
+        "x.photoslibrary/originals/a.jpg",
+    ]
 
 
 def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,12 +409,18 @@ def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(images, "find_spec", lambda name: object())
     assert [item.id for item in open_source(tmp_path).items] == ["a.jpg", "b.HEIC", "c.heif"]
     monkeypatch.setattr(images, "find_spec", lambda name: None)
-    with pytest.warns(BocWarning, match=r"left out 1 \.heic, 1 \.heif; install what reads them: .*boc\[heic\]"):
+    with pytest.warns(
+        BocWarning,
+        match=r"left out 1 \.heic, 1 \.heif; install what reads them: .*boc\[heic\]",
+    ):
         assert [item.id for item in open_source(tmp_path).items] == ["a.jpg"]
     with pytest.raises(ImageError, match=r"b\.HEIC: empty file"):
         images.image_size(tmp_path / "b.HEIC")
     (tmp_path / "b.HEIC").write_bytes(b"what only the extra reads")
-    with pytest.raises(ImageError, match=r"b\.HEIC: not a picture in a known format; .*boc\[heic\]"):
+    with pytest.raises(
+        ImageError,
+        match=r"b\.HEIC: not a picture in a known format; .*boc\[heic\]",
+    ):
         images.image_size(tmp_path / "b.HEIC")
 
 
@@ -327,7 +430,8 @@ TREE = st.lists(st.lists(NAME, min_size=1, max_size=3), max_size=12)
 
 @given(tree=TREE)
 def test_files_are_those_of_pathlib_in_its_order(
-    tmp_path_factory: pytest.TempPathFactory, tree: list[list[str]]
+    tmp_path_factory: pytest.TempPathFactory,
+    tree: list[list[str]],
 ) -> None:
     root = tmp_path_factory.mktemp("tree")
     for parts in tree:
@@ -335,12 +439,16 @@ def test_files_are_those_of_pathlib_in_its_order(
         if not path.exists() and not any(parent.is_file() for parent in path.parents):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-    wanted = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
+    wanted = [
+        path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()
+    ]
     assert listing(root, ()).files == wanted
     shown = [name for name in wanted if not any(part.startswith(".") for part in name.split("/"))]
     assert listing(root).files == shown
     assert listing(root, ("*b", "a/")).files == [
-        name for name in wanted if not any(part == "a" or part.endswith("b") for part in name.split("/"))
+        name
+        for name in wanted
+        if not any(part == "a" or part.endswith("b") for part in name.split("/"))
     ]
 
 
@@ -367,7 +475,9 @@ def test_ids_of_several_folders(tmp_path: Path) -> None:
     touch(tmp_path, "2023/1.png", "2024/1.png", "2024/sub/2.png")
     items = open_folders([tmp_path / "2023", tmp_path / "2024"]).items
     assert [item.id for item in items] == ["2023/1.png", "2024/1.png", "2024/sub/2.png"]
-    assert [Path(item.content) for item in items] == [tmp_path.resolve() / item.id for item in items]
+    assert [Path(item.content) for item in items] == [
+        tmp_path.resolve() / item.id for item in items
+    ]
     assert beginnings([tmp_path / "2023"]) == [""]
 
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from boc.errors import LeftOut, SourceError
 from boc.inputs.text_lines import read_ids, text_lines
 
-IDS = st.text(min_size=1).filter(lambda key: "\n" not in key and not key.endswith("\r") and _whole(key))
+IDS = st.text(min_size=1).filter(
+    lambda key: "\n" not in key and not key.endswith("\r") and _whole(key),
+)
 
 
 def _whole(key: str) -> bool:
@@ -20,7 +22,11 @@ def _whole(key: str) -> bool:
 
 
 @given(ids=st.lists(IDS, min_size=1), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans())
-@example(ids=[" a.jpg", "a.jpg ", "a\u2028b", "a\x85b", "a\x0bb", "a\x1cb", "\t"], end="\n", mark=False)
+@example(
+    ids=[" a.jpg", "a.jpg ", "a\u2028b", "a\x85b", "a\x0bb", "a\x1cb", "\t"],
+    end="\n",
+    mark=False,
+)
 def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: bool) -> None:
     data = ("\ufeff" if mark or ids[0].startswith("\ufeff") else "") + end.join(ids) + end
     with TemporaryDirectory() as folder:

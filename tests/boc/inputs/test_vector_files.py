@@ -1,4 +1,5 @@
-"""Vectors in the files of others: each form gives the rows that were written, with ids and sentences beside them."""
+"""Vectors in the files of others: each form gives the rows that were written, with ids and
+sentences beside them."""
 
 from __future__ import annotations
 
@@ -39,13 +40,20 @@ def write_ann(path: Path, rows: NDArray[np.float32], distance: str = "angular") 
 def write_csr(path: Path, rows: NDArray[np.float32]) -> None:
     matrix = sparse.csr_array(rows)
     sizes = np.array([*rows.shape, matrix.nnz], np.int64)
-    parts = sizes, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data.astype(np.float32)
+    parts = (
+        sizes,
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(np.int32),
+        matrix.data.astype(np.float32),
+    )
     path.write_bytes(b"".join(part.tobytes() for part in parts))
 
 
 def write_jsonl(path: Path, rows: NDArray[np.float32]) -> None:
     vectors = [{f"t{j}": float(row[j]) for j in np.flatnonzero(row)} for row in rows]
-    path.write_text("".join(json.dumps({"id": i, "vector": v}) + "\n" for i, v in enumerate(vectors)))
+    path.write_text(
+        "".join(json.dumps({"id": i, "vector": v}) + "\n" for i, v in enumerate(vectors)),
+    )
 
 
 FORMS: dict[str, Write] = {
@@ -76,7 +84,11 @@ def test_each_form_gives_the_rows_that_were_written(tmp_path: Path, name: str) -
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str) -> None:
     FORMS[name](tmp_path / name, np.ones((40, 5), np.float32))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-3])
-    with pytest.raises(SourceError, match=name) if name != "x.jsonl" else pytest.warns(LeftOut, match="line 40"):
+    with (
+        pytest.raises(SourceError, match=name)
+        if name != "x.jsonl"
+        else pytest.warns(LeftOut, match="line 40")
+    ):
         build_index("mine", tmp_path / name, at=f"file:{tmp_path}")
 
 
@@ -98,6 +110,9 @@ def test_ids_and_sentences_lie_beside_the_vectors(tmp_path: Path) -> None:
 def test_objects_and_euclidean_distances_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
     write_ann(tmp_path / "x.hdf5", np.ones((3, 2), np.float32), "euclidean")
-    for name, message in (("x.npy", "allow_pickle|object"), ("x.hdf5", "'euclidean' is no inner product")):
+    for name, message in (
+        ("x.npy", "allow_pickle|object"),
+        ("x.hdf5", "'euclidean' is no inner product"),
+    ):
         with pytest.raises(SourceError, match=message):
             read_vectors(tmp_path / name)

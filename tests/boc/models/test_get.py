@@ -1,4 +1,5 @@
-"""``boc model`` against a server that speaks the hub's protocol: what is downloaded, and what remains after faults."""
+"""``boc model`` against a server that speaks the hub's protocol: what is downloaded, and what
+remains after faults."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from tests.hub import Hub, running
 ROOT = Path(__file__).resolve().parents[3]
 OLD, NEW = "a" * 40, "b" * 40
 WEIGHT = bytes(range(256)) * 12_288  # 3 MB
-FILES = {"config.json": b'{"model_type": "clip"}', "model.safetensors": WEIGHT, "README.md": b"# tiny\n"}
+FILES = {
+    "config.json": b'{"model_type": "clip"}',
+    "model.safetensors": WEIGHT,
+    "README.md": b"# tiny\n",
+}
 COMMAND = [sys.executable, "-c", "from boc.cli import main; main()", "model", "get", "me/tiny"]
 GET = ("model", "get", "me/tiny", "--yes")
 
@@ -54,7 +59,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_get_downloads_model_files_only(hub: Hub, place: Path) -> None:
-    hub.repositories["me/tiny"][NEW] = FILES | {"model.py": b"import os", "onnx/model.onnx": b"0", "tf_model.h5": b"0"}
+    hub.repositories["me/tiny"][NEW] = FILES | {
+        "model.py": b"import os",
+        "onnx/model.onnx": b"0",
+        "tf_model.h5": b"0",
+    }
     hub.extra = ["../config.json", "sub/tokenizer.json"]
     done = subprocess.run([*COMMAND, "--yes"], capture_output=True, text=True, check=True)
     assert files_of(place) == FILES
@@ -67,10 +76,14 @@ def test_get_downloads_model_files_only(hub: Hub, place: Path) -> None:
         assert "authorization" not in request.headers
     assert "licence   mit" in done.stderr
     assert f"{sum(map(len, FILES.values())) / 1e6:.1f} MB in 3 files" in done.stderr
-    assert done.stdout.splitlines()[-1] == "Use it: boc index photos ~/Pictures --encoder clip:me/tiny"
+    assert (
+        done.stdout.splitlines()[-1] == "Use it: boc index photos ~/Pictures --encoder clip:me/tiny"
+    )
     record = json.loads((place / models.RECORD).read_text())
     assert (record["repository"], record["revision"], record["licence"]) == ("me/tiny", NEW, "mit")
-    assert record["files"] == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
+    assert record["files"] == {
+        name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
+    }
 
 
 def test_get_again_and_other_revision(hub: Hub, place: Path) -> None:
@@ -150,8 +163,15 @@ def test_get_pinned_weights(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
     parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = json.dumps({"weight_map": {"a": parts[0], "b": parts[1]}}).encode()
-    files = {"config.json": b"{}", "model.safetensors.index.json": index, **dict.fromkeys(parts, b"0")}
-    hub.repositories["me/tiny"][NEW] = files | {"pytorch_model-00001-of-00001.bin": b"0", "x/model.safetensors": b"0"}
+    files = {
+        "config.json": b"{}",
+        "model.safetensors.index.json": index,
+        **dict.fromkeys(parts, b"0"),
+    }
+    hub.repositories["me/tiny"][NEW] = files | {
+        "pytorch_model-00001-of-00001.bin": b"0",
+        "x/model.safetensors": b"0",
+    }
     assert boc(*GET).exit_code == 0
     assert files_of(place) == files
     assert models.weights(place) == ["model.safetensors.index.json", *parts]
@@ -215,7 +235,13 @@ def test_list_verify_remove(hub: Hub, place: Path) -> None:
     boc(*GET)
     size = sum(map(len, FILES.values()))
     [listed] = json.loads(boc("model", "list", "--json").stdout)
-    expected = {"repository": "me/tiny", "revision": NEW, "licence": "mit", "size": size, "folder": str(place)}
+    expected = {
+        "repository": "me/tiny",
+        "revision": NEW,
+        "licence": "mit",
+        "size": size,
+        "folder": str(place),
+    }
     assert listed == expected
     assert "me/tiny" in boc("model", "list").stdout
     assert boc("model", "verify", "me/tiny").stdout == "me/tiny: unchanged\n"
@@ -230,7 +256,10 @@ def test_list_verify_remove(hub: Hub, place: Path) -> None:
     assert "is not there" in boc("model", "verify", "clip").stderr
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "repository": "x"}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"format": 2}', '{"format": 1, "repository": "x"}', "\0"],
+)
 def test_damaged_record(hub: Hub, place: Path, text: str) -> None:
     place.mkdir(parents=True)
     (place / models.RECORD).write_text(text)
@@ -242,7 +271,9 @@ def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     failed = boc("index", "photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
-    assert "get one: boc model get clip, then repeat the command with --encoder clip" in failed.stderr
+    assert (
+        "get one: boc model get clip, then repeat the command with --encoder clip" in failed.stderr
+    )
     with pytest.raises(EncoderError, match="boc model get someone/else, then repeat"):
         plugins.encoder("clip:someone/else")
     with pytest.raises(EncoderError, match="or one of clip, siglip2, multilingual"):
@@ -250,14 +281,32 @@ def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
-def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_model_searches(
+    hub: Hub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tiny_clip(tmp_path / "tiny")
-    hub.repositories["me/clip"] = {NEW: {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}}
+    hub.repositories["me/clip"] = {
+        NEW: {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()},
+    }
     monkeypatch.chdir(tmp_path)
     assert boc("model", "get", "me/clip", "--yes").exit_code == 0
     assert "models: me/clip; " in boc("doctor", "--at", "file:none").stdout
-    assert boc("index", "photos", draw_pictures(tmp_path / "p", 5), "--encoder", "clip:me/clip").exit_code == 0
-    assert len(json.loads(boc("search", "photos", "a red box", "-k", "3", "--json").stdout)["hits"]) == 3
+    assert (
+        boc(
+            "index",
+            "photos",
+            draw_pictures(tmp_path / "p", 5),
+            "--encoder",
+            "clip:me/clip",
+        ).exit_code
+        == 0
+    )
+    assert (
+        len(json.loads(boc("search", "photos", "a red box", "-k", "3", "--json").stdout)["hits"])
+        == 3
+    )
     hub.asked.clear()
     identity = plugins.encoder("clip:me/clip", "cpu").identity
     assert identity.spec == "clip:me/clip"
@@ -265,7 +314,10 @@ def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest
     assert not hub.asked
     config = models.place("me/clip") / "config.json"
     config.write_bytes(config.read_bytes() + b" ")
-    with pytest.raises(EncoderError, match=r"not as downloaded \(config.json\); get it again: boc model get"):
+    with pytest.raises(
+        EncoderError,
+        match=r"not as downloaded \(config.json\); get it again: boc model get",
+    ):
         plugins.encoder("clip:me/clip", "cpu")
     (models.place("me/clip") / "model.safetensors").unlink()
     lacking = boc("model", "verify", "me/clip")

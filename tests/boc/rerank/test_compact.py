@@ -22,7 +22,8 @@ def code_of(d: int) -> CompactCode:
 
 
 def hadamard(values: list[float]) -> list[float]:
-    """By its definition: sums of pairs of numbers half the length apart beside their differences, log2(p) times."""
+    """By its definition: sums of pairs of numbers half the length apart beside their differences,
+    log2(p) times."""
     p = len(values)
     passes = p.bit_length() - 1
     for _ in range(passes):
@@ -54,9 +55,13 @@ def test_codes_and_estimates_are_those_of_slow_loops(n: int, d: int, seed: int, 
     whole = np.rint(rotated(code, query) * (127 / max(abs(rotated(code, query)).max(), 1e-30)))
     for i, estimate in zip(chosen.tolist(), estimates.tolist(), strict=True):
         levels = [
-            compact.codes[i, j % code.width] >> (8 // PER_BYTE * (j // code.width)) & (LEVELS - 1) for j in range(d)
+            compact.codes[i, j % code.width] >> (8 // PER_BYTE * (j // code.width)) & (LEVELS - 1)
+            for j in range(d)
         ]
-        product = sum((2 * int(level) - LEVELS + 1) * q for level, q in zip(levels, whole.tolist(), strict=True))
+        product = sum(
+            (2 * int(level) - LEVELS + 1) * q
+            for level, q in zip(levels, whole.tolist(), strict=True)
+        )
         assert estimate == pytest.approx(product * float(compact.scales[i]), rel=1e-5, abs=1e-5)
 
 
@@ -90,7 +95,10 @@ def test_estimates_are_near_the_products() -> None:
     scale = 127 / np.abs(rotated(code, query)).max()
     errors = estimates / scale - centred @ query
     lengths = np.linalg.norm(centred, axis=1) * np.linalg.norm(query)
-    assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx((0.1175 / 0.8825 / d) ** 0.5, rel=0.15)
+    assert np.sqrt(np.mean((errors / lengths) ** 2)) == pytest.approx(
+        (0.1175 / 0.8825 / d) ** 0.5,
+        rel=0.15,
+    )
 
 
 def test_what_does_not_fit_is_refused() -> None:

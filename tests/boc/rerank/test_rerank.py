@@ -41,7 +41,11 @@ def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDA
 
 def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
-    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)) / lengths if lengths else 0.0
+    return (
+        sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)) / lengths
+        if lengths
+        else 0.0
+    )
 
 
 def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], metric: str) -> float:
@@ -54,9 +58,17 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
 
 
 @pytest.mark.slow
-@given(query=sets_of(1, 1), sets=sets_of(0, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+@given(
+    query=sets_of(1, 1),
+    sets=sets_of(0, 6),
+    by_words=st.booleans(),
+    metric=st.sampled_from(ALIGNMENTS),
+)
 def test_alignments_equal_the_slow_loops(
-    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+    query: list[NDArray[np.float32]],
+    sets: list[NDArray[np.float32]],
+    by_words: bool,
+    metric: str,
 ) -> None:
     pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
     expected = [slow_alignment(regions, words, metric) for regions, words in pairs]
@@ -69,22 +81,46 @@ def test_alignments_equal_the_slow_loops(
 
 
 @pytest.mark.slow
-@given(query=sets_of(1, 1), sets=sets_of(1, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+@given(
+    query=sets_of(1, 1),
+    sets=sets_of(1, 6),
+    by_words=st.booleans(),
+    metric=st.sampled_from(ALIGNMENTS),
+)
 def test_a_candidate_is_scored_as_if_it_were_alone(
-    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+    query: list[NDArray[np.float32]],
+    sets: list[NDArray[np.float32]],
+    by_words: bool,
+    metric: str,
 ) -> None:
-    together = align(query[0], store(Ragged.from_sets(sets, 5), "float16"), metric, asks_by_words=by_words)
+    together = align(
+        query[0],
+        store(Ragged.from_sets(sets, 5), "float16"),
+        metric,
+        asks_by_words=by_words,
+    )
     for one, score in zip(sets, together.tolist(), strict=True):
-        alone = align(query[0], store(Ragged.from_sets([one], 5), "float16"), metric, asks_by_words=by_words)
+        alone = align(
+            query[0],
+            store(Ragged.from_sets([one], 5), "float16"),
+            metric,
+            asks_by_words=by_words,
+        )
         assert alone.tolist() == pytest.approx([score], abs=1e-6)
 
 
 @pytest.mark.slow
 @given(
-    words=sets_of(0, 5), regions=sets_of(0, 5), metric=st.sampled_from(ALIGNMENTS), cells=st.sampled_from([1, 9, 99])
+    words=sets_of(0, 5),
+    regions=sets_of(0, 5),
+    metric=st.sampled_from(ALIGNMENTS),
+    cells=st.sampled_from([1, 9, 99]),
 )
 def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
-    words: list[NDArray[np.float32]], regions: list[NDArray[np.float32]], metric: str, cells: int
+    words: list[NDArray[np.float32]],
+    regions: list[NDArray[np.float32]],
+    metric: str,
+    cells: int,
 ) -> None:
     texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +132,10 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
         assert row == pytest.approx(right, abs=1e-5)
     by_words = StoredConcepts(unit_rows(pictures.values), pictures.offsets)
     for row, text in zip(scores, words, strict=True):
-        assert row.tolist() == pytest.approx(align(text, by_words, metric, asks_by_words=True).tolist(), abs=1e-5)
+        assert row.tolist() == pytest.approx(
+            align(text, by_words, metric, asks_by_words=True).tolist(),
+            abs=1e-5,
+        )
     by_regions = StoredConcepts(unit_rows(texts.values), texts.offsets)
     for column, sets in zip(scores.T, regions, strict=True):
         scores = align(sets, by_regions, metric, asks_by_words=False)
@@ -112,7 +151,9 @@ def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> Non
 
 
 @given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
-def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(rows: NDArray[np.float32]) -> None:
+def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(
+    rows: NDArray[np.float32],
+) -> None:
     unit = unit_rows(rows)
     for row, length in zip(rows, np.linalg.norm(unit.astype(np.float64), axis=1), strict=True):
         assert length == pytest.approx(1 if row.any() else 0, abs=1e-5)
@@ -129,16 +170,32 @@ def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(r
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-@pytest.mark.parametrize(("m", "n", "width"), [(1, 1, 1), (12, 70, 384), (49, 13, 100), (3, 0, 7), (0, 3, 7)])
+@pytest.mark.parametrize(
+    ("m", "n", "width"),
+    [(1, 1, 1), (12, 70, 384), (49, 13, 100), (3, 0, 7), (0, 3, 7)],
+)
 @pytest.mark.parametrize("scale", [1, 1e-6, 1e8])
-def test_products_lose_nothing_but_what_storing_lost(dtype: str, m: int, n: int, width: int, scale: float) -> None:
+def test_products_lose_nothing_but_what_storing_lost(
+    dtype: str,
+    m: int,
+    n: int,
+    width: int,
+    scale: float,
+) -> None:
     rng = np.random.default_rng(m)
     queries = (scale * rng.standard_normal((m, width))).astype(np.float32)
-    rows = np.rint(40 * rng.standard_normal((n, width))) if dtype == "int8" else rng.standard_normal((n, width))
+    rows = (
+        np.rint(40 * rng.standard_normal((n, width)))
+        if dtype == "int8"
+        else rng.standard_normal((n, width))
+    )
     rounded_rows = rows.clip(-127, 127).astype(dtype)
     scores = products(queries, rounded_rows)
     exact = queries.astype(np.float64) @ rounded_rows.astype(np.float64).T
-    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(rounded_rows.astype(np.float64), axis=1)
+    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(
+        rounded_rows.astype(np.float64),
+        axis=1,
+    )
     assert scores.dtype == np.float32
     assert (np.abs(scores - exact) <= (1e-4 if dtype == "int8" else 1e-6) * bound).all()
 
@@ -161,9 +218,17 @@ def computing_by(path: str) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
-@given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())
+@given(
+    width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]),
+    n=st.integers(1, 20),
+    data=st.data(),
+)
 def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
-    path: str, dtype: str, width: int, n: int, data: st.DataObject
+    path: str,
+    dtype: str,
+    width: int,
+    n: int,
+    data: st.DataObject,
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     vectors = store_rows(rng.standard_normal((n, width)).astype(np.float32), dtype)
@@ -174,7 +239,10 @@ def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
         strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
         alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
     numbers = restore_rows(vectors).astype(np.float64)
-    exact, sums = numbers @ query.astype(np.float64), np.abs(numbers) @ np.abs(query.astype(np.float64))
+    exact, sums = (
+        numbers @ query.astype(np.float64),
+        np.abs(numbers) @ np.abs(query.astype(np.float64)),
+    )
     assert every.dtype == some.dtype == np.float32
     tolerance = (width / 4 + 5) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
     assert (np.abs(every - exact) <= tolerance * sums).all()
@@ -212,9 +280,14 @@ def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
 def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
-    """Halves to the even one, subnormals, and what is beyond the largest, which becomes infinite."""
-    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # all that are finite
-    between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
+    """Halves to the even one, subnormals, and what is beyond the largest, which becomes
+    infinite."""
+    halves = (
+        np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    )  # all that are finite
+    between = np.concatenate(
+        [(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]],
+    ).astype(np.float32)
     rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
     with np.errstate(over="ignore"):
         halves, expected = store_rows(rows, "float16"), rows.astype(np.float16)
@@ -222,7 +295,9 @@ def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     assert halves.tobytes() == expected.tobytes()
 
 
-FLOATS = st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(width=32)
+FLOATS = (
+    st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(width=32)
+)
 
 
 @given(rows=arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 9)), elements=FLOATS))
@@ -231,7 +306,13 @@ def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
     values = round_trip(rows, "int8")
     assert (whole.dtype, scales.dtype, values.dtype) == (np.int8, np.float32, np.float32)
     largest = float(np.finfo(np.float32).max)
-    for row, numbers, scale, again in zip(rows.tolist(), whole.tolist(), scales.tolist(), values.tolist(), strict=True):
+    for row, numbers, scale, again in zip(
+        rows.tolist(),
+        whole.tolist(),
+        scales.tolist(),
+        values.tolist(),
+        strict=True,
+    ):
         most = max(abs(x) for x in row)
         if not all(abs(x) < largest for x in row):  # nor are comparisons with NaN true
             assert np.isnan(again).all()
@@ -267,13 +348,19 @@ def test_what_is_stored_whole_is_not_copied() -> None:
 @pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) -> None:
-    vectors = store_rows(np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32), dtype)
+    vectors = store_rows(
+        np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32),
+        dtype,
+    )
     np.save(tmp_path / "v.npy", vectors, allow_pickle=False)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
     with computing_by(path):
         for query in np.eye(24, dtype=np.float32):
             scores = dot(query, mapped, np.array([49, 0, 49]))
-            assert scores.tolist() == (restore_rows(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
+            assert (
+                scores.tolist()
+                == (restore_rows(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
+            )
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
@@ -281,7 +368,11 @@ def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) 
 @pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
 def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> None:
     with computing_by(path), pytest.raises(IndexError):
-        dot(np.ones(3, np.float32), store_rows(np.ones((4, 3), np.float32), dtype), np.array([0, row]))
+        dot(
+            np.ones(3, np.float32),
+            store_rows(np.ones((4, 3), np.float32), dtype),
+            np.array([0, row]),
+        )
 
 
 @pytest.mark.parametrize("dtype", VECTORS)
@@ -289,7 +380,11 @@ def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> 
 def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> None:
     for width in (1, 2, 6, 7):
         with computing_by(path), pytest.raises(ValueError, match="width"):
-            dot(np.ones(width, np.float32), store_rows(np.ones((4, 3), np.float32), dtype), np.array([0]))
+            dot(
+                np.ones(width, np.float32),
+                store_rows(np.ones((4, 3), np.float32), dtype),
+                np.array([0]),
+            )
 
 
 @pytest.mark.skipif(dot_module._rescore is None, reason="not built here")
@@ -302,11 +397,26 @@ def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> Non
         (np.ones(3, np.float32), np.ones((4, 6), np.float16)[:, ::2], None, np.ones(4, np.float32)),
         (np.ones(3, np.float32), np.ones((4, 3), ">f2"), None, np.ones(4, np.float32)),
         (np.ones(3, np.float32), np.ones((4, 3), np.float16), None, np.ones(5, np.float32)),
-        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int32), np.ones(4, np.float32)),
-        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int64), np.ones(3, np.float32)),
+        (
+            np.ones(3, np.float32),
+            np.ones((4, 3), np.float16),
+            np.ones(4, np.int32),
+            np.ones(4, np.float32),
+        ),
+        (
+            np.ones(3, np.float32),
+            np.ones((4, 3), np.float16),
+            np.ones(4, np.int64),
+            np.ones(3, np.float32),
+        ),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, rows: Any, chosen: Any, out: Any) -> None:
+def test_arrays_that_do_not_fit_are_refused_before_they_are_read(
+    query: Any,
+    rows: Any,
+    chosen: Any,
+    out: Any,
+) -> None:
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
         dot_module._rescore.dot(query, rows, out, *([] if chosen is None else [chosen]))
     assert (out == 1).all()
@@ -317,7 +427,11 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, row
 def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
     """As those do that h5py maps."""
     rng = np.random.default_rng(0)
-    vectors, query, chosen = rng.random((4, 3)).astype(dtype), rng.random(3, np.float32), np.array([3, 0])
+    vectors, query, chosen = (
+        rng.random((4, 3)).astype(dtype),
+        rng.random(3, np.float32),
+        np.array([3, 0]),
+    )
     order = "<" if sys.byteorder == "little" else ">"
     named = [array.view(array.dtype.newbyteorder(order)) for array in (query, vectors, chosen)]
     assert memoryview(named[1]).format == order + vectors.dtype.char
@@ -325,12 +439,25 @@ def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str)
         assert dot(*named).tolist() == dot(query, vectors, chosen).tolist()
 
 
-@given(data=st.data(), k=st.integers(1, 9), keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True))
-def test_hits_are_sorted_by_their_new_score_then_id(data: st.DataObject, k: int, keys: list[str]) -> None:
+@given(
+    data=st.data(),
+    k=st.integers(1, 9),
+    keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True),
+)
+def test_hits_are_sorted_by_their_new_score_then_id(
+    data: st.DataObject,
+    k: int,
+    keys: list[str],
+) -> None:
     scores = data.draw(arrays(np.float32, len(keys), elements=st.integers(-2, 2).map(np.float32)))
     hits = [Hit(picture(key), float(i)) for i, key in enumerate(keys)]
-    expected = sorted(zip(scores.tolist(), keys, strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
-    assert [(hit.score, hit.item) for hit in reorder(hits, scores, k)] == [(s, picture(key)) for s, key in expected]
+    expected = sorted(
+        zip(scores.tolist(), keys, strict=True),
+        key=lambda pair: (-pair[0], pair[1]),
+    )[:k]
+    assert [(hit.score, hit.item) for hit in reorder(hits, scores, k)] == [
+        (s, picture(key)) for s, key in expected
+    ]
     assert [hit.score for hit in hits] == list(range(len(keys)))
 
 
@@ -344,7 +471,10 @@ def test_scores_of_another_number_are_refused(rows: int) -> None:
 def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
     with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
         check_metric("cosine")
-    of = {index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES}, evaluate_command: {"score": METRICS}}
+    of = {
+        index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
+        evaluate_command: {"score": METRICS},
+    }
     for command, options in of.items():
         for option in command.params:
             if option.name in options:

@@ -41,11 +41,15 @@ def test_what_stands_out_is_sure_and_the_best_of_chance_seldom(total: int) -> No
 
 def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
     every = searcher.search(TEXT, k=40, min_confidence=0)
-    assert [(hit.item, hit.score) for hit in every] == [(hit.item, hit.score) for hit in searcher.search(TEXT, k=40)]
+    assert [(hit.item, hit.score) for hit in every] == [
+        (hit.item, hit.score) for hit in searcher.search(TEXT, k=40)
+    ]
     sure = [hit.confidence for hit in every if hit.confidence is not None]
     assert len(sure) == len(every)
     line = float(np.median(sure))
-    assert searcher.search(TEXT, k=40, min_confidence=line) == [hit for hit in every if (hit.confidence or 0) >= line]
+    assert searcher.search(TEXT, k=40, min_confidence=line) == [
+        hit for hit in every if (hit.confidence or 0) >= line
+    ]
     batch = searcher.search_texts([TEXT, "green"], k=40, min_confidence=0)
     # the rounding of a batch is another one
     assert [hit.confidence for hit in batch[0]] == pytest.approx(sure, abs=1e-4)
@@ -56,5 +60,9 @@ def test_what_is_like_an_item_is_not_judged_beside_the_item(searcher: Searcher) 
     assert "003.png" not in {hit.id for hit in hits}
     usual = searcher.background("image").scores(searcher.embeddings("003.png"), "dot")
     deviation = float(usual.std(dtype=np.float64))
-    expected = confidences([hit.score * deviation for hit in hits], usual, searcher.index.manifest.items["image"])
+    expected = confidences(
+        [hit.score * deviation for hit in hits],
+        usual,
+        searcher.index.manifest.items["image"],
+    )
     assert [hit.confidence for hit in hits] == pytest.approx(expected.tolist(), abs=1e-3)

@@ -22,27 +22,37 @@ TEXT = "a red box at the left"
 def some(n: int, seed: int) -> tuple[list[Hit], np.ndarray]:
     """Hits, best first, and their unit vectors, some nearly equal."""
     rng = np.random.default_rng(seed)
-    vectors = rng.standard_normal((4, 6))[rng.integers(0, 4, n)] + rng.choice([0, 0.02, 0.5], (n, 1)) * (
-        rng.standard_normal((n, 6))
-    )
+    vectors = rng.standard_normal((4, 6))[rng.integers(0, 4, n)] + rng.choice(
+        [0, 0.02, 0.5],
+        (n, 1),
+    ) * (rng.standard_normal((n, 6)))
     scores = sorted(rng.integers(0, 8, n).tolist(), reverse=True)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return [Hit(picture(f"{i:02d}"), float(score)) for i, score in enumerate(scores)], vectors.astype(np.float32)
+    return [
+        Hit(picture(f"{i:02d}"), float(score)) for i, score in enumerate(scores)
+    ], vectors.astype(np.float32)
 
 
 @given(n=st.integers(0, 14), seed=st.integers(0, 99), threshold=st.floats(0.5, 1))
-def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(n: int, seed: int, threshold: float) -> None:
+def test_kept_hits_are_far_apart_and_others_are_under_a_near_better_one(
+    n: int,
+    seed: int,
+    threshold: float,
+) -> None:
     hits, vectors = some(n, seed)
     shown = collapse(hits, vectors, threshold)
     row = {hit.item.id: i for i, hit in enumerate(hits)}
     for i, one in enumerate(shown):
         assert all(
-            vectors[row[one.item.id]] @ vectors[row[other.item.id]] < threshold + ROUNDING for other in shown[:i]
+            vectors[row[one.item.id]] @ vectors[row[other.item.id]] < threshold + ROUNDING
+            for other in shown[:i]
         )
         for id in one.duplicates:
             assert row[id] > row[one.item.id]
             assert vectors[row[id]] @ vectors[row[one.item.id]] >= threshold - ROUNDING
-    assert sorted(row) == sorted([*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)])
+    assert sorted(row) == sorted(
+        [*(hit.item.id for hit in shown), *(id for hit in shown for id in hit.duplicates)],
+    )
 
 
 def test_collapsing_fills_up(searcher: Searcher) -> None:
@@ -61,7 +71,10 @@ def test_the_command_shows_confidence_and_refuses_what_cannot_be(library: Path) 
     at = f"file:{library / 'index'}"
     done = run("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--collapse", "-k", 3)
     assert all("%" in line for line in done.stdout.splitlines())
-    assert '"confidence"' in boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--json").stdout
+    assert (
+        '"confidence"'
+        in boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--json").stdout
+    )
     none = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 1)
     assert (none.exit_code, none.stdout) == (0, "")
     assert "nothing has a confidence of 1; a smaller --min-confidence shows more" in none.stderr

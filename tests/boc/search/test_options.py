@@ -36,7 +36,10 @@ def test_keyword_arguments_go_before_given_options() -> None:
         ({"collapse": 1}, "collapse must be True or False"),
     ],
 )
-def test_values_out_of_range_are_told_with_the_rule_and_the_next_step(options: dict[str, Any], message: str) -> None:
+def test_values_out_of_range_are_told_with_the_rule_and_the_next_step(
+    options: dict[str, Any],
+    message: str,
+) -> None:
     with pytest.raises(BocError, match=message):
         SearchOptions(**options)
     with pytest.raises(BocError, match=message):
@@ -57,7 +60,10 @@ def test_filters_are_texts_or_values() -> None:
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        ({"width": 10}, r"filters must be texts such as 'width>10', or boc.Filter values, got \{'width'"),
+        (
+            {"width": 10},
+            r"filters must be texts such as 'width>10', or boc.Filter values, got \{'width'",
+        ),
         ([("width", ">", 10)], "a filter must be a text such as 'width>10', or a boc.Filter, got"),
         ("width", "is no filter; write FIELD=VALUE"),
         (Filter("height", ">", 10), "width"),

@@ -60,7 +60,11 @@ def ids(hits: list[Hit]) -> list[str]:
         ("", "", []),
     ],
 )
-def test_a_minus_before_a_word_or_quotes_says_what_is_unwanted(typed: str, sentence: str, minus: list[str]) -> None:
+def test_a_minus_before_a_word_or_quotes_says_what_is_unwanted(
+    typed: str,
+    sentence: str,
+    minus: list[str],
+) -> None:
     assert parse_text(typed) == (sentence, minus)
 
 
@@ -79,7 +83,10 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
         ({"minus": ["snow"], "unlike": ["1.jpg"]}, "nothing to look for"),
         ({"text": " "}, "the sentence is empty"),
         ({"text": "a dog", "weight": 0}, "weights must be above 0, got 0"),
-        ({"text": "a dog", "unlike_weight": float("nan")}, "weights must be above 0, got 1.0 and nan"),
+        (
+            {"text": "a dog", "unlike_weight": float("nan")},
+            "weights must be above 0, got 1.0 and nan",
+        ),
         ({"like": ["1.jpg"], "weight": float("inf")}, "a weight of inf"),
         ({"text": 3}, "no part of a query: 'text' 3"),
         ({"text": "\ud800"}, "a sentence must be words"),
@@ -95,21 +102,42 @@ def test_query_errors(arguments: dict[str, object], message: str) -> None:
 
 
 def test_what_is_said_twice_counts_once(aligned: Searcher) -> None:
-    twice = Query.of("a dog", minus=["snow", "snow"], like=["003.png"] * 2, unlike=["4", "4"], images=["a", Path("a")])
+    twice = Query.of(
+        "a dog",
+        minus=["snow", "snow"],
+        like=["003.png"] * 2,
+        unlike=["4", "4"],
+        images=["a", Path("a")],
+    )
     assert twice == Query.of("a dog", minus=["snow"], like=["003.png"], unlike=["4"], images=["a"])
     once = aligned.search_query(Query.of(like=["003.png"]), k=20)
     assert aligned.search_query(Query.of(like=["003.png", "003.png"]), k=20) == once
 
 
 def test_rocchio_gives_each_kind_of_part_its_weight() -> None:
-    query = Query.of("a dog", images=["1.jpg"], like=["2", "3"], minus=["snow"], unlike=["4"], weight=6)
+    query = Query.of(
+        "a dog",
+        images=["1.jpg"],
+        like=["2", "3"],
+        minus=["snow"],
+        unlike=["4"],
+        weight=6,
+    )
     assert [part.weight for part in query.parts] == [1, 2, 2, 2, -0.25, -0.25]
     assert query.words == "a dog"
     assert query.ids == {"2", "3", "4"}
 
 
-@given(vectors=tied_vectors((2, 4)), weights=st.lists(WEIGHTS, min_size=4, max_size=4), factor=WEIGHTS)
-def test_only_the_ratios_of_weights_matter(vectors: NDArray[np.float32], weights: list[float], factor: float) -> None:
+@given(
+    vectors=tied_vectors((2, 4)),
+    weights=st.lists(WEIGHTS, min_size=4, max_size=4),
+    factor=WEIGHTS,
+)
+def test_only_the_ratios_of_weights_matter(
+    vectors: NDArray[np.float32],
+    weights: list[float],
+    factor: float,
+) -> None:
     assume(np.linalg.norm(vectors, axis=1).min() > 0)
     parts = [(row(vector), weight) for vector, weight in zip(vectors, weights, strict=False)]
     assume(np.linalg.norm(sum(w * p.vectors / np.linalg.norm(p.vectors) for p, w in parts)) > 1e-3)
@@ -120,15 +148,21 @@ def test_only_the_ratios_of_weights_matter(vectors: NDArray[np.float32], weights
 
 @given(vectors=tied_vectors((2, 4), 5), less=WEIGHTS, more=WEIGHTS)
 def test_what_is_unwanted_moves_the_query_away_and_more_weight_further(
-    vectors: NDArray[np.float32], less: float, more: float
+    vectors: NDArray[np.float32],
+    less: float,
+    more: float,
 ) -> None:
     assume(np.linalg.norm(vectors, axis=1).min() > 0)
     away = vectors[-1] / np.linalg.norm(vectors[-1])
     positive = [(row(vector), 1.0) for vector in vectors[:-1]]
     less, more = sorted((less, more))
     try:
-        before = compose([*positive, (row(away), 1e-9)])  # two parts at least, so that it has unit length
-        cosines = [compose([*positive, (row(away), -weight)]).vectors[0] @ away for weight in (less, more)]
+        before = compose(
+            [*positive, (row(away), 1e-9)],
+        )  # two parts at least, so that it has unit length
+        cosines = [
+            compose([*positive, (row(away), -weight)]).vectors[0] @ away for weight in (less, more)
+        ]
     except BocError:  # they cancel each other
         return
     assert cosines[1] - 1e-5 <= cosines[0] <= before.vectors[0] @ away + 1e-5
@@ -154,10 +188,19 @@ def test_an_alignment_of_parts_is_the_weighted_sum_of_theirs(metric: Metric) -> 
 def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) -> None:
     path = library / "images" / "007.png"
     for weight in (1.0, 3.0):
-        assert searcher.search_query(Query((Part("text", TEXT, weight),)), k=6) == searcher.search(TEXT, k=6)
-        assert searcher.search_query(Query((Part("image", path, weight),)), k=6) == searcher.search(image=path, k=6)
+        assert searcher.search_query(Query((Part("text", TEXT, weight),)), k=6) == searcher.search(
+            TEXT,
+            k=6,
+        )
+        assert searcher.search_query(Query((Part("image", path, weight),)), k=6) == searcher.search(
+            image=path,
+            k=6,
+        )
     hits = searcher.search_vectors(searcher.embeddings("007.png"), k=7)[0]
-    assert searcher.search_query(Query.of(like=["007.png"]), k=6) == [h for h in hits if h.item.id != "007.png"][:6]
+    assert (
+        searcher.search_query(Query.of(like=["007.png"]), k=6)
+        == [h for h in hits if h.item.id != "007.png"][:6]
+    )
 
 
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
@@ -168,8 +211,12 @@ def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRe
 
 
 def test_hits_of_a_question_are_those_of_a_slow_sum(searcher: Searcher) -> None:
-    """With all items as candidates: the cosines of each part, divided by how widely they are spread."""
-    index, query = searcher.index, Query.of(TEXT, minus=["green"], like=["003.png", "004.png"], unlike=["005.png"])
+    """With all items as candidates: the cosines of each part, divided by how widely they are
+    spread."""
+    index, query = (
+        searcher.index,
+        Query.of(TEXT, minus=["green"], like=["003.png", "004.png"], unlike=["005.png"]),
+    )
     pictures = [item.id for item in index.items() if item.modality == "image"]
     vectors = index.vectors(pictures).astype(np.float64)
     total = np.zeros(len(pictures))
@@ -196,7 +243,11 @@ def test_alignment_sums_over_the_parts(aligned: Searcher) -> None:
         background = aligned.background("image")
         for part in query.parts:
             text = part.kind == "text"
-            one = aligned.encoder.encode_texts([str(part.value)]) if text else aligned.embeddings(str(part.value))
+            one = (
+                aligned.encoder.encode_texts([str(part.value)])
+                if text
+                else aligned.embeddings(str(part.value))
+            )
             scores = alignment_scores(Rescore(metric, one, 5), 0, stored, "image")
             total += part.weight * scores / background.scores(one, metric).std()
         assert [hit.score for hit in hits] == pytest.approx(total.tolist(), rel=1e-3)
@@ -215,9 +266,18 @@ def test_an_unknown_item_is_named(searcher: Searcher) -> None:
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
 
 
-def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(aligned: Searcher) -> None:
+def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(
+    aligned: Searcher,
+) -> None:
     both = Query((Part("text", "a red box"), Part("item", "001.png")))
-    by_vectors, by_alignment = (aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw"))
+    by_vectors, by_alignment = (
+        aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw")
+    )
     assert aligned.search_query(both, k=5, rm=8) == by_vectors != by_alignment
     for query in (Query.of("a red box", minus=["blue"]), Query.of(like=["001.png"])):
-        assert aligned.search_query(query, k=5, rm=8) == aligned.search_query(query, k=5, rm=8, rerank="mrsw")
+        assert aligned.search_query(query, k=5, rm=8) == aligned.search_query(
+            query,
+            k=5,
+            rm=8,
+            rerank="mrsw",
+        )

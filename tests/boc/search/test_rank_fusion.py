@@ -32,15 +32,23 @@ def test_fusion_equals_the_slow_loop(rankings: list[list[str]], k: int) -> None:
     expected = sorted(scores, key=lambda key: (-scores[key], key))[:k]
     hits = reciprocal_rank_fusion([hits_of(ranking) for ranking in rankings], k)
     assert [hit.item.id for hit in hits] == expected
-    assert [hit.score for hit in hits] == pytest.approx([float(scores[key]) for key in expected], rel=1e-15)
+    assert [hit.score for hit in hits] == pytest.approx(
+        [float(scores[key]) for key in expected],
+        rel=1e-15,
+    )
     assert all(hit.item == picture(hit.item.id) for hit in hits)
 
 
 class WordIndex(EmbeddedIndex):
-    """The library's index with a full-text score: the number of a sentence's words in an item's content."""
+    """The library's index with a full-text score: the number of a sentence's words in an item's
+    content."""
 
     def match(
-        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+        self,
+        texts: Sequence[str],
+        k: int,
+        modality: Modality | None = None,
+        filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
         self.request = (k, modality, tuple(filters))
         hits = []
@@ -50,14 +58,20 @@ class WordIndex(EmbeddedIndex):
                 for item in self.items()
                 if modality in (None, item.modality)
             ]
-            hits.append(sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k])
+            hits.append(
+                sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k],
+            )
         return hits
 
     def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
         if request.words is None:
             return super().search(request, stages)
         assert request.rescore is None
-        self.joint: tuple[int, Modality | None, TextScore] = (request.k, request.modality, request.words)
+        self.joint: tuple[int, Modality | None, TextScore] = (
+            request.k,
+            request.modality,
+            request.words,
+        )
         return [[] for _ in request.words.texts]
 
 
@@ -74,22 +88,31 @@ def captions(library: Path) -> tuple[Embeddings, list[str]]:
 
 
 def test_rrf_fuses_the_rescored_candidates_with_the_words(
-    searcher: Searcher, captions: tuple[Embeddings, list[str]]
+    searcher: Searcher,
+    captions: tuple[Embeddings, list[str]],
 ) -> None:
     queries, texts = captions
     results = searcher.search_vectors(queries, texts=texts, k=4, rm=3, find="text", hybrid="rrf")
     assert searcher.index.request == (12, "text", ())  # type: ignore[attr-defined]
     ranked = searcher.search_vectors(queries, k=12, rm=1, find="text")
     matched = searcher.index.match(texts, 12, "text")
-    assert results == [reciprocal_rank_fusion(pair, 4) for pair in zip(ranked, matched, strict=True)]
+    assert results == [
+        reciprocal_rank_fusion(pair, 4) for pair in zip(ranked, matched, strict=True)
+    ]
     assert [len(hits) for hits in results] == [4] * 6
     for text, hits in zip(texts, results, strict=True):
         assert searcher.search(text, k=4, rm=3, find="text", hybrid="rrf") == hits
 
 
-def test_sum_asks_the_engine_once(searcher: Searcher, captions: tuple[Embeddings, list[str]]) -> None:
+def test_sum_asks_the_engine_once(
+    searcher: Searcher,
+    captions: tuple[Embeddings, list[str]],
+) -> None:
     queries, texts = captions
-    assert searcher.search_vectors(queries, texts=texts, k=4, hybrid="sum", words_weight=2.5) == [[]] * 6
+    assert (
+        searcher.search_vectors(queries, texts=texts, k=4, hybrid="sum", words_weight=2.5)
+        == [[]] * 6
+    )
     assert searcher.index.joint == (4, "image", TextScore(texts, 2.5))  # type: ignore[attr-defined]
 
 
@@ -106,7 +129,10 @@ def test_sum_asks_the_engine_once(searcher: Searcher, captions: tuple[Embeddings
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    searcher: Searcher, captions: tuple[Embeddings, list[str]], options: dict[str, object], words: str
+    searcher: Searcher,
+    captions: tuple[Embeddings, list[str]],
+    options: dict[str, object],
+    words: str,
 ) -> None:
     queries, texts = captions
     with pytest.raises(BocError, match=words):

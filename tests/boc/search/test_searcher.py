@@ -23,7 +23,10 @@ from tests.oracles import assert_canonical, term_matrices
 
 
 @given(terms=term_matrices((4, 9), 5), z=st.integers(1, 11))
-def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(terms: sparse.csr_array, z: int) -> None:
+def test_the_heaviest_terms_are_kept_and_ties_go_to_the_lower(
+    terms: sparse.csr_array,
+    z: int,
+) -> None:
     heavy = heaviest(terms, z)
     assert_canonical(heavy, terms.shape)
     for row, cut in zip(terms.toarray().tolist(), heavy.toarray().tolist(), strict=True):
@@ -38,9 +41,13 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
         stages = Stages()
         hits = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
         rescore = Rescore("dot", queries, 4)
-        assert hits == searcher.index.search(SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore))
+        assert hits == searcher.index.search(
+            SearchRequest(heaviest(codes, z), 8, "image", rescore=rescore),
+        )
         assert stages.codes is not None
-        assert np.diff(stages.codes.indptr).tolist() == [min(z, n) for n in np.diff(codes.indptr).tolist()]
+        assert np.diff(stages.codes.indptr).tolist() == [
+            min(z, n) for n in np.diff(codes.indptr).tolist()
+        ]
         assert hits == searcher.search_vectors(queries, k=4, rm=2, query_z=z)
         alone = searcher.search("a red box", k=4, rm=2, query_z=z)
         assert [hit.item for hit in alone] == [hit.item for hit in hits[0]]
@@ -51,18 +58,30 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
 def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, library: Path) -> None:
     for query in ({"text": "a red box"}, {"image": library / "images" / "000.png"}):
         stages = Stages()
-        assert searcher.search(**query, k=3, rm=2, stages=stages) == searcher.search(**query, k=3, rm=2)  # type: ignore[arg-type]
+        assert searcher.search(**query, k=3, rm=2, stages=stages) == searcher.search(
+            **query,
+            k=3,
+            rm=2,
+        )  # type: ignore[arg-type]
         assert min(stages.encode_ms, stages.code_ms, stages.postings_ms, stages.content_ms) > 0
         assert stages.candidates == 6
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("options", [{}, {"k": 3, "rm": 1.5, "query_z": 4}, {"k": 50, "find": "text"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"k": 3, "rm": 1.5, "query_z": 4}, {"k": 50, "find": "text"}],
+)
 def test_a_ranking_has_the_ids_and_scores_of_the_hits(
-    searcher: Searcher, monkeypatch: pytest.MonkeyPatch, threads: int, options: dict[str, Any]
+    searcher: Searcher,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    options: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
-    queries = searcher.encoder.encode_texts(["a red box", "something green", "a box", "blue", "two red boxes"])
+    queries = searcher.encoder.encode_texts(
+        ["a red box", "something green", "a box", "blue", "two red boxes"],
+    )
     ids, scores = searcher.rank_vectors(queries, threads=threads, **options)
     assert ids.shape == scores.shape
     assert ids.shape[1] <= options.get("k", 10)
@@ -78,7 +97,9 @@ OTHERS = ("F", "D", "O", "U4", "S4", "M8[s]", "m8[s]")
 ENTRIES: dict[str, Callable[[Searcher, Embeddings], Any]] = {
     "search_vectors": lambda s, rows: [hit.id for hit in s.search_vectors(rows, k=5)[0]],
     "rank_vectors": lambda s, rows: s.rank_vectors(rows, k=5)[0][0].tolist(),
-    "search_query": lambda s, rows: [hit.id for hit in s.search_query(Query.of("a"), encoded=[rows], k=5)],
+    "search_query": lambda s, rows: [
+        hit.id for hit in s.search_query(Query.of("a"), encoded=[rows], k=5)
+    ],
 }
 
 
@@ -106,7 +127,12 @@ def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, 
         (np.ones((1, 0)), "give rows of 16"),
     ],
 )
-def test_queries_that_are_no_vectors_are_refused(searcher: Searcher, entry: str, row: Any, said: str) -> None:
+def test_queries_that_are_no_vectors_are_refused(
+    searcher: Searcher,
+    entry: str,
+    row: Any,
+    said: str,
+) -> None:
     with pytest.raises(BocError, match=said):
         ENTRIES[entry](searcher, Embeddings("text", row))
 
@@ -132,30 +158,69 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
         (lambda s: s.search("a", filters="depth>1"), "depth"),
         (lambda s: s.search("a", top=5), "no search option 'top'"),
         (lambda s: s.search("a", options=5), "options must be SearchOptions, got int"),
-        (lambda s: s.search_query("a"), "search_query takes a Query, got str; search takes a sentence"),
-        (lambda s: s.search_texts("a dog"), r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]"),
+        (
+            lambda s: s.search_query("a"),
+            "search_query takes a Query, got str; search takes a sentence",
+        ),
+        (
+            lambda s: s.search_texts("a dog"),
+            r"search_texts takes a list of sentences, got 'a dog'; write \['a dog'\]",
+        ),
         (lambda s: s.search_texts(["a", 5]), "a sentence must be words, got 5"),
         (lambda s: s.search_words("a dog"), "search_words takes a list"),
-        (lambda s: s.search_vectors(np.ones((1, 3))), r"queries must be Embeddings, got ndarray; write Embeddings"),
-        (lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"), "1 texts for 2 queries"),
-        (lambda s: s.search_query(Query.of("a"), encoded=[]), "encoded must be Embeddings of one row for each of 1"),
-        (lambda s: s.rank_vectors(s.encoder.encode_texts("a"), threads="2"), "threads must be at least 1, got '2'"),
-        (lambda s: Embeddings("texts", np.ones((1, 3))), "a modality is image or text, got 'texts'"),
+        (
+            lambda s: s.search_vectors(np.ones((1, 3))),
+            r"queries must be Embeddings, got ndarray; write Embeddings",
+        ),
+        (
+            lambda s: s.search_vectors(s.encoder.encode_texts("ab"), texts=["a"], hybrid="rrf"),
+            "1 texts for 2 queries",
+        ),
+        (
+            lambda s: s.search_query(Query.of("a"), encoded=[]),
+            "encoded must be Embeddings of one row for each of 1",
+        ),
+        (
+            lambda s: s.rank_vectors(s.encoder.encode_texts("a"), threads="2"),
+            "threads must be at least 1, got '2'",
+        ),
+        (
+            lambda s: Embeddings("texts", np.ones((1, 3))),
+            "a modality is image or text, got 'texts'",
+        ),
         (lambda s: Embeddings("text", [[1.0]]), r"vectors must be an array \(n, d\)"),
-        (lambda s: Embeddings("text", np.ones(3)), r"vectors must be an array \(n, d\), got \(3,\)"),
+        (
+            lambda s: Embeddings("text", np.ones(3)),
+            r"vectors must be an array \(n, d\), got \(3,\)",
+        ),
     ],
 )
-def test_wrong_calls_are_told_the_right_form(searcher: Searcher, call: Callable[[Any], object], message: str) -> None:
+def test_wrong_calls_are_told_the_right_form(
+    searcher: Searcher,
+    call: Callable[[Any], object],
+    message: str,
+) -> None:
     with pytest.raises(BocError, match=message):
         call(searcher)
 
 
 def test_a_searcher_and_its_hits_show_what_they_are(searcher: Searcher) -> None:
-    assert re.fullmatch(r"<Searcher of \d+ pictures and \d+ sentences, encoder \S+>", repr(searcher))
+    assert re.fullmatch(
+        r"<Searcher of \d+ pictures and \d+ sentences, encoder \S+>",
+        repr(searcher),
+    )
     picture = searcher.search("a red box", k=1)[0]
-    assert (picture.id, picture.path, picture.fields) == (picture.item.id, picture.item.content, picture.item.fields)
-    assert repr(picture).startswith(f"Hit(id={picture.id!r}, score={picture.score!r}, path={picture.path!r}")
-    assert "content_hash" not in repr(Hit(replace(picture.item, fields={"content_hash": "ab", "width": 5}), 1.0))
+    assert (picture.id, picture.path, picture.fields) == (
+        picture.item.id,
+        picture.item.content,
+        picture.item.fields,
+    )
+    assert repr(picture).startswith(
+        f"Hit(id={picture.id!r}, score={picture.score!r}, path={picture.path!r}",
+    )
+    assert "content_hash" not in repr(
+        Hit(replace(picture.item, fields={"content_hash": "ab", "width": 5}), 1.0),
+    )
     assert searcher.search("a red box", k=1, find="text")[0].path is None
 
 
@@ -177,14 +242,20 @@ def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher) -> None:
 
 
 def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at, photos = f"file:{tmp_path}", library / "photos.h5"
     assert boc("index", "photos", photos, "--at", at).exit_code == 0
     searcher = Searcher.open("photos", at, device="cpu")
     fetched: list[EmbeddedIndex] = []
     arrays = EmbeddedIndex.arrays
-    monkeypatch.setattr(EmbeddedIndex, "arrays", lambda index: fetched.append(index) or arrays(index))
+    monkeypatch.setattr(
+        EmbeddedIndex,
+        "arrays",
+        lambda index: fetched.append(index) or arrays(index),
+    )
     assert searcher.renew() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before

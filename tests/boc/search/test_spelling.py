@@ -20,8 +20,15 @@ VOCABULARY = ("dog", "dogs", "horse", "kite", "submarine", "snow", "cafe", "blue
 
 def spelling(*sentences: str, vocabulary: Any = VOCABULARY) -> Spelling:
     items = [Item(f"{i}", "text", content) for i, content in enumerate(sentences)]
-    encoder = SimpleNamespace() if vocabulary is None else SimpleNamespace(vocabulary=frozenset(vocabulary))
-    index = SimpleNamespace(items=lambda: iter(items), manifest=SimpleNamespace(items={"text": len(items)}))
+    encoder = (
+        SimpleNamespace()
+        if vocabulary is None
+        else SimpleNamespace(vocabulary=frozenset(vocabulary))
+    )
+    index = SimpleNamespace(
+        items=lambda: iter(items),
+        manifest=SimpleNamespace(items={"text": len(items)}),
+    )
     return Spelling(SimpleNamespace(encoder=encoder, index=index))  # type: ignore[arg-type]
 
 
@@ -60,7 +67,9 @@ def test_an_encoder_that_tells_no_words_knows_all() -> None:
 def test_one_wrong_letter_is_put_right(word: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(word) - 2))
     swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    wrong = data.draw(st.sampled_from([swapped, word[:at] + word[at + 1 :], f"{word[:at]}x{word[at:]}"]))
+    wrong = data.draw(
+        st.sampled_from([swapped, word[:at] + word[at + 1 :], f"{word[:at]}x{word[at:]}"]),
+    )
     if wrong not in VOCABULARY:
         assert spelling().unknown(wrong) == [(wrong, word)]
 
@@ -74,9 +83,19 @@ def test_vocabularies_of_tokenizers() -> None:
         return Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, "[UNK]"))
 
     plain = ("[CLS]", "[UNK]", "dog", "##ing", "Kite", "t")
-    assert whole_words(tokenizer(*plain)) == WordPieces(tokenizer(*plain), 9).vocabulary == {"dog", "kite", "t"}
-    assert whole_words(tokenizer("<start>", "dog</w>", "do", "kite</w>", "!</w>")) == {"dog", "kite"}
-    assert whole_words(tokenizer("<s>", "\u2581dog", "g", "\u2581kite", "\u2581")) == {"dog", "kite"}
+    assert (
+        whole_words(tokenizer(*plain))
+        == WordPieces(tokenizer(*plain), 9).vocabulary
+        == {"dog", "kite", "t"}
+    )
+    assert whole_words(tokenizer("<start>", "dog</w>", "do", "kite</w>", "!</w>")) == {
+        "dog",
+        "kite",
+    }
+    assert whole_words(tokenizer("<s>", "\u2581dog", "g", "\u2581kite", "\u2581")) == {
+        "dog",
+        "kite",
+    }
     assert Vocabulary([*SPECIALS, "dog", "'s"]).vocabulary == {"dog", "'s"}
 
 
@@ -96,7 +115,10 @@ def test_the_command_line_names_them(library: Path) -> None:
         "'zeppelin' is no word of this index or its encoder",
     ]
     assert run("search", "photos", "a red box", *at).stderr == ""
-    assert run("search", "photos", "a", "red", "box", *at).stdout == run("search", "photos", "a red box", *at).stdout
+    assert (
+        run("search", "photos", "a", "red", "box", *at).stdout
+        == run("search", "photos", "a red box", *at).stdout
+    )
     picture = str(library / "images" / "005.png")
     assert (
         run("search", "photos", picture, *at).stderr

@@ -36,10 +36,19 @@ TEXT = "a red box at the left"
 
 
 def client_of(
-    searcher: Searcher, cache: Path, *, at: str = "file:nowhere", token: str | None = None, **options: Any
+    searcher: Searcher,
+    cache: Path,
+    *,
+    at: str = "file:nowhere",
+    token: str | None = None,
+    **options: Any,
 ) -> TestClient:
     settings = Settings("photos", at, token=token, cache=cache, **options)
-    return TestClient(create_app(searcher, settings), base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    return TestClient(
+        create_app(searcher, settings),
+        base_url="http://127.0.0.1:8000",
+        raise_server_exceptions=False,
+    )
 
 
 def fetch(client: TestClient, address: str, model: Any, **params: Any) -> dict[str, Any]:
@@ -47,7 +56,10 @@ def fetch(client: TestClient, address: str, model: Any, **params: Any) -> dict[s
     answer = client.get(address, params=params)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
-    assert model.model_validate_json(answer.content, strict=False).model_dump(mode="json").keys() >= found.keys()
+    assert (
+        model.model_validate_json(answer.content, strict=False).model_dump(mode="json").keys()
+        >= found.keys()
+    )
     return found
 
 
@@ -69,9 +81,14 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
         manifest.identity.dim,
     )
     assert answer["query_z"] == max(
-        int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz) for text in ("a", TEXT, "x y z")
+        int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz)
+        for text in ("a", TEXT, "x y z")
     )
-    assert (answer["name"], answer["concepts"], answer["encoder"]) == ("photos", False, manifest.identity.spec)
+    assert (answer["name"], answer["concepts"], answer["encoder"]) == (
+        "photos",
+        False,
+        manifest.identity.spec,
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +104,11 @@ def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> 
     ],
     ids=str,
 )
-def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Searcher, options: dict[str, Any]) -> None:
+def test_a_search_finds_what_the_library_finds(
+    client: TestClient,
+    searcher: Searcher,
+    options: dict[str, Any],
+) -> None:
     answer = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
     same = {"k": 40, **options}
     stages = Stages()
@@ -95,7 +116,9 @@ def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Sea
     assert pairs_of_hits(wanted) == pairs_of_json(answer["hits"])
     assert answer["find"] == options.get("find", "image") == wanted[0].item.modality
     assert answer["candidates"] == stages.candidates
-    assert answer["more"] is (len(wanted) == same["k"] < searcher.index.manifest.items[answer["find"]])
+    assert answer["more"] is (
+        len(wanted) == same["k"] < searcher.index.manifest.items[answer["find"]]
+    )
 
 
 def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
@@ -103,7 +126,9 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
     assert picture["content"] == picture["id"] == picture["group"]
     assert (picture["width"], picture["height"]) == (64, 64)
     assert picture["thumb"] == f"api/thumb/{picture['id']}"
-    sentence = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][0]
+    sentence = fetch(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][
+        0
+    ]
     assert sentence["content"] == searcher.index.find([sentence["id"]])[0].content
     assert (sentence["width"], sentence["height"]) == (None, None)
     assert sentence["thumb"] == f"api/thumb/{sentence['group']}"
@@ -112,8 +137,19 @@ def test_hit_fields(client: TestClient, searcher: Searcher) -> None:
 
 @pytest.mark.parametrize("find", ["image", "text"])
 @pytest.mark.parametrize("options", [{}, {"z": 1}, {"rm": 1, "k": 2}], ids=str)
-def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: dict[str, Any]) -> None:
-    answer = fetch(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
+def test_stages_are_parts_of_the_whole(
+    client: TestClient,
+    find: str,
+    options: dict[str, Any],
+) -> None:
+    answer = fetch(
+        client,
+        "/api/search",
+        schemas.SearchAnswer,
+        q=f"{TEXT} {find} {options}",
+        find=find,
+        **options,
+    )
     stages = answer["stages"]
     total = stages.pop("total_ms")
     assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
@@ -142,16 +178,24 @@ def test_postings_count(client: TestClient, searcher: Searcher) -> None:
 def test_search_by_upload(client: TestClient, searcher: Searcher, library: Path) -> None:
     path = library / "images" / "011.png"
     for _ in range(2):  # the second time it is known
-        answer = client.post("/api/search?k=5&find=image", files={"image": ("../../any name.png", path.read_bytes())})
+        answer = client.post(
+            "/api/search?k=5&find=image",
+            files={"image": ("../../any name.png", path.read_bytes())},
+        )
         assert answer.status_code == 200, answer.text
-        assert pairs_of_hits(searcher.search(image=path, k=5)) == pairs_of_json(answer.json()["hits"])
+        assert pairs_of_hits(searcher.search(image=path, k=5)) == pairs_of_json(
+            answer.json()["hits"],
+        )
         assert answer.json()["hits"][0]["id"] == "011.png"
 
 
 @pytest.mark.parametrize("z", [None, 5])
 @pytest.mark.parametrize("id", ["012.png", "012.png#0"])
 def test_products_sum_to_the_score_of_the_engine(
-    client: TestClient, searcher: Searcher, id: str, z: int | None
+    client: TestClient,
+    searcher: Searcher,
+    id: str,
+    z: int | None,
 ) -> None:
     answer = fetch(
         client,
@@ -160,14 +204,23 @@ def test_products_sum_to_the_score_of_the_engine(
         q=TEXT,
         **({} if z is None else {"z": z}),
     )
-    query = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT])).toarray()[0].astype(int)
+    query = (
+        searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
+        .toarray()[0]
+        .astype(int)
+    )
     if z is not None:
         kept = sorted(range(len(query)), key=lambda j: (-query[j], j))[:z]
         query = np.array([f if j in kept else 0 for j, f in enumerate(query)])
     item = searcher.index.terms([id]).toarray()[0].astype(int)
     assert answer["score"] == int(query @ item) == sum(term["product"] for term in answer["terms"])
     for term in answer["terms"]:
-        assert term["product"] == term["query"] * term["item"] == query[term["term"]] * item[term["term"]] > 0
+        assert (
+            term["product"]
+            == term["query"] * term["item"]
+            == query[term["term"]] * item[term["term"]]
+            > 0
+        )
         assert term["share"] == pytest.approx(term["product"] / answer["score"])
     products = [term["product"] for term in answer["terms"]]
     assert products == sorted(products, reverse=True)
@@ -180,34 +233,51 @@ def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Sea
         list(match.label.words) for match in wanted.matches[:3] if match.label is not None
     ]
     assert [[e["id"] for e in term["examples"]] for term in answer["terms"][:3]] == [
-        [e.id for e in match.label.examples] for match in wanted.matches[:3] if match.label is not None
+        [e.id for e in match.label.examples]
+        for match in wanted.matches[:3]
+        if match.label is not None
     ]
     assert answer["query_parts"]["names"] == TEXT.split()
-    assert np.array(answer["item_parts"]["boxes"]) == pytest.approx(wanted.item_parts.boxes, abs=1e-5)
+    assert np.array(answer["item_parts"]["boxes"]) == pytest.approx(
+        wanted.item_parts.boxes,
+        abs=1e-5,
+    )
     assert answer["item_parts"]["weights"] == pytest.approx(wanted.weights, abs=1e-4)
     assert np.array(answer["alignment"]) == pytest.approx(wanted.alignment, abs=1e-4)
     assert (answer["weighed_by"], answer["missing"]) == (wanted.weighed_by, None)
 
 
-def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
+def test_items_and_pictures_are_explained_too(
+    client: TestClient,
+    searcher: Searcher,
+    library: Path,
+) -> None:
     liked = fetch(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
-    assert liked["score"] == (searcher.codec.encode_queries(searcher.embeddings("007.png")) @ item.T).sum()
+    assert (
+        liked["score"]
+        == (searcher.codec.encode_queries(searcher.embeddings("007.png")) @ item.T).sum()
+    )
     assert liked["query_parts"]["boxes"]
     sent = client.post(
-        "/api/explain/012.png", files={"image": ("x.png", (library / "images" / "007.png").read_bytes())}
+        "/api/explain/012.png",
+        files={"image": ("x.png", (library / "images" / "007.png").read_bytes())},
     ).json()
     assert schemas.ExplanationAnswer.model_validate(sent).query_parts
     assert sent["score"] == pytest.approx(liked["score"], rel=0.01)
     assert client.get("/api/explain/012.png").status_code == 400
-    assert client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
+    assert (
+        client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
+    )
 
 
 def test_captions_of_an_item(client: TestClient) -> None:
     answer = fetch(client, "/api/item/003.png", schemas.WholeItem)
     assert answer["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in answer
-    assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
+    assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == [
+        "a yellow box at the left",
+    ]
     assert answer["words"] == []  # this code has none
 
 
@@ -217,7 +287,10 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
     run("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at)
     searcher = Searcher.open("written", at, device="cpu")
     terms = searcher.index.terms(["003.png"])
-    known = {searcher.codec.words[term]: n for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)}
+    known = {
+        searcher.codec.words[term]: n
+        for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
+    }
     with client_of(searcher, tmp_path) as client:
         answer = fetch(client, "/api/item/003.png", schemas.WholeItem)["words"]
         assert {entry["word"]: entry["frequency"] for entry in answer} == known != {}
@@ -225,22 +298,36 @@ def test_words_of_an_item(library: Path, tmp_path: Path) -> None:
         assert fetch(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
-@pytest.mark.parametrize("address", ["/api/item/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2])
+@pytest.mark.parametrize(
+    "address",
+    ["/api/item/", "/api/thumb/", "/api/explain/"],
+    ids=lambda a: a.split("/")[2],
+)
 def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
-    answer = client.get(f"{address}strange%20one", params={"q": TEXT} if "explain" in address else {})
+    answer = client.get(
+        f"{address}strange%20one",
+        params={"q": TEXT} if "explain" in address else {},
+    )
     assert answer.status_code == 404
     assert "'strange one'" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("side", [240, 480, 960])
-def test_thumbnails_are_small_jpegs_kept_on_disk(client: TestClient, tmp_path: Path, side: int) -> None:
+def test_thumbnails_are_small_jpegs_kept_on_disk(
+    client: TestClient,
+    tmp_path: Path,
+    side: int,
+) -> None:
     first = client.get(f"/api/thumb/005.png?side={side}")
     assert first.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(first.content)).size == (64, 64)
     kept = list(tmp_path.glob("*/*.jpg"))
     assert [path.read_bytes() for path in kept] == [first.content]
     assert first.headers["cache-control"] == "private, no-cache"
-    again = client.get(f"/api/thumb/005.png?side={side}", headers={"If-None-Match": first.headers["etag"]})
+    again = client.get(
+        f"/api/thumb/005.png?side={side}",
+        headers={"If-None-Match": first.headers["etag"]},
+    )
     assert (again.status_code, again.content) == (304, b"")
     kept[0].write_bytes(b"from the disk")
     assert client.get(f"/api/thumb/005.png?side={side}").content == b"from the disk"
@@ -250,14 +337,27 @@ def picture_index(folder: Path, library: Path) -> str:
     """An index over pictures of many shapes, one of them damaged and one gone after indexing."""
     images = folder / "pictures" / "in a folder"
     images.mkdir(parents=True)
-    for name, size in (("wide.png", (900, 300)), ("tall.png", (90, 300)), ("gone.png", (50, 50)), ("bad.png", (9, 9))):
+    for name, size in (
+        ("wide.png", (900, 300)),
+        ("tall.png", (90, 300)),
+        ("gone.png", (50, 50)),
+        ("bad.png", (9, 9)),
+    ):
         Image.new("RGB", size, "orange").save(images / name)
     turned = Image.new("RGB", (400, 200), "teal")
     exif = turned.getexif()
     exif[0x0112] = 6
     turned.save(images / "turned.jpg", exif=exif)
     at = f"file:{folder / 'index'}"
-    run("index", "photos", folder / "pictures", "--encoder", f"tern:{library / 'model'}", "--at", at)
+    run(
+        "index",
+        "photos",
+        folder / "pictures",
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--at",
+        at,
+    )
     (images / "gone.png").unlink()
     (images / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
     return at
@@ -268,7 +368,10 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
     client = client_of(searcher, tmp_path / "cache", at=at)
-    found = {h["content"]: h for h in fetch(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]}
+    found = {
+        h["content"]: h
+        for h in fetch(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]
+    }
     for name, size, small in (
         ("wide.png", (900, 300), (480, 160)),
         ("tall.png", (90, 300), (90, 300)),
@@ -291,15 +394,25 @@ def test_thumbnails_of_odd_pictures(tmp_path: Path, library: Path) -> None:
 
 
 def test_terms_of_a_changed_item(
-    searcher: Searcher, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searcher: Searcher,
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The picture is another by now, and would be encoded as other terms."""
     other = searcher.index.find(["001.png"])[0]
     find = searcher.index.find
     monkeypatch.setattr(
-        searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
+        searcher.index,
+        "find",
+        lambda ids: [replace(item, content=other.content) for item in find(ids)],
     )
-    answer = fetch(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
+    answer = fetch(
+        client_of(searcher, tmp_path),
+        "/api/explain/012.png",
+        schemas.ExplanationAnswer,
+        q=TEXT,
+    )
     stored, others = (searcher.index.terms([id]).toarray()[0] for id in ("012.png", "001.png"))
     assert all(term["item"] == stored[term["term"]] for term in answer["terms"])
     assert any(term["item"] != others[term["term"]] for term in answer["terms"])
@@ -318,9 +431,17 @@ def album(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
     app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path), {"album": album})
     client = TestClient(app, base_url="http://127.0.0.1:8000")
-    for address, name, pictures in (("", "photos", 40), ("index/photos/", "photos", 40), ("index/album/", "album", 8)):
+    for address, name, pictures in (
+        ("", "photos", 40),
+        ("index/photos/", "photos", 40),
+        ("index/album/", "album", 8),
+    ):
         info = fetch(client, f"/{address}api/info", schemas.Info)
-        assert (info["name"], info["items"]["image"], info["indexes"]) == (name, pictures, ["photos", "album"])
+        assert (info["name"], info["items"]["image"], info["indexes"]) == (
+            name,
+            pictures,
+            ["photos", "album"],
+        )
         hits = fetch(client, f"/{address}api/search", schemas.SearchAnswer, q=TEXT, k=40)["hits"]
         assert len(hits) == pictures
         shown = client.get(f"/{address}{hits[-1]['thumb']}")
@@ -328,7 +449,9 @@ def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_p
         page = client.get(f"/{address}").text
         assert f"<title>{name}" in page
         for linked in re.findall('(?:href|src)="([^"#]+)"', page):
-            assert client.get(urljoin(f"http://127.0.0.1:8000/{address}", linked)).status_code == 200, linked
+            assert (
+                client.get(urljoin(f"http://127.0.0.1:8000/{address}", linked)).status_code == 200
+            ), linked
         assert re.findall('aria-current="page">(.*?)<', page) == [name]
     assert client.get("/index/album", follow_redirects=False).headers["location"] == "album/"
     for address in ("/index/none/", "/index/none/api/info", "/index/none/api/thumb/000.png"):
@@ -342,7 +465,10 @@ def test_addresses_of_several_indexes(searcher: Searcher, album: Searcher, tmp_p
 @pytest.mark.slow
 def test_token_of_several_indexes(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
     settings = Settings("photos", "file:nowhere", cache=tmp_path, token="a secret")
-    client = TestClient(create_app(searcher, settings, {"album": album}), base_url="http://127.0.0.1:8000")
+    client = TestClient(
+        create_app(searcher, settings, {"album": album}),
+        base_url="http://127.0.0.1:8000",
+    )
     for index in ("album", "photos", "none", "static", "api"):
         assert client.get(f"/index/{index}/api/info").status_code == 401
         assert client.get(f"/index/{index}/static/api/info").status_code in (401, 404)
@@ -376,14 +502,21 @@ def test_openapi_lists_the_interface(client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: TestClient, tmp_path: Path) -> None:
+def test_without_the_page_the_interface_is_the_same(
+    searcher: Searcher,
+    client: TestClient,
+    tmp_path: Path,
+) -> None:
     bare = client_of(searcher, tmp_path, api_only=True)
     for path in ("/", "/index/photos", "/index/photos/", "/static/app.js"):
         assert client.get(path).status_code == 200
         assert bare.get(path).status_code == 404
     for path in ("/openapi.json", "/healthz"):
         assert bare.get(path).content == client.get(path).content
-    found = [answering.get("/api/search", params={"q": TEXT}).json()["hits"] for answering in (bare, client)]
+    found = [
+        answering.get("/api/search", params={"q": TEXT}).json()["hits"]
+        for answering in (bare, client)
+    ]
     assert found[0] == found[1] != []
 
 
@@ -395,7 +528,10 @@ def test_request_of_an_embedded_index(client: TestClient, library: Path) -> None
     assert client.post("/api/query", files=picture).json() == answer.json()
     for asked in ({"like": "001.png"}, {"q": TEXT, "hybrid": "rrf"}, {"q": TEXT, "sort": "size"}):
         answer = client.get("/api/query", params=asked)
-        assert (answer.status_code, "no single request does" in answer.json()["error"]) == (400, True)
+        assert (answer.status_code, "no single request does" in answer.json()["error"]) == (
+            400,
+            True,
+        )
 
 
 @pytest.mark.slow
@@ -406,7 +542,12 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
         run(command, "photos", *more, "--at", at)
 
     edit("index", library / "photos.h5")
-    client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at, look_every=0.0)
+    client = client_of(
+        Searcher.open("photos", at, device="cpu"),
+        tmp_path / "cache",
+        at=at,
+        look_every=0.0,
+    )
 
     def pictures() -> int | str:
         answer = client.get("/api/info")
@@ -432,7 +573,8 @@ def test_index_replaced_while_serving(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"]
+    "path",
+    ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"],
 )
 def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -> None:
     get, head = client.get(path), client.head(path)
@@ -442,7 +584,10 @@ def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -
         assert head.headers.get(name) == get.headers.get(name)
 
 
-@pytest.mark.parametrize("id", ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"])
+@pytest.mark.parametrize(
+    "id",
+    ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"],
+)
 def test_thumbnail_address(id: str) -> None:
     address = thumb(id)
     assert urljoin("http://host/root/", address) == f"http://host/root/{address}"
@@ -451,11 +596,21 @@ def test_thumbnail_address(id: str) -> None:
 
 def test_thumbnails_of_odd_ids(library: Path, tmp_path: Path) -> None:
     (tmp_path / "csv").mkdir()
-    (tmp_path / "csv" / "t.csv").write_text("image,caption\n./a.png,red\na.png,blue\n../csv/b.png,green\n")
+    (tmp_path / "csv" / "t.csv").write_text(
+        "image,caption\n./a.png,red\na.png,blue\n../csv/b.png,green\n",
+    )
     for name, colour in (("a", "red"), ("b", "blue")):
         Image.new("RGB", (20, 20), colour).save(tmp_path / "csv" / f"{name}.png")
     at = f"file:{tmp_path / 'index'}"
-    run("index", "odd", tmp_path / "csv" / "t.csv", "--encoder", f"tern:{library / 'model'}", "--at", at)
+    run(
+        "index",
+        "odd",
+        tmp_path / "csv" / "t.csv",
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--at",
+        at,
+    )
     client = client_of(Searcher.open("odd", at, device="cpu"), tmp_path / "cache", at=at)
     hits = client.get("/api/search?q=red").json()["hits"]
     assert {hit["id"] for hit in hits} == {"./a.png", "a.png", "../csv/b.png"}
@@ -484,7 +639,11 @@ def test_slow_client(library: Path) -> None:
                 if wait is not None:
                     await wait.wait()
 
-        await crowd({"type": "http", "path": "/api/info", "method": "GET", "headers": []}, None, send)  # type: ignore[arg-type]
+        await crowd(
+            {"type": "http", "path": "/api/info", "method": "GET", "headers": []},
+            None,
+            send,
+        )  # type: ignore[arg-type]
 
     async def both() -> None:
         gate = asyncio.Event()
@@ -501,13 +660,22 @@ def test_slow_client(library: Path) -> None:
 
 
 def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path) -> None:
-    asked = {"q": f'{TEXT} -green -"a blue box"', "like": ["003.png", "004.png"], "unlike": "005.png", "weight": 2}
+    asked = {
+        "q": f'{TEXT} -green -"a blue box"',
+        "like": ["003.png", "004.png"],
+        "unlike": "005.png",
+        "weight": 2,
+    }
     found = fetch(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
     minus, like = ["green", "a blue box"], ["003.png", "004.png"]
     query = Query.of(TEXT, minus=minus, like=like, unlike=["005.png"], weight=2)
     assert pairs_of_json(found["hits"]) == pairs_of_hits(searcher.search_query(query, k=6))
     path = library / "images" / "011.png"
-    answer = client.post("/api/search", params={"q": TEXT, "k": 5}, files={"image": ("a.png", path.read_bytes())})
+    answer = client.post(
+        "/api/search",
+        params={"q": TEXT, "k": 5},
+        files={"image": ("a.png", path.read_bytes())},
+    )
     assert pairs_of_json(answer.json()["hits"]) == pairs_of_hits(
-        searcher.search_query(Query.of(TEXT, images=[path]), k=5)
+        searcher.search_query(Query.of(TEXT, images=[path]), k=5),
     )

@@ -1,4 +1,5 @@
-"""What strangers may try: nothing of the disk gets out, nothing takes the server down, every refusal says why."""
+"""What strangers may try: nothing of the disk gets out, nothing takes the server down, every
+refusal says why."""
 
 import csv
 import io
@@ -89,7 +90,14 @@ def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str) -> N
 
 
 def test_static_files_are_those_of_the_page(client: TestClient) -> None:
-    for path in ("../app.py", "..%2fapp.py", "%2e%2e/settings.py", "/etc/passwd", "%2fetc%2fpasswd", ""):
+    for path in (
+        "../app.py",
+        "..%2fapp.py",
+        "%2e%2e/settings.py",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "",
+    ):
         assert_refused(client.get(f"/static/{path}"), 404)
 
 
@@ -101,13 +109,21 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
         (b"", 400, "empty"),
         (b"\0", 415, "no picture"),
         (b"GIF89a", 415, "no picture"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", 415, "no picture"),
+        (
+            b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
+            415,
+            "no picture",
+        ),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
         (b"<?php system($_GET['c']);", 415, "no picture"),
         (picture()[:100], 400, "cannot be read"),
         (png(8, 8, zlib.compress(b"\0" * 3)), 400, "cannot be read"),
         (png(8, 8, b"not deflated"), 400, "cannot be read"),
-        (png(3000, 3000, zlib.compress(b"\0" * 1000)), 413, "3000 x 3000 pixels, the limit is 1,000,000"),
+        (
+            png(3000, 3000, zlib.compress(b"\0" * 1000)),
+            413,
+            "3000 x 3000 pixels, the limit is 1,000,000",
+        ),
         (png(30_000, 30_000, zlib.compress(b"\0" * 1000)), 413, "pixels, the limit is 1,000,000"),
         (png(2**31 - 1, 2**31 - 1), 413, "pixels"),
         (png(0, 0), 415, "no picture"),
@@ -115,39 +131,67 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
     ],
     ids=lambda value: None if not isinstance(value, bytes) else repr(value[:12]),
 )
-def test_uploads_wrong_or_too_large(client: TestClient, route: str, data: bytes, status: int, said: str) -> None:
+def test_uploads_wrong_or_too_large(
+    client: TestClient,
+    route: str,
+    data: bytes,
+    status: int,
+    said: str,
+) -> None:
     name = "x.png\r\nX-Evil: 1"
-    assert_refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
+    assert_refused(
+        client.post(f"/api/{route}", files={"image": (name, data, "image/png")}),
+        status,
+        said,
+    )
     assert client.get("/api/search", params={"q": TEXT}).status_code == 200
 
 
 def test_decompression_bombs(client: TestClient) -> None:
     rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
     assert len(rows) < UPLOAD
-    assert_refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
+    assert_refused(
+        client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}),
+        413,
+        "pixels",
+    )
     whole = picture()
     bomb = b"zTXt" + b"a\0\0" + zlib.compress(b"x" * 20_000_000, 9)  # text beside the picture
     chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
     assert len(chunk) < UPLOAD
     assert_refused(
-        client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}), 400, "cannot be read"
+        client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}),
+        400,
+        "cannot be read",
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain", ""])
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json", "application/x-www-form-urlencoded", "text/plain", ""],
+)
 def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> None:
     assert_refused(
-        client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart"
+        client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}),
+        415,
+        "multipart",
     )
 
 
 def test_broken_forms_are_refused(client: TestClient) -> None:
     broken = {"content-type": "multipart/form-data; boundary=x"}
     assert_refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
-    assert_refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
+    assert_refused(
+        client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}),
+        400,
+    )
     assert_refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
-    assert_refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
+    assert_refused(
+        client.post("/api/search", data={"image": "no file"}, files={"x": b""}),
+        400,
+        "image",
+    )
 
 
 def test_body_without_length(client: TestClient) -> None:
@@ -176,8 +220,14 @@ def test_body_without_length(client: TestClient) -> None:
         ({"q": "x", "unlike": [""]}, "^unlike"),
         ({"like": ["003.png"] * 65}, "^like: "),
         ({"q": "x" * 1001}, "^the sentence has 1,001 characters; shorten it to 1,000$"),
-        *[({"q": "x", "k": k}, "^k: ") for k in ("0", "-1", "1001", "1e9", "nan", "", "9" * 400, "0x10", "ten")],
-        *[({"q": "x", "rm": rm}, "^rm: ") for rm in ("0", "-1", "nan", "inf", "-inf", "1e309", "0.5", "9999")],
+        *[
+            ({"q": "x", "k": k}, "^k: ")
+            for k in ("0", "-1", "1001", "1e9", "nan", "", "9" * 400, "0x10", "ten")
+        ],
+        *[
+            ({"q": "x", "rm": rm}, "^rm: ")
+            for rm in ("0", "-1", "nan", "inf", "-inf", "1e309", "0.5", "9999")
+        ],
         *[({"q": "x", "z": z}, "^z: ") for z in ("0", "-5", "nan", "1.5")],
         ({"q": "x", "find": "video"}, "^find: "),
         ({"q": "x", "rerank": "cosine"}, "^rerank: "),
@@ -185,7 +235,10 @@ def test_body_without_length(client: TestClient) -> None:
         ({"q": "x", "hybrid": "both"}, "^hybrid: "),
         ({"q": "x", "hybrid": "sum"}, "words_weight"),
         ({"q": "x", "words_weight": "1"}, "hybrid"),
-        *[({"q": "x", "hybrid": "sum", "words_weight": w}, "^words_weight: ") for w in ("0", "-1", "nan", "inf")],
+        *[
+            ({"q": "x", "hybrid": "sum", "words_weight": w}, "^words_weight: ")
+            for w in ("0", "-1", "nan", "inf")
+        ],
         ({"q": "x", "filter": "secret=1"}, "no metadata field 'secret'"),
         ({"q": "x", "filter": "__class__=1"}, "__class__"),
         ({"q": "x", "filter": "nonsense"}, "no filter"),
@@ -193,11 +246,18 @@ def test_body_without_length(client: TestClient) -> None:
         ({"q": "x", "filter": ["a=1"] * 17}, "16"),
     ],
 )
-def test_numbers_and_names_out_of_range_are_refused(client: TestClient, params: dict[str, Any], said: str) -> None:
+def test_numbers_and_names_out_of_range_are_refused(
+    client: TestClient,
+    params: dict[str, Any],
+    said: str,
+) -> None:
     assert_refused(client.get("/api/search", params=params), 400, said)
 
 
-@pytest.mark.parametrize("q", ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200])
+@pytest.mark.parametrize(
+    "q",
+    ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200],
+)
 def test_odd_sentences(client: TestClient, q: Any) -> None:
     answer = client.get("/api/search", params={"q": q})
     assert answer.status_code in (200, 400)
@@ -212,14 +272,31 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
     images, at = tmp_path / "<b>folder", f"file:{tmp_path / 'index'}"
     images.mkdir()
     (images / "<i>.png").write_bytes(picture())
-    for name, columns, row in (("t.csv", ["image", "caption"], NASTY), ("fields.csv", ["id", "tag"], NASTY)):
+    for name, columns, row in (
+        ("t.csv", ["image", "caption"], NASTY),
+        ("fields.csv", ["id", "tag"], NASTY),
+    ):
         with (images / name).open("w", newline="", encoding="utf-8") as handle:
             csv.writer(handle).writerows([columns, ["<i>.png", row]])
-    run("index", "nasty", images / "t.csv", "--encoder", f"tern:{library / 'model'}", "--at", at, "--metadata",
-        images / "fields.csv")  # fmt: skip
+    run(
+        "index",
+        "nasty",
+        images / "t.csv",
+        "--encoder",
+        f"tern:{library / 'model'}",
+        "--at",
+        at,
+        "--metadata",
+        images / "fields.csv",
+    )
     client = client_of(Searcher.open("nasty", at, device="cpu"), tmp_path / "cache")
     query = quote(NASTY)
-    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", f"/api/search?q={query}", "/api/search?q=a"):
+    for address in (
+        "/api/item/<i>.png",
+        "/api/item/%3Ci%3E.png%230",
+        f"/api/search?q={query}",
+        "/api/search?q=a",
+    ):
         answer = client.get(address)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "application/json"
@@ -235,21 +312,37 @@ def test_html_in_captions_and_names_stays_text(library: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "a b", "[::1", "localhost:x"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost@evil.example",
+        "a b",
+        "[::1",
+        "localhost:x",
+    ],
 )
 def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) -> None:
     for address in ("/", "/api/info", "/static/app.js"):
         assert_refused(client.get(address, headers={"host": host}), 400, "allow-host")
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"])
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"],
+)
 def test_this_machine_is_let_in(client: TestClient, host: str) -> None:
     assert client.get("/api/info", headers={"host": host}).status_code == 200
 
 
 def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) -> None:
     client = client_of(searcher, tmp_path, host="0.0.0.0", hosts=("pictures.example",))
-    for host, status in (("pictures.example", 200), ("192.0.2.7:8000", 200), ("other.example", 400)):
+    for host, status in (
+        ("pictures.example", 200),
+        ("192.0.2.7:8000", 200),
+        ("other.example", 400),
+    ):
         assert client.get("/api/info", headers={"host": host}).status_code == status
 
 
@@ -272,11 +365,25 @@ def test_pages_of_other_origins_get_nothing(client: TestClient, headers: dict[st
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"origin": "http://127.0.0.1:8000", "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}]
+    "headers",
+    [
+        {},
+        {"origin": "http://127.0.0.1:8000", "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
+    ],
 )
 def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str]) -> None:
-    assert client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers).status_code == 200
-    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to it
+    assert (
+        client.post(
+            "/api/search",
+            files={"image": ("x.png", picture())},
+            headers=headers,
+        ).status_code
+        == 200
+    )
+    assert (
+        client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200
+    )  # a link to it
 
 
 @pytest.mark.parametrize(
@@ -297,11 +404,20 @@ def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str
     ids=str,
 )
 def test_token_is_required(locked: TestClient, headers: dict[str, Any]) -> None:
-    for address in ("/api/info", "/api/thumb/000.png", "/api/search?q=x", "/openapi.json", "/api/nothing"):
+    for address in (
+        "/api/info",
+        "/api/thumb/000.png",
+        "/api/search?q=x",
+        "/openapi.json",
+        "/api/nothing",
+    ):
         answer = locked.get(address, headers=headers)
         assert_refused(answer, 401, "token")
         assert answer.headers["www-authenticate"] == "Bearer"
-    assert_refused(locked.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
+    assert_refused(
+        locked.post("/api/search", files={"image": ("x.png", picture())}, headers=headers),
+        401,
+    )
     assert locked.get("/", headers=headers).status_code == 200
 
 
@@ -310,7 +426,11 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
     assert client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
     assert_refused(client.get("/?token=wrong"), 401)
     assert not client.cookies
-    entered = client.get("/", params={"token": SECRET, "q": "a dog & a cat"}, follow_redirects=False)
+    entered = client.get(
+        "/",
+        params={"token": SECRET, "q": "a dog & a cat"},
+        follow_redirects=False,
+    )
     assert entered.status_code == 303
     assert entered.headers["location"] == "./?q=a+dog+%26+a+cat"
     cookie = entered.headers["set-cookie"]
@@ -339,7 +459,9 @@ def test_a_session_can_be_ended(searcher: Searcher, tmp_path: Path) -> None:
 
 
 def test_a_cookie_opens_one_start_of_one_port_for_a_time(
-    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searcher: Searcher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def opened(client: TestClient, cookie: str) -> bool:
         return client.get("/api/info", headers={"cookie": cookie}).status_code == 200
@@ -356,7 +478,14 @@ def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     for stranger in (cookie, f"boc_8001={ticket}"):
         assert not opened(other, stranger)
     numbers = (f"{int(end) + 1}.{number}", f"x.{number}", f"{end}.{'0' * 16}", end)
-    for forged in ("", ".", end, "9" * 99, f"{end}.{number}.{signature[:-1]}x", *(f"{n}.{signature}" for n in numbers)):
+    for forged in (
+        "",
+        ".",
+        end,
+        "9" * 99,
+        f"{end}.{number}.{signature[:-1]}x",
+        *(f"{n}.{signature}" for n in numbers),
+    ):
         assert not opened(client, f"{name}={forged}")
     monkeypatch.setattr("boc.web.http.auth.time", lambda: int(end) - 1)
     assert opened(client, cookie)
@@ -378,7 +507,11 @@ def test_token_below_a_prefix(searcher: Searcher, tmp_path: Path) -> None:
     whole = FastAPI()
     whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
-    for address in ("/pictures/api/info", f"/pictures/api/search?q={TEXT}", "/pictures/api/thumb/000.png"):
+    for address in (
+        "/pictures/api/info",
+        f"/pictures/api/search?q={TEXT}",
+        "/pictures/api/thumb/000.png",
+    ):
         assert_refused(client.get(address), 401, "token")
         assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
     entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
@@ -420,7 +553,9 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
         for answer in found:
             assert_refused(answer, 429, "again")
             assert answer.headers["retry-after"] == "1"
-        assert client.get("/api/thumb/000.png").status_code == 200  # pictures have a queue of their own
+        assert (
+            client.get("/api/thumb/000.png").status_code == 200
+        )  # pictures have a queue of their own
         let_go.set()
         for each in asking:
             each.join()
@@ -428,7 +563,11 @@ def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.Monk
         assert client.get("/api/info").status_code == 200
 
 
-def test_internal_errors_are_hidden(client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_errors_are_hidden(
+    client: TestClient,
+    searcher: Searcher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a secret path /etc/boc")
 

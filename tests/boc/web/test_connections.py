@@ -1,4 +1,5 @@
-"""A server that stops answers what it has; too many connections and bodies are told so, and memory is returned."""
+"""A server that stops answers what it has; too many connections and bodies are told so, and memory
+is returned."""
 
 import asyncio
 import http.client
@@ -33,7 +34,8 @@ async def app(scope, receive, send):
     if scope["path"] == "/slow":
         print("begun", flush=True)
         await asyncio.sleep(1)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    headers = [(b"content-length", b"5")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"hello"})
 
 sock = server.listen("127.0.0.1", 0)
@@ -122,7 +124,11 @@ def test_bodies_in_memory_are_limited() -> None:
         waiting = [asyncio.create_task(post(largest)) for _ in range(BODIES)]
         for _ in waiting:
             await arrived.acquire()
-        for headers in ([largest], [(b"content-length", b"1")], [(b"transfer-encoding", b"chunked")]):
+        for headers in (
+            [largest],
+            [(b"content-length", b"1")],
+            [(b"transfer-encoding", b"chunked")],
+        ):
             await post(*headers)
         assert statuses == [429, 429, 429]
         gate.set()
@@ -143,14 +149,23 @@ def resident():
 
 _return_memory()
 del [bytearray(b"x") * (24 << 20)][:]
-before, pairs = resident(), [(bytearray(b"x") * (16 << 20), bytearray(b"x") * 100_000) for _ in range(20)]
+before = resident()
+pairs = [(bytearray(b"x") * (16 << 20), bytearray(b"x") * 100_000) for _ in range(20)]
 pins = [pin for _, pin in pairs]
 del pairs
 print(resident() - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="where Linux says what memory is resident")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(),
+    reason="where Linux says what memory is resident",
+)
 def test_memory_of_pictures_is_returned() -> None:
-    left = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
+    left = subprocess.run(
+        [sys.executable, "-c", MEMORY],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert int(left) < 32

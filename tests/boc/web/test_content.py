@@ -1,4 +1,5 @@
-"""Only pictures of the folder that was indexed leave the server, by whatever route, whatever an index calls one."""
+"""Only pictures of the folder that was indexed leave the server, by whatever route, whatever an
+index calls one."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ FORGED = ("/etc/passwd", "/dev/zero", "{}/private/secret", "{}/p/../private/pict
 
 @pytest.fixture(scope="module")
 def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library p, whose pictures were replaced, a folder private beside it, and the server's index of p."""
+    """A library p, whose pictures were replaced, a folder private beside it, and the server's index
+    of p."""
     home = tmp_path_factory.mktemp("content")
     forged = [f"forged{number}.png" for number in range(len(FORGED))]
     for name in (*REPLACED, *forged, "good.png"):
@@ -71,7 +73,9 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "private" / "secret").write_bytes(SECRET)
     for name in ("picture.png", "a.png"):
         Image.new("RGB", (30, 30), "red").save(home / "private" / name)
-    (home / "p" / "linked.png").symlink_to("../private/picture.png")  # the user's own: content is where it led
+    (home / "p" / "linked.png").symlink_to(
+        "../private/picture.png",
+    )  # the user's own: content is where it led
     run("extract", home / "p", "-o", home / "f.h5", "--encoder", f"tern:{library / 'model'}")
     with h5py.File(home / "f.h5", "r+") as file:
         ids = file["image/ids"].asstr()[:].tolist()
@@ -86,12 +90,21 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def client(home: Path, tmp_path: Path) -> TestClient:
-    return client_of(Searcher.open("photos", f"file:{home / 'index'}", device="cpu"), tmp_path / "cache")
+    return client_of(
+        Searcher.open("photos", f"file:{home / 'index'}", device="cpu"),
+        tmp_path / "cache",
+    )
 
 
-@pytest.mark.parametrize("id", [*REPLACED, *(f"forged{number}.png" for number in range(len(FORGED)))])
+@pytest.mark.parametrize(
+    "id",
+    [*REPLACED, *(f"forged{number}.png" for number in range(len(FORGED)))],
+)
 def test_what_is_no_picture_of_the_library_is_refused(
-    client: TestClient, home: Path, id: str, caplog: pytest.LogCaptureFixture
+    client: TestClient,
+    home: Path,
+    id: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, FAULTS):
         answers = [client.get(f"/api/{route}/{id}") for route in ("thumb", "picture")]
@@ -134,7 +147,18 @@ def test_a_picture_in_an_archive(tmp_path: Path) -> None:
     for id, root in (("in/a.png", "x.tar/"), ("x.tar/in/a.png", ""), ("p/x.tar/in/a.png", "")):
         content = f"{tmp_path}/{root}{id.removeprefix('p/')}"
         with open_content(Item(id, "image", content)) as picture:
-            assert b"".join(picture.read()) == picture.path.read_bytes() == (tmp_path / "a.png").read_bytes()
-    for name in ("x.tar/secret.png", "x.tar/gone.png", "x.tar/in", "x.tar", "a.png/a.png", "x.tar/../a.png"):
+            assert (
+                b"".join(picture.read())
+                == picture.path.read_bytes()
+                == (tmp_path / "a.png").read_bytes()
+            )
+    for name in (
+        "x.tar/secret.png",
+        "x.tar/gone.png",
+        "x.tar/in",
+        "x.tar",
+        "a.png/a.png",
+        "x.tar/../a.png",
+    ):
         with pytest.raises(ImageError), open_content(Item(name, "image", f"{tmp_path}/{name}")):
             pass

@@ -25,7 +25,9 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
     home = tmp_path_factory.mktemp("facets")
     cameras = ("=odd", "canon|best", "pixel")
     lines = [
-        f"{i:03d}.png,{cameras[i % 3]},{2000 + i % 2},{2020 + i % 4}-05-{1 + i % 28:02d},{1000 + i}," for i in range(40)
+        f"{i:03d}.png,{cameras[i % 3]},{2000 + i % 2},{2020 + i % 4}-"
+        f"05-{1 + i % 28:02d},{1000 + i},"
+        for i in range(40)
     ]
     header = "id,camera,year:integer,taken:date,bytes:integer,lens"
     (home / "fields.csv").write_text(f"{header}\n" + "\n".join(lines) + "\n", encoding="utf-8")
@@ -42,7 +44,11 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
     assert answer.fields == {
         name: kind for name, kind in types.items() if kind == "text" or name in held - FOR_PROGRAMS
     }
-    assert {"camera", "year", "taken"} <= set(answer.facets) <= set(answer.fields) - {"bytes", "name", "ocr"}
+    assert (
+        {"camera", "year", "taken"}
+        <= set(answer.facets)
+        <= set(answer.fields) - {"bytes", "name", "ocr"}
+    )
     counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
     divided = {facet["field"] for facet in counted if len(facet["values"]) > 1}
     assert divided == set(answer.facets)
@@ -53,33 +59,55 @@ def test_info_fields_and_facets(client: TestClient, searcher: Searcher) -> None:
 def test_facet_counts(client: TestClient, searcher: Searcher, more: dict[str, Any]) -> None:
     answer = client.get("/api/facets", params={"q": TEXT, **more})
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
-    query = {"q": TEXT, "k": 500, "rm": 1, **({} if "hybrid" in more else {"min_confidence": 0}), **more}
+    query = {
+        "q": TEXT,
+        "k": 500,
+        "rm": 1,
+        **({} if "hybrid" in more else {"min_confidence": 0}),
+        **more,
+    }
     hits = client.get("/api/search", params=query).json()["hits"]
-    sure = hits[: 500 if "hybrid" in more else max(100, sum(hit["confidence"] >= 0.5 for hit in hits))]
+    sure = hits[
+        : 500 if "hybrid" in more else max(100, sum(hit["confidence"] >= 0.5 for hit in hits))
+    ]
     assert found.hits == len(sure)
     assert {"camera", "year", "taken"} <= {facet.field for facet in found.facets}
     for facet in found.facets:
         assert facet.values
         for value in facet.values:
             filters = [parse_filter(each, searcher.index.manifest.fields) for each in value.filters]
-            assert value.count == sum(all(holds(one, hit["fields"]) for one in filters) for hit in sure)
+            assert value.count == sum(
+                all(holds(one, hit["fields"]) for one in filters) for hit in sure
+            )
     camera = next(facet for facet in found.facets if facet.field == "camera")
     held = [hit["fields"]["camera"] for hit in sure]
     cameras = Counter(one for each in held for one in ([each] if isinstance(each, str) else each))
     assert {value.value: value.count for value in camera.values} == cameras
 
 
-def test_facets_of_a_picture_are_those_of_its_hits(client: TestClient, searcher: Searcher, library: Path) -> None:
+def test_facets_of_a_picture_are_those_of_its_hits(
+    client: TestClient,
+    searcher: Searcher,
+    library: Path,
+) -> None:
     data = (library / "images" / "005.png").read_bytes()
-    answer = client.post("/api/facets", files={"image": ("any.png", data)}, params={"filter": "year=2001"})
+    answer = client.post(
+        "/api/facets",
+        files={"image": ("any.png", data)},
+        params={"filter": "year=2001"},
+    )
     found = schemas.FacetsAnswer.model_validate_json(answer.content)
     query = {"k": 500, "rm": 1, "min_confidence": 0, "filter": "year=2001"}
-    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()["hits"]
+    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()[
+        "hits"
+    ]
     sure = hits[: max(100, sum(hit["confidence"] >= 0.5 for hit in hits))]
     assert found.hits == len(sure)
     years = next(facet for facet in found.facets if facet.field == "year")
     assert [(value.value, value.count) for value in years.values] == [("2001", len(sure))]
-    assert client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
+    assert (
+        client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
+    )
 
 
 def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
@@ -89,5 +117,9 @@ def test_confidence_of_hits(client: TestClient, searcher: Searcher) -> None:
     assert client.get("/api/search", params={"q": TEXT}).json()["hits"][0]["confidence"] is None
     both = client.get("/api/search", params={"q": TEXT, "min_confidence": 0, "hybrid": "rrf"})
     assert both.status_code == 400
-    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "k": 5}).json()["hits"]
-    assert [hit["id"] for hit in collapsed] == [h.item.id for h in searcher.search(TEXT, k=5, collapse=True)]
+    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "k": 5}).json()[
+        "hits"
+    ]
+    assert [hit["id"] for hit in collapsed] == [
+        h.item.id for h in searcher.search(TEXT, k=5, collapse=True)
+    ]

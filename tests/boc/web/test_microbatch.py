@@ -33,7 +33,12 @@ class Encoder:
             raise ValueError("bad")
         sets = [np.full((len(text), 2), len(text), np.float32) for text in texts]
         vectors = np.array([[len(text)] for text in texts], np.float32)
-        return Embeddings("text", vectors, Ragged.from_sets(sets, 2), words=[list(text) for text in texts])
+        return Embeddings(
+            "text",
+            vectors,
+            Ragged.from_sets(sets, 2),
+            words=[list(text) for text in texts],
+        )
 
 
 def run(texts: Sequence[str]) -> tuple[Encoder, dict[str, Embeddings | str]]:

@@ -55,7 +55,9 @@ def test_metrics(client: TestClient) -> None:
     assert found["boc_requests_total", "GET", "/api/item/{id}", "404"] == 1
     assert found["boc_requests_total", "GET", "none", "404"] == 1
     assert found["boc_request_seconds_count", "/api/search"] == 3
-    assert {found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")} == {3}
+    assert {
+        found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")
+    } == {3}
 
 
 def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
@@ -79,7 +81,9 @@ def test_access_to_probes_and_metrics(searcher: Searcher, tmp_path: Path) -> Non
     bearer = {"authorization": f"Bearer {SECRET}"}
     assert client.get("/metrics", headers=bearer).status_code == 200
     assert client.get("/metrics", headers=bearer | strange).status_code == 400
-    assert client.get("/metrics", headers=bearer | {"sec-fetch-site": "cross-site"}).status_code == 403
+    assert (
+        client.get("/metrics", headers=bearer | {"sec-fetch-site": "cross-site"}).status_code == 403
+    )
 
 
 @pytest.mark.slow
@@ -173,9 +177,16 @@ def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_request_is_one_line_whatever_its_address(searcher: Searcher, tmp_path: Path, form: str) -> None:
+def test_a_request_is_one_line_whatever_its_address(
+    searcher: Searcher,
+    tmp_path: Path,
+    form: str,
+) -> None:
     with capture_log(form) as stream:
-        client_of(searcher, tmp_path).get("/api/item/a%0a%1b[31m%E2%80%A8b", params={"q": "c\nd\u2028"})
+        client_of(searcher, tmp_path).get(
+            "/api/item/a%0a%1b[31m%E2%80%A8b",
+            params={"q": "c\nd\u2028"},
+        )
     (line,) = stream.getvalue().splitlines()
     assert all(char.isprintable() for char in line)
 

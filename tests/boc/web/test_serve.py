@@ -27,14 +27,26 @@ PATIENCE = 120.0
 
 
 @contextmanager
-def serving(log: Path, *arguments: object, **environment: str) -> Iterator[tuple[BaseProcess, int, list[str]]]:
+def serving(
+    log: Path,
+    *arguments: object,
+    **environment: str,
+) -> Iterator[tuple[BaseProcess, int, list[str]]]:
     """The process, its port, and what it said on stderr, the file ``log``, until it was there."""
     output = log.with_suffix(".out")
     process = start(
-        ["serve", *arguments, "--port", 0], output, log, XDG_CACHE_HOME=str(log.parent / "cache"), **environment
+        ["serve", *arguments, "--port", 0],
+        output,
+        log,
+        XDG_CACHE_HOME=str(log.parent / "cache"),
+        **environment,
     )
     try:
-        until(lambda: not process.is_alive() or (log.exists() and " is at http://" in log.read_text()))
+        until(
+            lambda: (
+                not process.is_alive() or (log.exists() and " is at http://" in log.read_text())
+            ),
+        )
         said, _, rest = log.read_text().partition(" is at ")
         port = int(rest.split("/")[2].rpartition(":")[2])
         yield process, port, (said + " is at " + rest.split()[0]).splitlines()
@@ -109,7 +121,8 @@ def test_a_port_that_is_taken_is_named(library: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")]
+    ("arguments", "message"),
+    [("nothing", "no index 'nothing'"), ("photos --host no.such.host.invalid", "no address")],
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) -> None:
     result = boc("serve", *arguments.split(), "--at", f"file:{library / 'index'}", "--port", 0)
@@ -118,14 +131,18 @@ def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str) 
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+def test_without_the_extra_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+    library: Path,
+) -> None:
     for name in [name for name in sys.modules if name.startswith("boc.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     result = boc("serve", "photos", "--at", f"file:{library / 'index'}")
     assert result.exit_code == 1
     assert (
-        result.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+        result.output.strip()
+        == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
     )
 
 
@@ -134,7 +151,9 @@ def test_several_workers(library: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with serving(log, "photos", *at) as (process, port, said):
         assert [line for line in said if line.startswith("loading")] == said[:1]
-        answers = [get(port, f"/api/search?q=a%20red%20box&k={k}&token=hidden") for k in range(1, 21)]
+        answers = [
+            get(port, f"/api/search?q=a%20red%20box&k={k}&token=hidden") for k in range(1, 21)
+        ]
         assert [len(found["hits"]) for _, found in answers] == list(range(1, 21))
         counted = get(port, "/metrics")[1].decode()
         assert 'boc_requests_total{method="GET",route="/api/search",status="200"} 20.0' in counted
@@ -174,7 +193,10 @@ def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
 
 def test_an_error_of_a_worker_is_told_once(library: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    process = start(["serve", "nothing", "--at", f"file:{library / 'index'}", "--port", 0, "--workers", 3], errors=log)
+    process = start(
+        ["serve", "nothing", "--at", f"file:{library / 'index'}", "--port", 0, "--workers", 3],
+        errors=log,
+    )
     process.join(PATIENCE)
     assert process.exitcode == 1
     assert "no index 'nothing'" in log.read_text()

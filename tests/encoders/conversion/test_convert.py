@@ -1,4 +1,5 @@
-"""``boc convert``: published files made here, small and with random weights, and what is refused of them."""
+"""``boc convert``: published files made here, small and with random weights, and what is refused of
+them."""
 
 from __future__ import annotations
 
@@ -32,25 +33,44 @@ REGION, BERT, JOINT, PIECES, WORDS = 8, 24, 8, 40, 30
 
 
 def transformer(width: int, layers: int) -> nn.Module:
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 4, 16), layers, enable_nested_tensor=False)
+    return nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(width, 4, 16),
+        layers,
+        enable_nested_tensor=False,
+    )
 
 
 def tern_state(joint_encoders: int = 1) -> dict[str, torch.Tensor]:
     """Tensors by the published names, the dead ones included."""
     torch.manual_seed(joint_encoders)
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 12, "intermediate_size": 16, "max_position_embeddings": 32}
+    sizes = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 12,
+        "intermediate_size": 16,
+        "max_position_embeddings": 32,
+    }
     bert = BertModel(BertConfig(vocab_size=PIECES, hidden_size=BERT, **sizes))
     network = nn.Module()
-    network.txt_enc, network.img_enc, network.img_enc.pos_encoding_image = nn.Module(), nn.Module(), nn.Module()
+    network.txt_enc, network.img_enc, network.img_enc.pos_encoding_image = (
+        nn.Module(),
+        nn.Module(),
+        nn.Module(),
+    )
     network.txt_enc.bert_model = bert
     network.txt_enc.word_embeddings = bert.embeddings.word_embeddings
     network.txt_enc.map, network.img_enc.fc = nn.Linear(BERT, JOINT), nn.Linear(REGION, JOINT)
-    network.img_enc.pos_encoding_image.map = nn.Sequential(nn.Linear(REGION + 5, 12), nn.ReLU(), nn.Linear(12, 12))
+    network.img_enc.pos_encoding_image.map = nn.Sequential(
+        nn.Linear(REGION + 5, 12),
+        nn.ReLU(),
+        nn.Linear(12, 12),
+    )
     network.img_enc.transformer_encoder = transformer(12, 3)
     network.img_proj, network.cap_proj = nn.Linear(12, JOINT), nn.Linear(BERT, JOINT)
     for number in range(joint_encoders):
         network.add_module(f"transformer_encoder_{number + 1}", transformer(JOINT, 2))
-    return OrderedDict((f"img_txt_enc.{name}", tensor) for name, tensor in network.state_dict().items())
+    return OrderedDict(
+        (f"img_txt_enc.{name}", tensor) for name, tensor in network.state_dict().items()
+    )
 
 
 def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +81,9 @@ def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, 
         "training": {"measure": "dot"},
     }
     for section, entries in sections.items():
-        config[section.replace("_", "-")].update({key.replace("_", "-"): value for key, value in entries.items()})
+        config[section.replace("_", "-")].update(
+            {key.replace("_", "-"): value for key, value in entries.items()},
+        )
     return {
         "epoch": 7,
         "model": tern_state(joint_encoders),
@@ -81,11 +103,25 @@ def vsrn_file() -> dict[str, Any]:
         layer.W = nn.Sequential(nn.Conv1d(JOINT, JOINT, 1), nn.BatchNorm1d(JOINT))
         image.add_module(f"Rs_GCN_{number}", layer)
     text.embed, text.rnn = nn.Embedding(WORDS, 6), nn.GRU(6, JOINT)
-    options = argparse.Namespace(data_name="coco_precomp", embed_size=JOINT, use_abs=False, no_imgnorm=False)
-    return {"epoch": 3, "model": [image.state_dict(), text.state_dict()], "best_rsum": 480.0, "opt": options}
+    options = argparse.Namespace(
+        data_name="coco_precomp",
+        embed_size=JOINT,
+        use_abs=False,
+        no_imgnorm=False,
+    )
+    return {
+        "epoch": 3,
+        "model": [image.state_dict(), text.state_dict()],
+        "best_rsum": 480.0,
+        "opt": options,
+    }
 
 
-FILES: dict[str, Callable[[], dict[str, Any]]] = {"tern": tern_file, "teran": lambda: tern_file(2), "vsrn": vsrn_file}
+FILES: dict[str, Callable[[], dict[str, Any]]] = {
+    "tern": tern_file,
+    "teran": lambda: tern_file(2),
+    "vsrn": vsrn_file,
+}
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +130,36 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("published")
     for kind, make in FILES.items():
         torch.save(make(), home / f"{kind}.pth")
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", *(f"piece{i}" for i in range(PIECES - 7))]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "dog",
+        *(f"piece{i}" for i in range(PIECES - 7)),
+    ]
     (home / "vocab.txt").write_text("\n".join(pieces) + "\n")
     words = ["<pad>", "<start>", "<end>", "<unk>", "dog", *(f"word{i}" for i in range(WORDS - 5))]
     (home / "words.json").write_text(json.dumps(words))
     for name, width in (("features", REGION), ("other", REGION + 1)):
-        for folder, array in (("bu_att", np.ones((2, width), np.float32)), ("bu_box", np.ones((2, 4), np.float32))):
+        for folder, array in (
+            ("bu_att", np.ones((2, width), np.float32)),
+            ("bu_box", np.ones((2, 4), np.float32)),
+        ):
             (home / name / folder).mkdir(parents=True)
             np.save(home / name / folder / "0.npy", array)
     return home
 
 
-def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: str = "vocab.txt") -> tuple[int, str]:
+def convert(
+    home: Path,
+    checkpoint: Path,
+    output: Path,
+    *more: object,
+    tokens: str = "vocab.txt",
+) -> tuple[int, str]:
     """Exit status, and what was printed."""
     place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
     result = boc("convert", checkpoint, "-o", output, *place, *more)
@@ -115,14 +169,21 @@ def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: s
 @pytest.mark.parametrize("kind", FILES)
 def test_convert_published_files(kind: str, home: Path, tmp_path: Path) -> None:
     status, printed = convert(
-        home, home / f"{kind}.pth", tmp_path / "model", tokens="words.json" if kind == "vsrn" else "vocab.txt"
+        home,
+        home / f"{kind}.pth",
+        tmp_path / "model",
+        tokens="words.json" if kind == "vsrn" else "vocab.txt",
     )
     assert status == 0, printed
     first, told, *_, last = printed.splitlines()
-    parameters = sum(p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters())
+    parameters = sum(
+        p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters()
+    )
     assert first.startswith(f"{kind} of {parameters:,} parameters: region_dim {REGION}, ")
     assert told == (
-        "the file says: epoch 3, best_rsum 480" if kind == "vsrn" else "the file says: epoch 7, best_ndcg 0.65"
+        "the file says: epoch 3, best_rsum 480"
+        if kind == "vsrn"
+        else "the file says: epoch 7, best_ndcg 0.65"
     )
     assert last.endswith(f"use it with --encoder {kind}:{tmp_path / 'model'}")
     encoder = plugins.encoder(last.rpartition(" ")[2], "cpu")
@@ -146,7 +207,10 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
 
 
 def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
-    torch.save(tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}), tmp_path / "a.pth")
+    torch.save(
+        tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}),
+        tmp_path / "a.pth",
+    )
     status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
     assert status == 1
     assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
@@ -157,7 +221,11 @@ def test_teran_pooling_and_stop_words(home: Path, tmp_path: Path) -> None:
     assert "pooling mwsr" in printed
     encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
     # The last word is dropped as in the published network, after the stop-words.
-    assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [["dog"], ["dog"], []]
+    assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [
+        ["dog"],
+        ["dog"],
+        [],
+    ]
     status, printed = convert(home, home / "teran.pth", tmp_path / "other", *listed)
     assert status == 1
     assert "leaves out no stop-words; leave out --stop-list" in printed
@@ -167,7 +235,10 @@ def test_newer_keys_may_be_missing() -> None:
     for file in (tern_file(), tern_file(2)):
         expected = from_published(file)[1]
         found = from_published(
-            {"model": file["model"], "config": {"model": {"name": file["config"]["model"]["name"]}}}
+            {
+                "model": file["model"],
+                "config": {"model": {"name": file["config"]["model"]["name"]}},
+            },
         )[1]
         assert found.config == expected.config
 
@@ -177,7 +248,10 @@ def test_newer_keys_may_be_missing() -> None:
     [
         ({"model": {"text_aggregation": "gru"}}, "text-aggregation of this checkpoint is 'gru'"),
         ({"model": {"image_aggregation": None}}, "image-aggregation of this checkpoint is None"),
-        ({"image_model": {"pos_encoding": "project-and-sum"}}, "pos-encoding of this checkpoint is 'project-and-sum'"),
+        (
+            {"image_model": {"pos_encoding": "project-and-sum"}},
+            "pos-encoding of this checkpoint is 'project-and-sum'",
+        ),
         ({"training": {"measure": "order"}}, "measure of this checkpoint is 'order'"),
         ({"text_model": {"layers": 2}}, "layers of this checkpoint is 2"),
         ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
@@ -206,19 +280,29 @@ def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
     state = file["model"]
     alive = {f"img_txt_enc.{name}" for name in from_published(file)[1].state_dict()}
     unused = {name.removeprefix("img_txt_enc.") for name in state.keys() - alive}
-    heads = {f"{layer}.{part}" for layer in ("txt_enc.map", "img_enc.fc") for part in ("weight", "bias")}
+    heads = {
+        f"{layer}.{part}" for layer in ("txt_enc.map", "img_enc.fc") for part in ("weight", "bias")
+    }
     pooler = {f"txt_enc.bert_model.pooler.dense.{part}" for part in ("weight", "bias")}
     assert unused == heads | pooler | {"txt_enc.word_embeddings.weight"}
     for name in alive:
         with pytest.raises(EncoderError, match=r"missing|neither"):
             from_published({**file, "model": without(state, name.removeprefix("img_txt_enc."))})
-    for stranger in ("stranger", "img_enc.fc2.weight", "transformer_encoder_1.norm.weight", "txt_enc.map"):
+    for stranger in (
+        "stranger",
+        "img_enc.fc2.weight",
+        "transformer_encoder_1.norm.weight",
+        "txt_enc.map",
+    ):
         with pytest.raises(EncoderError, match=f"left over, for example {stranger}"):
             from_published({**file, "model": {**state, f"img_txt_enc.{stranger}": torch.zeros(1)}})
     positions = {"img_txt_enc.txt_enc.bert_model.embeddings.position_ids": torch.arange(32)}
     from_published({**file, "model": {**state, **positions}})
     for name in ("img_proj.bias", "transformer_encoder_1.layers.1.linear1.bias"):
-        with pytest.raises(EncoderError, match=f"another shape than the rest asks for, for example {name}"):
+        with pytest.raises(
+            EncoderError,
+            match=f"another shape than the rest asks for, for example {name}",
+        ):
             from_published({**file, "model": {**state, f"img_txt_enc.{name}": torch.zeros(3)}})
     alias = "img_txt_enc.txt_enc.word_embeddings.weight"
     with pytest.raises(EncoderError, match="should be a copy"):
@@ -229,7 +313,8 @@ def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
 def test_tensors_of_a_vsrn_are_accounted_for() -> None:
     file = vsrn_file()
     for part in (0, 1):
-        counters = "num_batches_tracked"  # which the first torch versions did not have, and evaluation does not read
+        # which the first torch versions did not have, and evaluation does not read
+        counters = "num_batches_tracked"
         for name in (name for name in file["model"][part] if not name.endswith(counters)):
             states = [dict(state) for state in file["model"]]
             del states[part][name]
@@ -264,10 +349,16 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize(
-    ("bomb", "place"), [*((bomb, "everything") for bomb in BOMBS), *(("os.system", place) for place in PLACES)][1:]
+    ("bomb", "place"),
+    [*((bomb, "everything") for bomb in BOMBS), *(("os.system", place) for place in PLACES)][1:],
 )
 def test_a_hostile_checkpoint_runs_nothing(
-    bomb: str, place: str, zipped: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bomb: str,
+    place: str,
+    zipped: bool,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(PLACES[place](BOMBS[bomb]), "hostile.pth", _use_new_zipfile_serialization=zipped)
@@ -284,7 +375,9 @@ def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
         file = make()
         torch.save(file, tmp_path / "new.pth")
         torch.save(file, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
-        networks = [from_published(read_published(tmp_path / f"{name}.pth"))[1] for name in ("new", "old")]
+        networks = [
+            from_published(read_published(tmp_path / f"{name}.pth"))[1] for name in ("new", "old")
+        ]
         new, old = (network.state_dict() for network in networks)
         assert new.keys() == old.keys(), kind
         assert all(torch.equal(new[name], old[name]) for name in new)
@@ -325,7 +418,8 @@ def refusal(path: Path) -> str:
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kind", ["tern", "vsrn"])
 def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path: Path) -> None:
-    """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no other exception."""
+    """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no
+    other exception."""
     path = tmp_path / "damaged.pth"
     torch.save(FILES[kind](), path, _use_new_zipfile_serialization=zipped)
     whole, chance = path.read_bytes(), random.Random(0)
@@ -333,7 +427,9 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
     for _ in range(100):
         changed = bytearray(whole)
         for _ in range(chance.choice([1, 3, 30])):
-            changed[chance.randrange(min(len(whole), chance.choice([400, 20000])))] = chance.randrange(256)
+            changed[chance.randrange(min(len(whole), chance.choice([400, 20000])))] = (
+                chance.randrange(256)
+            )
         versions.append(bytes(changed))
     refused = 0
     for number, version in enumerate(versions):
@@ -347,9 +443,17 @@ def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 2048, b"PK\x03\x04", b"\x1f\x8b", b"\x80\x02}.", gzip.compress(b"a" * 99, mtime=0), b"a text",
-     pickle.dumps({"model": 1}, 2)],
-)  # fmt: skip
+    [
+        b"",
+        b"\0" * 2048,
+        b"PK\x03\x04",
+        b"\x1f\x8b",
+        b"\x80\x02}.",
+        gzip.compress(b"a" * 99, mtime=0),
+        b"a text",
+        pickle.dumps({"model": 1}, 2),
+    ],
+)
 def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pth").write_bytes(content)
     status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
@@ -360,9 +464,20 @@ def test_no_checkpoint(content: bytes, home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [{}, [], 5, {"model": {}}, {"model": {"a": 1}}, {"model": [1, 2]}, {"model": {1: torch.zeros(1)}},
-                {"model": {"a": torch.zeros(1)}}, {"model": tern_state()}, {"model": tern_state(), "config": []}]
-)  # fmt: skip
+    "content",
+    [
+        {},
+        [],
+        5,
+        {"model": {}},
+        {"model": {"a": 1}},
+        {"model": [1, 2]},
+        {"model": {1: torch.zeros(1)}},
+        {"model": {"a": torch.zeros(1)}},
+        {"model": tern_state()},
+        {"model": tern_state(), "config": []},
+    ],
+)
 def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(EncoderError):
@@ -381,7 +496,9 @@ def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("\n".join([*pieces[:-1], "caf\xe9"]).encode("latin-1"))
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "words.json").write_text(json.dumps(json.loads((home / "words.json").read_text())[:-1]))
+    (tmp_path / "words.json").write_text(
+        json.dumps(json.loads((home / "words.json").read_text())[:-1]),
+    )
     for checkpoint, tokens, said in (
         ("tern", "short.txt", "39 word-pieces, but the checkpoint was trained with 40"),
         ("tern", "twice.txt", "occurs twice"),
@@ -395,11 +512,23 @@ def test_files_of_other_tokens(home: Path, tmp_path: Path) -> None:
         ("vsrn", "short.txt", "short.txt: "),
     ):
         tokens = tmp_path / tokens  # type: ignore[assignment]
-        status, printed = convert(home, home / f"{checkpoint}.pth", tmp_path / "model", "--tokens", tokens)
+        status, printed = convert(
+            home,
+            home / f"{checkpoint}.pth",
+            tmp_path / "model",
+            "--tokens",
+            tokens,
+        )
         assert status == 1, tokens
         assert said in printed
         assert len(printed.splitlines()) == 1
-    status, printed = convert(home, home / "tern.pth", tmp_path / "model", "--regions", f"files:{home / 'other'}")
+    status, printed = convert(
+        home,
+        home / "tern.pth",
+        tmp_path / "model",
+        "--regions",
+        f"files:{home / 'other'}",
+    )
     assert status == 1
     assert "have 9 numbers, those of the checkpoint 8" in printed
     assert not (tmp_path / "model").exists()
@@ -411,9 +540,17 @@ def test_tokenizer_json(home: Path, tmp_path: Path) -> None:
     tokenizer = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
     tokenizer["truncation"] = tokenizer["post_processor"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    status, _ = convert(home, home / "tern.pth", tmp_path / "two", "--tokens", tmp_path / "tokenizer.json")
+    status, _ = convert(
+        home,
+        home / "tern.pth",
+        tmp_path / "two",
+        "--tokens",
+        tmp_path / "tokenizer.json",
+    )
     assert status == 0
-    digests = {plugins.encoder(f"tern:{tmp_path / name}", "cpu").identity.digest for name in ("one", "two")}
+    digests = {
+        plugins.encoder(f"tern:{tmp_path / name}", "cpu").identity.digest for name in ("one", "two")
+    }
     assert len(digests) == 1
 
 

@@ -1,4 +1,5 @@
-"""Folders of the open_clip library: against the library itself, on tiny models of random weights."""
+"""Folders of the open_clip library: against the library itself, on tiny models of random
+weights."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from boc.types import ImageRef
 from encoders.clip import ClipEncoder
 from tests.encoders.test_clip import TEXTS, clip_tokenizer
 
-open_clip = pytest.importorskip("open_clip", reason="the open_clip library is the oracle: pip install open_clip_torch")
+open_clip = pytest.importorskip(
+    "open_clip",
+    reason="the open_clip library is the oracle: pip install open_clip_torch",
+)
 
 CLOSE = 2e-6
 VISION = {"image_size": 32, "layers": 2, "width": 16, "patch_size": 8, "head_width": 8}
@@ -30,7 +34,13 @@ def make(folder: Path, weights: str = "open_clip_model.safetensors", **network: 
     """A folder as open_clip publishes them; the network itself."""
     texts = clip_tokenizer(folder)
     context = texts["max_position_embeddings"]
-    text = {"context_length": context, "vocab_size": texts["vocab_size"], "width": 24, "heads": 3, "layers": 2}
+    text = {
+        "context_length": context,
+        "vocab_size": texts["vocab_size"],
+        "width": 24,
+        "heads": 3,
+        "layers": 2,
+    }
     sizes = {"embed_dim": 12, "vision_cfg": VISION, "text_cfg": text} | network
     torch.manual_seed(0)
     model = open_clip.model.CLIP(**sizes).eval()
@@ -76,10 +86,15 @@ def test_pictures_have_the_vectors_of_the_library(tmp_path: Path, size: tuple[in
     transform = open_clip.transform.image_transform(32, is_train=False, **PIXELS)
     expected = transform(Image.open(path))
     odd = (max(round(32 * size[0] / min(size)), round(32 * size[1] / min(size))) - 32) % 2
-    if not odd:  # else open_clip rounds the middle to an even number, and the crop may be a pixel beside
+    if (
+        not odd
+    ):  # else open_clip rounds the middle to an even number, and the crop may be a pixel beside
         assert np.abs(prepared.inputs["pixel_values"] - expected.numpy()).max() <= 1e-5
     with torch.inference_mode():
-        vector = model.encode_image(torch.from_numpy(prepared.inputs["pixel_values"])[None], normalize=True).numpy()
+        vector = model.encode_image(
+            torch.from_numpy(prepared.inputs["pixel_values"])[None],
+            normalize=True,
+        ).numpy()
     assert np.abs(encoder.encode_images([prepared]).vectors - vector).max() <= CLOSE
 
 
@@ -94,7 +109,9 @@ def test_every_weight_matters(tmp_path: Path) -> None:
     def vectors() -> np.ndarray[Any, Any]:
         encoder = load_encoder(tmp_path)
         prepared = [encoder.prepare(ImageRef("picture.png", picture))]
-        return np.concatenate([encoder.encode_texts(["a red box"]).vectors, encoder.encode_images(prepared).vectors])
+        return np.concatenate(
+            [encoder.encode_texts(["a red box"]).vectors, encoder.encode_images(prepared).vectors],
+        )
 
     before, state = vectors(), load_file(path)
     names = [name for name in state if name != "logit_scale" and "attn.in_proj_bias" not in name]
@@ -109,16 +126,29 @@ def test_every_weight_matters(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda c: c["model_cfg"].update(custom_text=True), "model_cfg.custom_text"),
-        (lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="vit"), "vision_cfg.timm_model_name"),
-        (lambda c: c["model_cfg"]["text_cfg"].update(hf_model_name="xlm-roberta-base"), "text_cfg.hf_model_name"),
+        (
+            lambda c: c["model_cfg"]["vision_cfg"].update(timm_model_name="vit"),
+            "vision_cfg.timm_model_name",
+        ),
+        (
+            lambda c: c["model_cfg"]["text_cfg"].update(hf_model_name="xlm-roberta-base"),
+            "text_cfg.hf_model_name",
+        ),
         (lambda c: c["preprocess_cfg"].update(resize_mode="squash"), "resized in another way"),
-        (lambda c: c["preprocess_cfg"].update(interpolation="bilinear"), "not interpolated bicubically"),
+        (
+            lambda c: c["preprocess_cfg"].update(interpolation="bilinear"),
+            "not interpolated bicubically",
+        ),
         (lambda c: c["model_cfg"]["text_cfg"].update(width=36), "size mismatch"),
         (lambda c: c["model_cfg"].pop("text_cfg"), "text_cfg"),
         (lambda c: c.clear(), "model_cfg"),
     ],
 )
-def test_unsupported_networks(tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:
+def test_unsupported_networks(
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], None],
+    message: str,
+) -> None:
     make(tmp_path)
     path = tmp_path / "open_clip_config.json"
     config = json.loads(path.read_text())
@@ -132,7 +162,10 @@ def test_unsupported_networks(tmp_path: Path, change: Callable[[dict[str, Any]],
 def test_an_unknown_tensor_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     path = tmp_path / "open_clip_model.safetensors"
-    save_file(load_file(path) | {"visual.transformer.resblocks.0.extra.weight": torch.ones(2)}, path)
+    save_file(
+        load_file(path) | {"visual.transformer.resblocks.0.extra.weight": torch.ones(2)},
+        path,
+    )
     with pytest.raises(EncoderError, match="the tensor"):
         load_encoder(tmp_path)
 

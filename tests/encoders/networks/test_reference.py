@@ -1,4 +1,5 @@
-"""Every network against the outputs of its authors' own code, and what must break that agreement."""
+"""Every network against the outputs of its authors' own code, and what must break that
+agreement."""
 
 from __future__ import annotations
 
@@ -44,18 +45,27 @@ def arrays(file: Path) -> Arrays:
     with np.load(file, allow_pickle=False) as found:
         given = dict(found)
     count, rows, _ = given["features"].shape
-    return {"boxes": np.zeros((count, rows, 4), np.float32), "n_regions": np.full(count, rows), **given}
+    return {
+        "boxes": np.zeros((count, rows, 4), np.float32),
+        "n_regions": np.full(count, rows),
+        **given,
+    }
 
 
 def checkpoint_of(file: Path) -> Path:
-    return next(path for path in file.parent.iterdir() if path.name in {f"{file.stem}.pth", f"{file.stem}.pth.tar"})
+    return next(
+        path
+        for path in file.parent.iterdir()
+        if path.name in {f"{file.stem}.pth", f"{file.stem}.pth.tar"}
+    )
 
 
 read = cache(read_published)
 
 
 def network_of(file: Path) -> Any:
-    """The authors' network: the global vector of their TERAN is its special row, which alignment does not train."""
+    """The authors' network: the global vector of their TERAN is its special row, which alignment
+    does not train."""
     kind, network = from_published(read(checkpoint_of(file)))
     if kind == "teran":
         assert network.config.vector == "mean"
@@ -68,10 +78,18 @@ def encode(network: Any, given: Arrays, dtype: torch.dtype = torch.float32) -> l
     """Global vectors and sets of the pictures, and of the sentences."""
     features, boxes = (torch.from_numpy(given[name]).to(dtype) for name in ("features", "boxes"))
     images = network.images(features, boxes, torch.from_numpy(given["n_regions"]))
-    return [*images, *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"]))]
+    return [
+        *images,
+        *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"])),
+    ]
 
 
-def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Pool = pool_cosines) -> Arrays:
+def outputs(
+    network: Any,
+    given: Arrays,
+    spoiled: Arrays | None = None,
+    pool: Pool = pool_cosines,
+) -> Arrays:
     """All that a file may expect, by name. Spoiled inputs go into the network only."""
     inputs = {**given, **(spoiled or {})}
     images, regions, texts, words = encode(network, inputs)
@@ -83,10 +101,14 @@ def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Po
         "expected_text_set": words,
         "expected_loss": loss(images @ texts.T),
     }
-    modes = {name.removeprefix("expected_scores_") for name in given if name.startswith("expected_scores_")}
+    modes = {
+        name.removeprefix("expected_scores_")
+        for name in given
+        if name.startswith("expected_scores_")
+    }
     if modes:
-        # In double precision: a score adds up so many cosines that single rounds by as much as the tolerance. What is
-        # left is the rounding of the authors' own.
+        # In double precision: a score adds up so many cosines that single rounds by as much as the
+        # tolerance. What is left is the rounding of the authors' own.
         _, regions, _, words = encode(network.double(), inputs, torch.float64)
         network.float()
     for mode in sorted(modes):
@@ -96,16 +118,31 @@ def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Po
     return {name: array.numpy() for name, array in found.items()}
 
 
-def scored(network: Any, given: Arrays, regions: Tensor, words: Tensor, mode: str, pool: Pool) -> Tensor:
-    """Pooled scores of all pictures and the first sentences, from buffers as the authors' are: without the rows that
-    are special in every picture, or in the longest sentence."""
-    lengths, ids = (torch.from_numpy(given[name])[: len(words)] for name in ("n_tokens", "token_ids"))
+def scored(
+    network: Any,
+    given: Arrays,
+    regions: Tensor,
+    words: Tensor,
+    mode: str,
+    pool: Pool,
+) -> Tensor:
+    """Pooled scores of all pictures and the first sentences, from buffers as the authors' are:
+    without the rows that are special in every picture, or in the longest sentence."""
+    lengths, ids = (
+        torch.from_numpy(given[name])[: len(words)] for name in ("n_tokens", "token_ids")
+    )
     region_mask = network.region_mask(torch.from_numpy(given["n_regions"]), regions.shape[1])
     word_mask = network.word_mask(ids, lengths)
     rows = slice(network.region_margins[0], regions.shape[1] - network.region_margins[1])
     columns = slice(network.word_margins[0], words.shape[1] - network.word_margins[1])
     name = mode.lower().replace("scan-sentences", "scan")
-    return pool(regions[:, rows], region_mask[:, rows], words[:, columns], word_mask[:, columns], name)
+    return pool(
+        regions[:, rows],
+        region_mask[:, rows],
+        words[:, columns],
+        word_mask[:, columns],
+        name,
+    )
 
 
 def loss(scores: Tensor) -> Tensor:
@@ -130,7 +167,8 @@ def missed(found: Arrays, given: Arrays) -> dict[str, float]:
 
 
 def is_unit(name: str, expected: NDArray[np.float32]) -> bool:
-    """Global vectors are unit vectors, and so are the channels of VSRN's regions and the rows of TERAN's sets."""
+    """Global vectors are unit vectors, and so are the channels of VSRN's regions and the rows of
+    TERAN's sets."""
     if name.endswith("_set") and name != "expected_region_set":
         return bool(np.abs(np.linalg.norm(expected[:, 0], axis=-1) - 1).max() < 1e-3)
     return name.endswith(("_set", "_global"))
@@ -144,13 +182,17 @@ def test_every_expected_array_is_reproduced(file: Path) -> None:
 
 
 def strings_of(given: Arrays, size: int) -> list[str]:
-    """One string an id: the special ones where the sentences show that they are, words otherwise."""
+    """One string an id: the special ones where the sentences show that they are, words
+    otherwise."""
     names = [f"t{number}" for number in range(size)]
     if "expected_region_set" in given:  # VSRN
         names[:4] = ["<pad>", "<start>", "<end>", "<unk>"]
         return names
     names[:2] = ["[PAD]", "[UNK]"]
-    names[given["token_ids"][0, 0]], names[given["token_ids"][0, given["n_tokens"][0] - 1]] = "[CLS]", "[SEP]"
+    names[given["token_ids"][0, 0]], names[given["token_ids"][0, given["n_tokens"][0] - 1]] = (
+        "[CLS]",
+        "[SEP]",
+    )
     return names
 
 
@@ -162,14 +204,19 @@ def write_features(folder: Path, given: Arrays) -> list[ImageRef]:
     for i, count in enumerate(given["n_regions"]):
         size = (70 + i, 40)
         np.savez(folder / "bu_att" / f"{i}.npz", feat=given["features"][i, :count])
-        np.save(folder / "bu_box" / f"{i}.npy", given["boxes"][i, :count] * np.array(size * 2, np.float64))
+        np.save(
+            folder / "bu_box" / f"{i}.npy",
+            given["boxes"][i, :count] * np.array(size * 2, np.float64),
+        )
         images.append(ImageRef(f"{i}.png", folder / "images" / f"{i}.png"))
         Image.new("RGB", size).save(images[i].path)
     return images
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[str, list[ImageRef], list[str]]]:
+def converted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Path], tuple[str, list[ImageRef], list[str]]]:
     """Of a file: the spec of its converted checkpoint, its pictures, and its sentences."""
 
     @cache
@@ -179,7 +226,9 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tupl
         text = network_of(file).text
         strings = strings_of(given, text.get("vocab_size") or text.get("vocabulary"))
         tokens = home / "vocab.txt"
-        tokens.write_text("\n".join(strings) + "\n" if text["kind"] == "bert" else json.dumps(strings))
+        tokens.write_text(
+            "\n".join(strings) + "\n" if text["kind"] == "bert" else json.dumps(strings),
+        )
         result = run(
             "convert",
             checkpoint_of(file),
@@ -209,11 +258,23 @@ def test_converted_checkpoint_matches_reference(file: Path, converted: Any) -> N
     folder = Path(spec.partition(":")[2])
     network = load_network(folder, read_config(folder))
     towers = TorchTowers(network, Runtime("cpu"))
-    encoder = SetEncoder(towers.images, towers.texts, whole.tokens, lambda: whole.regions, whole.identity)
+    encoder = SetEncoder(
+        towers.images,
+        towers.texts,
+        whole.tokens,
+        lambda: whole.regions,
+        whole.identity,
+    )
     if spec.startswith("teran"):
-        network.config = replace(network.config, vector="first")  # that of the authors; nothing trains it
+        network.config = replace(
+            network.config,
+            vector="first",
+        )  # that of the authors; nothing trains it
     assert missed(outputs(network, given), given) == missed(outputs(network_of(file), given), given)
-    for found in (encoder.encode_images([encoder.prepare(image) for image in images]), encoder.encode_texts(texts)):
+    for found in (
+        encoder.encode_images([encoder.prepare(image) for image in images]),
+        encoder.encode_texts(texts),
+    ):
         side = found.modality
         assert np.abs(found.vectors - given[f"expected_{side}_global"]).max() <= UNIT
         expected = sets[side]
@@ -233,7 +294,11 @@ def test_an_image_without_regions_has_a_vector(file: Path) -> None:
     network = network_of(file)
     width = network.config.region_dim
     with torch.inference_mode():
-        vectors, _ = network.images(torch.zeros(2, 0, width), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        vectors, _ = network.images(
+            torch.zeros(2, 0, width),
+            torch.zeros(2, 0, 4),
+            torch.tensor([0, 0]),
+        )
         padded, _ = network.images(torch.ones(1, 3, width), torch.ones(1, 3, 4), torch.tensor([0]))
     assert float((vectors.norm(dim=1) - 1).abs().max()) <= UNIT
     assert float((vectors[0] - padded[0]).abs().max()) <= UNIT

@@ -16,7 +16,14 @@ from encoders.runtime.model_folder import make
 from encoders.training.warmstart import scale
 
 TEXTS = ["a red box", "blue", "something at the very left of it"] * 2
-SIZES = {"region_dim": 6, "visual_width": 8, "visual_layers": 0, "joint_width": 8, "joint_layers": 0, "heads": 2}
+SIZES = {
+    "region_dim": 6,
+    "visual_width": 8,
+    "visual_layers": 0,
+    "joint_width": 8,
+    "joint_layers": 0,
+    "heads": 2,
+}
 
 
 def network(**settings: Any) -> tuple[Any, Any]:
@@ -68,7 +75,9 @@ def test_feature_scaling() -> None:
     features, boxes, lengths = pictures()
     rows = features.reshape(-1, 6) * torch.tensor([1, 1e3, 1e-3, 1, 1, 0]) + 5
     scale(scaled, rows)
-    plain.load_state_dict({k: v for k, v in scaled.state_dict().items() if not k.startswith("region_")})
+    plain.load_state_dict(
+        {k: v for k, v in scaled.state_dict().items() if not k.startswith("region_")},
+    )
     deviation = rows.std(dim=0, correction=0)
     known = (rows - rows.mean(dim=0)) / (deviation + 0.01 * deviation.mean())
     one = scaled.images(rows.reshape(3, 5, 6), boxes, lengths)

@@ -75,11 +75,17 @@ def test_bert_with_vocab_txt_only(tmp_path: Path) -> None:
     pieces = [*text_towers.SPECIALS, "a", "red", "box", "##es"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8
+        vocab_size=len(pieces),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=8,
     )
     BertModel(config).save_pretrained(tmp_path)
     tower = text_towers.load_tower(str(tmp_path), 1, [])
-    assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [["[CLS]", "a", "red", "box", "##es", "[SEP]"]]
+    assert tower.tokens.strings(tower.tokens.ids(["A red boxes"])) == [
+        ["[CLS]", "a", "red", "box", "##es", "[SEP]"],
+    ]
     assert tower.module(*text_towers.pad(tower.tokens.ids(["a box"]))).shape == (1, 4, 8)
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(EncoderError, match=r"neither tokenizer.json nor vocab.txt"):

@@ -24,13 +24,19 @@ CAPTIONS = ["A dog runs.", "the Dog, it runs!", "a cat's dog", "A dog. A cat.", 
     [
         ("", []),
         ("A man's dog, isn't it?", ["a", "man", "'s", "dog", ",", "is", "n't", "it", "?"]),
-        ('He says "I cannot." Twice.', ["he", "says", "``", "i", "can", "not", ".", "''", "twice", "."]),
+        (
+            'He says "I cannot." Twice.',
+            ["he", "says", "``", "i", "can", "not", ".", "''", "twice", "."],
+        ),
         ("A dog runs. A cat sits. ", ["a", "dog", "runs", ".", "a", "cat", "sits", "."]),
         (
             "At 5 p.m. mr. Smith of the U.S. team eats.",
             ["at", "5", "p.m.", "mr.", "smith", "of", "the", "u.s.", "team", "eats", "."],
         ),
-        ("Two-legged (red) 3.5 m high...", ["two-legged", "(", "red", ")", "3.5", "m", "high", "..."]),
+        (
+            "Two-legged (red) 3.5 m high...",
+            ["two-legged", "(", "red", ")", "3.5", "m", "high", "..."],
+        ),
     ],
 )
 def test_tokens_are_those_of_the_treebank(text: str, tokens: list[str]) -> None:
@@ -63,8 +69,16 @@ def test_frequent_words_are_learned_in_one_order() -> None:
 def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_count: int) -> None:
     counts = Counter(token for caption in captions for token in tokenize(caption))
     words = Vocabulary.learn(captions, min_count)
-    assert set(words.words) == {*SPECIALS, *(token for token in counts if counts[token] >= min_count)}
-    for caption, ids, strings in zip(captions, words.ids(captions), words.strings(words.ids(captions)), strict=True):
+    assert set(words.words) == {
+        *SPECIALS,
+        *(token for token in counts if counts[token] >= min_count),
+    }
+    for caption, ids, strings in zip(
+        captions,
+        words.ids(captions),
+        words.strings(words.ids(captions)),
+        strict=True,
+    ):
         tokens = tokenize(caption)
         assert (ids[0], ids[-1]) == (1, 2)
         assert len(ids) == len(strings) == len(tokens) + 2
@@ -81,11 +95,17 @@ def test_long_texts_are_cut_and_end() -> None:
 
 @pytest.mark.parametrize("wrong", [[], ["a"], [*SPECIALS[::-1]], [*SPECIALS, "dog", "cat", "dog"]])
 def test_wrong_words_are_refused(wrong: list[str]) -> None:
-    with pytest.raises(EncoderError, match="'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>"):
+    with pytest.raises(
+        EncoderError,
+        match="'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>",
+    ):
         Vocabulary(wrong)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "words"}', '{"kind": "words", "words": [1], "limit": 9}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"kind": "words"}', '{"kind": "words", "words": [1], "limit": 9}'],
+)
 def test_what_is_no_vocabulary_is_refused(text: str) -> None:
     with pytest.raises(EncoderError, match="vocabulary"):
         Vocabulary.load(text)

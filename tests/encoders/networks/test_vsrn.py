@@ -45,7 +45,15 @@ def python2_pickle(words: list[str]) -> bytes:
     numbered = [(string(word), b"K" + bytes([number])) for number, word in enumerate(words)]
     word2idx = b"}(" + b"".join(word + number for word, number in reversed(numbered)) + b"u"
     idx2word = b"}(" + b"".join(number + word for word, number in numbered) + b"u"
-    state = string("idx") + b"K" + bytes([len(words)]) + string("word2idx") + word2idx + string("idx2word") + idx2word
+    state = (
+        string("idx")
+        + b"K"
+        + bytes([len(words)])
+        + string("word2idx")
+        + word2idx
+        + string("idx2word")
+        + idx2word
+    )
     return b"\x80\x02c__main__\nVocabulary\n)\x81}(" + state + b"ub."
 
 
@@ -71,7 +79,9 @@ HOSTILE = {
     "eval": pickle.dumps(Bomb(eval, "open('exploded', 'w')")),
     "exec": pickle.dumps(Bomb(exec, TOUCH), protocol=2),
     "getattr": pickle.dumps(Bomb(getattr, Path("exploded"), "touch")),
-    "nested": python2_pickle(WORDS)[:-2] + pickle.dumps(Bomb(os.system, "touch exploded"), protocol=2)[2:-1] + b"b.",
+    "nested": python2_pickle(WORDS)[:-2]
+    + pickle.dumps(Bomb(os.system, "touch exploded"), protocol=2)[2:-1]
+    + b"b.",
     "old style": b"(S'touch exploded'\nios\nsystem\n.",
     "by attribute": b"\x80\x04\x8c\x08__main__\x8c\x13Vocabulary.__init__\x93.",
     "other module": b"\x80\x02cposix\nVocabulary\n.",
@@ -81,7 +91,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_vocabulary_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_hostile_vocabulary_runs_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("vocab.pkl").write_bytes(HOSTILE[name])
     with pytest.raises(EncoderError, match=r"vocab\.pkl: .*it asks for \w+\.\w+") as caught:
@@ -113,7 +127,8 @@ def test_a_damaged_vocabulary_is_named(folder: Path, place: int, byte: int, cut:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '["a"', "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}']
+    "text",
+    ["", "{}", "[1]", '["a"', "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}'],
 )
 def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "vocab.json"
@@ -149,7 +164,8 @@ CONFIGS = {
 
 
 def perturb(module: nn.Module) -> nn.Module:
-    """No parameter is zero or one, so that no mistake can hide behind it; running statistics likewise."""
+    """No parameter is zero or one, so that no mistake can hide behind it; running statistics
+    likewise."""
     generator = torch.Generator().manual_seed(5)
     for parameter in module.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
@@ -165,7 +181,11 @@ def network_of(name: str) -> Vsrn:
     config = CONFIGS[name]
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        made = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
+        made = (
+            VsrnPlusPlus(config, TEXT)
+            if isinstance(config, VsrnPlusPlusConfig)
+            else Vsrn(config, TEXT)
+        )
     return perturb(made).double().eval()
 
 
@@ -174,12 +194,20 @@ def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]
     rng = np.random.default_rng(seed)
     shape = (len(lengths), max(lengths))
     corners = np.sort(rng.random((*shape, 2, 2)), axis=2).reshape(*shape, 4)
-    return torch.from_numpy(10 * rng.normal(size=(*shape, 6))), torch.from_numpy(corners), torch.tensor(lengths)
+    return (
+        torch.from_numpy(10 * rng.normal(size=(*shape, 6))),
+        torch.from_numpy(corners),
+        torch.tensor(lengths),
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=5)
-@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), extra=st.integers(0, 2), seed=st.integers(0, 99))
+@given(
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    extra=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
 def test_batch_invariance_of_pictures(name: str, lengths: list[int], extra: int, seed: int) -> None:
     network = network_of(name)
     features, boxes, _ = pictures([*lengths, 5 + extra], seed)
@@ -207,7 +235,10 @@ def test_batch_invariance_of_sentences(name: str, lengths: list[int], seed: int)
             assert (alone.sets[0, 1 : n - 1] - together.sets[i, 1 : n - 1]).abs().sum() < UNIT
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "random"])  # drawn for each picture and step
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CONFIGS if name != "random"],
+)  # drawn for each picture and step
 def test_padding_in_training(name: str) -> None:
     lengths = [3, 1, 0, 5]
     features, boxes, counts = pictures(lengths)
@@ -244,9 +275,14 @@ def orders(boxes: Tensor, count: int) -> dict[str, list[int]]:
 
 
 @settings(max_examples=10)
-@given(count=st.integers(1, 7), seed=st.integers(0, 99), order=st.sampled_from(["reversed", "size", "random"]))
+@given(
+    count=st.integers(1, 7),
+    seed=st.integers(0, 99),
+    order=st.sampled_from(["reversed", "size", "random"]),
+)
 def test_region_order(count: int, seed: int, order: str) -> None:
-    """As a network in the order of the source reads regions that are put in that order; sets keep the source's."""
+    """As a network in the order of the source reads regions that are put in that order; sets keep
+    the source's."""
     network = network_of("coco")
     features, boxes, counts = pictures([count, 7], seed)
     places = torch.tensor(orders(boxes[0], count)[order])
@@ -284,14 +320,25 @@ def test_means_in_the_place_of_the_grus() -> None:
 def test_an_order_without_a_gru_is_refused() -> None:
     with pytest.raises(EncoderError, match="region_order is for the GRU"):
         VsrnConfig(image_pooling="mean", region_order="size")
-    with pytest.raises(EncoderError, match="region_order must be one of source, reversed, size, random"):
+    with pytest.raises(
+        EncoderError,
+        match="region_order must be one of source, reversed, size, random",
+    ):
         VsrnConfig(region_order="small")
 
 
 def test_a_fresh_network_reads_an_empty_picture() -> None:
     for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
-        network = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
-        images = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        network = (
+            VsrnPlusPlus(config, TEXT)
+            if isinstance(config, VsrnPlusPlusConfig)
+            else Vsrn(config, TEXT)
+        )
+        images = network.eval().images(
+            torch.zeros(2, 0, 6),
+            torch.zeros(2, 0, 4),
+            torch.tensor([0, 0]),
+        )
         assert (images.vectors.norm(dim=1) - 1).abs().max() < UNIT
 
 
@@ -323,7 +370,8 @@ def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64]:
     mean, var, weight, bias = (
-        t.detach().numpy() for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
+        t.detach().numpy()
+        for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
     )
     return (row - mean) / np.sqrt(var + layer.eps) * weight + bias
 
@@ -337,14 +385,23 @@ def test_reasoning_is_the_sum_over_all_pairs() -> None:
         for i in range(n):
             y = np.zeros(6)
             for j in range(n):
-                y += affine(reasoning.theta, v[i]) @ affine(reasoning.phi, v[j]) / n * affine(reasoning.g, v[j])
+                y += (
+                    affine(reasoning.theta, v[i])
+                    @ affine(reasoning.phi, v[j])
+                    / n
+                    * affine(reasoning.g, v[j])
+                )
             expected = v[i] + normalised(reasoning.W[1], affine(reasoning.W[0], y))
             assert np.allclose(found[picture, i], expected)
 
 
 def test_location_reasoning() -> None:
     rows, boxes, counts = pictures([4, 1, 3])
-    module = perturb(LocationReasoning(VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3))).double().eval()
+    module = (
+        perturb(LocationReasoning(VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3)))
+        .double()
+        .eval()
+    )
     found = module(rows, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
@@ -359,7 +416,10 @@ def test_location_reasoning() -> None:
 
 def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     n = len(boxes)
-    means, deviations = kernels.means.detach().numpy(), kernels.log_deviations.exp().detach().numpy()
+    means, deviations = (
+        kernels.means.detach().numpy(),
+        kernels.log_deviations.exp().detach().numpy(),
+    )
     weights = np.zeros((len(means), n, n))
     for m, i, j in np.ndindex(weights.shape):
         x0, y0, x1, y1 = boxes[i]
@@ -376,7 +436,9 @@ def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.flo
 def test_angles_have_no_seam() -> None:
     """A region barely above, and one barely below, to the left: as good as the same place."""
     kernels = perturb(Kernels(4)).double()
-    boxes = torch.tensor([[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)])
+    boxes = torch.tensor(
+        [[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)],
+    )
     above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
     assert torch.allclose(above, below, atol=1e-6)
 
@@ -424,7 +486,10 @@ def test_sinkhorn_stability() -> None:
     assert bool(scores.grad.isfinite().all())
 
 
-@pytest.mark.parametrize(("iterations", "temperature"), [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)])
+@pytest.mark.parametrize(
+    ("iterations", "temperature"),
+    [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)],
+)
 def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
     with pytest.raises(EncoderError, match="sinkhorn"):
         sinkhorn(torch.zeros(2, 2), iterations, temperature)

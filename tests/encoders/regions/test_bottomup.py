@@ -1,4 +1,5 @@
-"""The detector of bottom-up attention: names and shapes of its published weights, and its parts against slow loops."""
+"""The detector of bottom-up attention: names and shapes of its published weights, and its parts
+against slow loops."""
 
 from __future__ import annotations
 
@@ -25,9 +26,23 @@ from boc.errors import EncoderError
 from boc.types import ImageRef
 from encoders import regions
 from encoders.regions import bottomup
-from encoders.regions.bottomup import Detector, Options, anchors_of, move_boxes, prepare_pixels, read_network
+from encoders.regions.bottomup import (
+    Detector,
+    Options,
+    anchors_of,
+    move_boxes,
+    prepare_pixels,
+    read_network,
+)
 
-PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
+PUBLISHED = {
+    "stem": 64,
+    "width": 64,
+    "hidden": 512,
+    "anchors": 12,
+    "classes": 1600,
+    "attributes": 400,
+}
 BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
 TINY = {"stem": 4, "width": 2, "hidden": 6, "anchors": 12, "classes": 5, "attributes": 3}
 FEW = {"backbone.res2": 1, "backbone.res3": 1, "backbone.res4": 2, "roi_heads.res5": 1}
@@ -36,7 +51,8 @@ FEW = {"backbone.res2": 1, "backbone.res3": 1, "backbone.res4": 2, "roi_heads.re
 def normed(name: str, outputs: int, inputs: int, size: int) -> dict[str, tuple[int, ...]]:
     """The shapes of a convolution and its normalisation."""
     norm = dict.fromkeys(
-        (f"{name}.norm.{part}" for part in ("weight", "bias", "running_mean", "running_var")), (outputs,)
+        (f"{name}.norm.{part}" for part in ("weight", "bias", "running_mean", "running_var")),
+        (outputs,),
     )
     return {f"{name}.weight": (outputs, inputs, size, size), **norm}
 
@@ -89,7 +105,9 @@ def checkpoint(seed: int = 0) -> dict[str, Tensor]:
     for name, shape in shapes(TINY, FEW).items():
         drawn = torch.randn(shape, generator=generator)
         fan = math.prod(shape[1:]) or 1
-        state[name] = drawn.abs() + 0.5 if name.endswith(("running_var", "norm.weight")) else drawn / fan**0.5
+        state[name] = (
+            drawn.abs() + 0.5 if name.endswith(("running_var", "norm.weight")) else drawn / fan**0.5
+        )
     state["proposal_generator.anchor_generator.cell_anchors.0"] = cells()
     state["roi_heads.box_predictor.cls_score.weight"] /= 50  # no probability is 1
     return state
@@ -102,7 +120,12 @@ def weights(tmp_path: Path) -> Path:
 
 
 def photo(path: Path, width: int = 200, height: int = 150, seed: int = 0) -> ImageRef:
-    pixels = np.random.default_rng(seed).integers(0, 255, (height // 10, width // 10, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0,
+        255,
+        (height // 10, width // 10, 3),
+        dtype=np.uint8,
+    )
     Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST).save(path)
     return ImageRef(path.name, path)
 
@@ -113,12 +136,24 @@ def test_every_published_tensor_has_its_place() -> None:
     assert len(expected) == 1 + 4 + 5 * (3 * (3 + 4 + 23 + 3) + 4) + 2 * 7 + 2
     with torch.device("meta"):
         network = Detector({name: torch.empty(shape) for name, shape in expected.items()})
-    found = {name: tuple(t.shape) for name, t in network.state_dict().items() if not name.endswith("batches_tracked")}
-    assert found == {name: shape for name, shape in expected.items() if not name.startswith(bottomup.UNUSED)}
+    found = {
+        name: tuple(t.shape)
+        for name, t in network.state_dict().items()
+        if not name.endswith("batches_tracked")
+    }
+    assert found == {
+        name: shape for name, shape in expected.items() if not name.startswith(bottomup.UNUSED)
+    }
     assert network.width == 2048
     halved = [m.stride for name, m in network.named_modules() if name.endswith("conv1")]
-    assert sum(stride == (2, 2) for stride in halved) == 3  # of the stem and two stages: with the pooling 16 pixels
-    assert {m.dilation for name, m in network.named_modules() if "res5" in name and name.endswith("conv2")} == {(2, 2)}
+    assert (
+        sum(stride == (2, 2) for stride in halved) == 3
+    )  # of the stem and two stages: with the pooling 16 pixels
+    assert {
+        m.dilation
+        for name, m in network.named_modules()
+        if "res5" in name and name.endswith("conv2")
+    } == {(2, 2)}
 
 
 @pytest.mark.parametrize("form", ["bin", "safetensors"])
@@ -145,13 +180,21 @@ def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
 
 
 @given(
-    box=st.tuples(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 99), st.integers(1, 99)),
+    box=st.tuples(
+        st.integers(-50, 50),
+        st.integers(-50, 50),
+        st.integers(1, 99),
+        st.integers(1, 99),
+    ),
     step=st.lists(st.floats(-6, 6), min_size=4, max_size=4),
 )
 def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> None:
     x, y, width, height = box
     centre = (x + width / 2 + step[0] * width, y + height / 2 + step[1] * height)
-    sides = [side * math.exp(min(s, math.log(1000 / 16))) for side, s in zip((width, height), step[2:], strict=True)]
+    sides = [
+        side * math.exp(min(s, math.log(1000 / 16)))
+        for side, s in zip((width, height), step[2:], strict=True)
+    ]
     expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
     boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
     result = move_boxes(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
@@ -182,7 +225,11 @@ def test_confidence(count: int, seed: int, least: float) -> None:
 
 
 def test_pictures_are_resized_as_published() -> None:
-    for width, height, expected in ((640, 480, (600, 800)), (2000, 500, (250, 1000)), (300, 300, (600, 600))):
+    for width, height, expected in (
+        (640, 480, (600, 800)),
+        (2000, 500, (250, 1000)),
+        (300, 300, (600, 600)),
+    ):
         pixels = torch.zeros(3, height, width, dtype=torch.uint8)
         pixels[0] = 255  # red
         found, scale = prepare_pixels(pixels)
@@ -207,17 +254,27 @@ def test_features_of_boxes(weights: Path, tmp_path: Path) -> None:
         for name in ("res2", "res3", "res4"):
             maps = network.get_submodule(f"backbone.{name}")(maps)
         for box, feature in zip(found.boxes, found.features, strict=True):
-            corners = (torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)).tolist()
+            corners = (
+                torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)
+            ).tolist()
             x1, y1, x2, y2 = (math.floor(c / 16 + 0.5) for c in corners)
             width, height = max(x2 - x1 + 1, 1) / 14, max(y2 - y1 + 1, 1) / 14
             pooled = torch.zeros(1, maps.shape[1], 14, 14)
             for i in range(14):
                 for j in range(14):
                     rows = slice(
-                        *np.clip([math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1], 0, maps.shape[2])
+                        *np.clip(
+                            [math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1],
+                            0,
+                            maps.shape[2],
+                        ),
                     )
                     columns = slice(
-                        *np.clip([math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1], 0, maps.shape[3])
+                        *np.clip(
+                            [math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1],
+                            0,
+                            maps.shape[3],
+                        ),
                     )
                     pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
             expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
@@ -234,7 +291,9 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     assert again.identity == source.identity
     assert np.array_equal(again(image).features, few.features)
     others = [f"bottomup:{weights}?top=3&nms=0.5", f"bottomup:{weights}?top=3&threshold=0.2"]
-    assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
+    assert (
+        len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
+    )
 
 
 @given(
@@ -243,7 +302,9 @@ def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
     top=st.integers(1, 8),
 )
 def test_kept_boxes_are_those_a_slow_loop_keeps(
-    boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
+    boxes: NDArray[np.float32],
+    confidence: NDArray[np.float32],
+    top: int,
 ) -> None:
     kept, rows = bottomup.select(boxes, confidence, Options(top, 0.25))
     expected = []
@@ -275,7 +336,9 @@ def test_wrong_options(query: str, words: str) -> None:
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "lacking": lambda state: {name: state[name] for name in state if "res4.1.conv2.norm.bias" not in name},
+    "lacking": lambda state: {
+        name: state[name] for name in state if "res4.1.conv2.norm.bias" not in name
+    },
     "left over": lambda state: {**state, "stranger": torch.zeros(1)},
     "misshapen": lambda state: {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)},
     "other": lambda state: {"model": [1, 2]},

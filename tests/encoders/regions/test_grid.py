@@ -14,7 +14,8 @@ from encoders.regions import grid
 
 
 def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[float]:
-    """The oriented gradients of a part (Dalal and Triggs, CVPR 2005), of each pixel in its strongest channel."""
+    """The oriented gradients of a part (Dalal and Triggs, CVPR 2005), of each pixel in its
+    strongest channel."""
     bins = [0.0] * grid.ORIENTATIONS
     height, width, channels = pixels.shape
     for y in range(top, top + grid.PIXELS):
@@ -32,7 +33,9 @@ def part_histogram(pixels: NDArray[np.float64], top: int, left: int) -> list[flo
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "colours"), [((1, 1), 256), ((64, 48), 2), ((200, 90), 256)])
 def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) -> None:
-    pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (255 // (colours - 1))
+    pixels = np.random.default_rng(colours).integers(0, colours, (*size, 3)) * (
+        255 // (colours - 1)
+    )
     path = tmp_path / "picture.png"
     Image.fromarray(pixels.astype(np.uint8)).save(path)
     regions = grid.load("")(ImageRef("picture", path))
@@ -44,7 +47,9 @@ def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) ->
         parts = range(0, cell, grid.PIXELS)
         for top in range(0, side * cell, cell):
             for left in range(0, side * cell, cell):
-                row = np.array([part_histogram(values, top + y, left + x) for y in parts for x in parts]).ravel()
+                row = np.array(
+                    [part_histogram(values, top + y, left + x) for y in parts for x in parts],
+                ).ravel()
                 clipped = np.minimum(row / np.sqrt((row**2).sum() + 1e-10), 0.2)
                 expected.append(clipped / np.sqrt((clipped**2).sum() + 1e-10))
     np.testing.assert_allclose(regions.features[:, : -3 * grid.PARTS**2], expected, atol=1e-5)
@@ -63,6 +68,9 @@ def test_edge_histograms(tmp_path: Path, size: tuple[int, int], colours: int) ->
         ((0.2, 0.4, 0.6), (42.008, -0.154, -32.8429)),
     ],
 )
-def test_lab_coordinates(colour: tuple[float, float, float], expected: tuple[float, float, float]) -> None:
+def test_lab_coordinates(
+    colour: tuple[float, float, float],
+    expected: tuple[float, float, float],
+) -> None:
     found = grid.rgb_to_lab(np.array([colour], np.float32))
     np.testing.assert_allclose(found, [expected], atol=2e-3)

@@ -1,4 +1,5 @@
-"""Published features find the pictures of COCO and Flickr30k, and SCAN's arrays are a source of their own."""
+"""Published features find the pictures of COCO and Flickr30k, and SCAN's arrays are a source of
+their own."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ COCO_ID = "val2014/COCO_val2014_000000391895.jpg"
 
 
 def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str = "npz") -> Path:
-    """Features and boxes of pictures by their published names; the features of the i-th are all i + 1."""
+    """Features and boxes of pictures by their published names; the features of the i-th are all i +
+    1."""
     for part in ("att", "box"):
         (folder / f"{layout}_{part}").mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names, 1):
@@ -28,7 +30,10 @@ def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str =
             np.savez(folder / f"{layout}_att" / f"{name}.npz", feat=features)
         else:
             np.save(folder / f"{layout}_att" / f"{name}.npy", features)
-        np.save(folder / f"{layout}_box" / f"{name}.npy", np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1)))
+        np.save(
+            folder / f"{layout}_box" / f"{name}.npy",
+            np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1)),
+        )
     return folder
 
 
@@ -66,7 +71,9 @@ def test_coco_features(tmp_path: Path, suffix: str, image_id: str) -> None:
 def test_flickr30k_features(tmp_path: Path) -> None:
     listed = ["1000092795.jpg", "10002456.jpg"]
     index = tmp_path / "dataset_flickr30k.json"
-    index.write_text(json.dumps({"images": [{"filename": name, "split": "test"} for name in listed]}))
+    index.write_text(
+        json.dumps({"images": [{"filename": name, "split": "test"} for name in listed]}),
+    )
     folder = write_files(tmp_path, "0", "1", "10002456", layout="bu")
     source = plugins.region_source(f"files:{folder}?index={index}")
     for place, name in enumerate(listed):
@@ -80,12 +87,18 @@ def test_flickr30k_features(tmp_path: Path) -> None:
     assert plugins.region_source(source.identity.spec).identity.digest != source.identity.digest
 
 
-@pytest.mark.parametrize("text", [None, "no json", '{"annotations": []}', '{"images": [{"id": 1}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [None, "no json", '{"annotations": []}', '{"images": [{"id": 1}]}'],
+)
 def test_a_wrong_index_is_refused(tmp_path: Path, text: str | None) -> None:
     index = tmp_path / "index.json"
     if text is not None:
         index.write_text(text)
-    with pytest.raises(EncoderError, match=r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json"):
+    with pytest.raises(
+        EncoderError,
+        match=r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json",
+    ):
         plugins.region_source(f"files:{write_files(tmp_path, '0')}?index={index}")
 
 
@@ -99,7 +112,11 @@ def test_a_wrong_index_is_refused(tmp_path: Path, text: str | None) -> None:
         (["1"], ["0", "1", "2"]),
     ],
 )
-def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, names: list[str]) -> None:
+def test_an_array_of_scan_is_a_source(
+    tmp_path: Path,
+    ids: list[str] | None,
+    names: list[str],
+) -> None:
     array = write_scan(tmp_path, "testall", 3, ids)
     write_scan(tmp_path, "dev", 2)
     items = open_source(array).items
@@ -116,22 +133,40 @@ def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, nam
 def test_wrong_scan_arrays(tmp_path: Path) -> None:
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
-    with pytest.raises(SourceError, match=r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"):
+    with pytest.raises(
+        SourceError,
+        match=r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give",
+    ):
         open_source(array)
     (tmp_path / "a" / "test_caps.txt").unlink()
-    with pytest.raises(SourceError, match=r"test_caps.txt: cannot be read .*; it belongs beside the array"):
+    with pytest.raises(
+        SourceError,
+        match=r"test_caps.txt: cannot be read .*; it belongs beside the array",
+    ):
         open_source(array)
     array.write_bytes(b"rubbish")
-    for opened in (lambda: open_source(array), lambda: plugins.region_source(f"scan:{tmp_path / 'a'}")):
-        with pytest.raises((SourceError, EncoderError), match=r"not an array of numpy; fetch it again"):
+    for opened in (
+        lambda: open_source(array),
+        lambda: plugins.region_source(f"scan:{tmp_path / 'a'}"),
+    ):
+        with pytest.raises(
+            (SourceError, EncoderError),
+            match=r"not an array of numpy; fetch it again",
+        ):
             opened()
     np.save(array, np.zeros((3, 4)))
-    with pytest.raises(SourceError, match=r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"):
+    with pytest.raises(
+        SourceError,
+        match=r"has the shape \(3, 4\), not \(pictures, regions, numbers\)",
+    ):
         open_source(array)
     with pytest.raises(EncoderError, match="no arrays of SCAN"):
         plugins.region_source(f"scan:{tmp_path}")
     write_scan(tmp_path / "b", "test", 3)
     source = plugins.region_source(f"scan:{tmp_path / 'b'}")
-    for path, message in (("photo.jpg", "no picture of an array of SCAN"), ("test_ims.npy#3", "no regions in row 3")):
+    for path, message in (
+        ("photo.jpg", "no picture of an array of SCAN"),
+        ("test_ims.npy#3", "no regions in row 3"),
+    ):
         with pytest.raises(ImageError, match=message):
             source(ImageRef("x", tmp_path / "b" / path))

@@ -1,4 +1,5 @@
-"""Tables of bottom-up attention: what is written is read, by the id of the picture, and damage costs one picture."""
+"""Tables of bottom-up attention: what is written is read, by the id of the picture, and damage
+costs one picture."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def text(array: NDArray[np.float32]) -> str:
 
 
 def write_tsv(path: Path, rows: Iterable[Row], wide: bool = False) -> str:
-    """A table as its makers write it; rows are (id, width, height, boxes in pixels (n, 4), features (n, d))."""
+    """A table as its makers write it; rows are (id, width, height, boxes in pixels (n, 4), features
+    (n, d))."""
     with path.open("w", newline="") as handle:
         writer = csv.writer(handle, delimiter="\t")
         for name, width, height, boxes, features in rows:
@@ -44,7 +46,12 @@ def write_tsv(path: Path, rows: Iterable[Row], wide: bool = False) -> str:
 def row(name: str, n: int, seed: int = 0, size: tuple[int, int] = (40, 30)) -> Row:
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.random((n, 2, 2)), axis=1) * size
-    return name, *size, corners.reshape(n, 4).astype(np.float32), rng.random((n, DIM), dtype=np.float32)
+    return (
+        name,
+        *size,
+        corners.reshape(n, 4).astype(np.float32),
+        rng.random((n, DIM), dtype=np.float32),
+    )
 
 
 def ref(name: str) -> ImageRef:
@@ -66,12 +73,16 @@ def test_table_round_trip(counts: list[int], wide: bool, size: tuple[int, int]) 
             assert np.array_equal(regions.features, features)
             for mine, theirs in zip(regions.boxes, boxes, strict=True):
                 assert mine == pytest.approx(
-                    [theirs[0] / width, theirs[1] / height, theirs[2] / width, theirs[3] / height], abs=1e-6
+                    [theirs[0] / width, theirs[1] / height, theirs[2] / width, theirs[3] / height],
+                    abs=1e-6,
                 )
 
 
 def test_coco_names(tmp_path: Path) -> None:
-    table = write_tsv(tmp_path / "t.tsv", [row("391895", 1, 1), row("COCO_val2014_000000000009", 2, 2), row("9", 3, 3)])
+    table = write_tsv(
+        tmp_path / "t.tsv",
+        [row("391895", 1, 1), row("COCO_val2014_000000000009", 2, 2), row("9", 3, 3)],
+    )
     source = plugins.region_source(table)
     for name, n in (
         ("val2014/COCO_val2014_000000391895.jpg", 1),
@@ -81,7 +92,13 @@ def test_coco_names(tmp_path: Path) -> None:
         ("COCO_train2014_000000000009.jpg", 3),
     ):
         assert len(source(ref(name))) == n
-    for name in ("0391895.jpg", "x_000000391895.jpg", "391895_1.jpg", "COCO_val2014_391895.jpg", "000000391896.jpg"):
+    for name in (
+        "0391895.jpg",
+        "x_000000391895.jpg",
+        "391895_1.jpg",
+        "COCO_val2014_391895.jpg",
+        "000000391896.jpg",
+    ):
         with pytest.raises(ImageError, match="no row for") as caught:
             source(ref(name))
         assert name in str(caught.value)
@@ -90,7 +107,11 @@ def test_coco_names(tmp_path: Path) -> None:
 DAMAGES: list[tuple[int, Callable[[str], str], str]] = [
     (5, lambda cell: "*" + cell[1:], "base64"),
     (5, lambda cell: cell[:-3], "base64"),
-    (5, lambda cell: text(np.zeros(DIM + 1, dtype=np.float32)), "6 numbers for features of 2 boxes"),
+    (
+        5,
+        lambda cell: text(np.zeros(DIM + 1, dtype=np.float32)),
+        "6 numbers for features of 2 boxes",
+    ),
     (5, lambda cell: text(np.full((2, DIM), np.nan, dtype=np.float32)), "finite"),
     (4, lambda cell: text(np.zeros(3, dtype=np.float32)), "3 numbers for boxes"),
     (3, lambda cell: "many", "many"),
@@ -103,7 +124,11 @@ DAMAGES: list[tuple[int, Callable[[str], str], str]] = [
 @pytest.mark.parametrize(("place", "change", "words"), DAMAGES)
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_damaged_row_costs_one_picture(
-    tmp_path: Path, place: int, change: Callable[[str], str], words: str, at: int
+    tmp_path: Path,
+    place: int,
+    change: Callable[[str], str],
+    words: str,
+    at: int,
 ) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row(name, 2, i) for i, name in enumerate("abc")])
@@ -127,7 +152,9 @@ def test_truncated_table(tmp_path: Path) -> None:
     write_tsv(path, [row("a", 2), row("b", 2)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-2])
-    assert len(plugins.region_source(f"tsv:{path}")(ref("b"))) == 2, "only the end of the line is missing"
+    assert len(plugins.region_source(f"tsv:{path}")(ref("b"))) == 2, (
+        "only the end of the line is missing"
+    )
     second = whole.index(b"\nb") + 1
     for length in range(second, len(whole) - 3, 7):
         path.write_bytes(whole[:length])
@@ -140,7 +167,9 @@ def test_truncated_table(tmp_path: Path) -> None:
 def test_table_skips_headers_and_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     write_tsv(path, [row("a", 1), row("a", 2), row("b", 3)])
-    path.write_bytes(b"image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\r\n\r\n" + path.read_bytes())
+    path.write_bytes(
+        b"image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\r\n\r\n" + path.read_bytes(),
+    )
     source = plugins.region_source(f"tsv:{path}")
     assert [len(source(ref(name))) for name in "ab"] == [1, 3]
 
@@ -185,7 +214,10 @@ def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["t.tsv"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"image,caption\na.jpg,hello\n", b"a\tb\nc\td\n", b"\x00\xff\t\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n\n", b"image,caption\na.jpg,hello\n", b"a\tb\nc\td\n", b"\x00\xff\t\x00"],
+)
 def test_what_is_no_table_of_regions_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.tsv").write_bytes(content)
     with pytest.raises(EncoderError, match="no table of regions"):

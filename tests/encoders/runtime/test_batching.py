@@ -1,4 +1,5 @@
-"""Batches through a network: the results of one item at a time, in order, whatever the batch and the memory."""
+"""Batches through a network: the results of one item at a time, in order, whatever the batch and
+the memory."""
 
 from __future__ import annotations
 
@@ -73,8 +74,12 @@ def test_batches_are_halved(lengths: list[int], size: int, room: int) -> None:
     "error",
     [
         lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
-        lambda: RuntimeError("[enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory"),
-        lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        lambda: RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory",
+        ),
+        lambda: RuntimeError(
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        ),
     ],
 )
 def test_single_item_out_of_memory(error: Callable[[], RuntimeError]) -> None:
@@ -120,9 +125,14 @@ def test_precision_of_matrix_products(precision: str) -> None:
     tolerance = {"float32": 1e-6, "bfloat16": 0.03, "float16": 0.004}[precision]
     assert np.allclose(vectors, exact, atol=tolerance)
     assert np.array_equal(sets.values, vectors)
-    assert np.allclose(vectors, exact, atol=1e-6) == (precision == "float32")  # sums may go in another order
+    assert np.allclose(vectors, exact, atol=1e-6) == (
+        precision == "float32"
+    )  # sums may go in another order
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(EncoderError, match="no precision 'float8'; known: float32, bfloat16, float16"):
+    with pytest.raises(
+        EncoderError,
+        match="no precision 'float8'; known: float32, bfloat16, float16",
+    ):
         in_batches("cpu", "float8", DIM, [1], [1], encode)

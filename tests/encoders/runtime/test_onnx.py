@@ -26,8 +26,21 @@ from tests.helpers import boc  # noqa: E402
 
 CAPTIONS = ["a red dog runs in the snow", "two dogs and a boat", "the dog is left of a boat"] * 5
 WIDTH = 108
-TERN = {"visual_width": 16, "joint_width": 16, "feedforward": 32, "visual_layers": 1, "joint_layers": 1}
-GATHERED = {**TERN, "visual_layers": 0, "joint_layers": 0, "stop_words": False, "vector": "gathered", "last_word": True}
+TERN = {
+    "visual_width": 16,
+    "joint_width": 16,
+    "feedforward": 32,
+    "visual_layers": 1,
+    "joint_layers": 1,
+}
+GATHERED = {
+    **TERN,
+    "visual_layers": 0,
+    "joint_layers": 0,
+    "stop_words": False,
+    "vector": "gathered",
+    "last_word": True,
+}
 NETWORKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "tern": ("tern", {**TERN, "scaled": True, "residual": 1.0, "region_power": 0.5}, "small"),
     "teran": ("teran", GATHERED, "small-gru"),
@@ -64,19 +77,30 @@ def assert_equal(one: Embeddings, other: Embeddings) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_both_runtimes_give_one_result(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_runtimes_give_one_result(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """For texts of any length, and pictures with any number of regions, alone and in batches."""
     spec = model(tmp_path / "model", *NETWORKS[name])
     reference = on_cpu(spec)
     assert list(export(tmp_path / "model")) == ["writing text.onnx", "writing image.onnx"]
     assert list(export(tmp_path / "model")) == []
-    monkeypatch.setattr(set_encoder, "import_for_torch", lambda name: pytest.fail(f"{name} is imported"))
+    monkeypatch.setattr(
+        set_encoder,
+        "import_for_torch",
+        lambda name: pytest.fail(f"{name} is imported"),
+    )
     encoder = on_cpu(spec)
     assert encoder.identity == reference.identity
     assert_equal(encoder.encode_texts(SENTENCES), reference.encode_texts(SENTENCES))
     assert_equal(encoder.encode_texts(SENTENCES[1:2]), reference.encode_texts(SENTENCES[1:2]))
     rng = np.random.default_rng(1)
-    corners = [np.sort(rng.random((count, 2, 2), np.float32), axis=1).reshape(count, 4) for count in (5, 1, 46, 0, 5)]
+    corners = [
+        np.sort(rng.random((count, 2, 2), np.float32), axis=1).reshape(count, 4)
+        for count in (5, 1, 46, 0, 5)
+    ]
     prepared = [Regions(rng.random((len(boxes), WIDTH), np.float32), boxes) for boxes in corners]
     assert_equal(encoder.encode_images(prepared), reference.encode_images(prepared))
     assert_equal(encoder.encode_images(prepared[3:4]), reference.encode_images(prepared[3:4]))
@@ -91,7 +115,12 @@ def _alone(encoder: Any, texts: list[str]) -> Embeddings:
 def test_an_operation_that_onnx_lacks_is_left_to_torch(tmp_path: Path) -> None:
     spec = model(tmp_path / "model", "vsrn", {"width": 16, "region_order": "size"}, "words")
     regions = plugins.region_source("grid").identity.dim
-    prepared = [Regions(np.ones((3, regions), np.float32), np.tile(np.array([0, 0, 1, 1], np.float32), (3, 1)))]
+    prepared = [
+        Regions(
+            np.ones((3, regions), np.float32),
+            np.tile(np.array([0, 0, 1, 1], np.float32), (3, 1)),
+        ),
+    ]
     expected = on_cpu(spec).encode_images(prepared)
     lines = list(export(tmp_path / "model"))
     assert any(line.startswith("image.onnx is left to torch: ") for line in lines)
@@ -118,7 +147,10 @@ def test_networks_belong_to_their_weights(tmp_path: Path) -> None:
     assert boc("convert", folder).exit_code == 0
     assert on_cpu(spec).identity.digest == parts(folder).digest()
     (folder / "text.onnx").write_bytes((folder / "text.onnx").read_bytes()[:-1])
-    with pytest.raises(EncoderError, match=r"text.onnx: missing or damaged; make it again with boc convert"):
+    with pytest.raises(
+        EncoderError,
+        match=r"text.onnx: missing or damaged; make it again with boc convert",
+    ):
         on_cpu(spec).encode_texts(["a dog"])
     assert boc("convert", folder).exit_code == 0
     assert len(on_cpu(spec).encode_texts(["a dog"])) == 1
@@ -132,7 +164,8 @@ def test_dual_encoders_give_one_result(
     pictures: list[ImageRef],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """What cannot be exported, such as pictures that are prepared in another way, goes on with torch."""
+    """What cannot be exported, such as pictures that are prepared in another way, goes on with
+    torch."""
     folder = tmp_path / kind
     folder.mkdir()
     for path in folders(kind).iterdir():
@@ -144,7 +177,10 @@ def test_dual_encoders_give_one_result(
     encoder = on_cpu(f"clip:{folder}")
     assert encoder.identity == reference.identity
     assert_equal(encoder.encode_texts(TEXTS), reference.encode_texts(TEXTS))
-    seen = [each.encode_images([each.prepare(picture) for picture in pictures]) for each in (encoder, reference)]
+    seen = [
+        each.encode_images([each.prepare(picture) for picture in pictures])
+        for each in (encoder, reference)
+    ]
     assert_equal(*seen)
     assert seen[0].boxes is not None
     assert seen[1].boxes is not None

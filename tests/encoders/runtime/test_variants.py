@@ -22,7 +22,9 @@ def folder(library: Path) -> str:
 @pytest.fixture(scope="module")
 def pictures(folder: str, library: Path) -> list[Regions]:
     encoder = plugins.encoder(folder, "cpu")
-    found: list[Any] = [encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]]
+    found: list[Any] = [
+        encoder.prepare(ImageRef(p.name, p)) for p in sorted((library / "images").iterdir())[:3]
+    ]
     return [*found, Regions(found[0].features[:0], found[0].boxes[:0])]
 
 
@@ -46,7 +48,9 @@ def test_alone_words(folder: str) -> None:
     whole, found = plain.encode_texts(TEXTS), alone.encode_texts(TEXTS)
     assert np.array_equal(found.vectors, whole.vectors)
     assert found.words == whole.words
-    assert [len(found.concepts[i]) for i in range(len(TEXTS))] == [len(words) for words in found.words]
+    assert [len(found.concepts[i]) for i in range(len(TEXTS))] == [
+        len(words) for words in found.words
+    ]
     place: dict[str, NDArray[np.float32]] = {}
     for i, words in enumerate(found.words):
         for piece, vector in zip(words, found.concepts[i], strict=True):

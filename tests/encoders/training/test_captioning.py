@@ -35,7 +35,8 @@ def test_caption_targets(words: list[int], max_length: int) -> None:
 
 
 def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
-    """One caption, region by region and word by word; ``ids`` with the first pad, if that counts."""
+    """One caption, region by region and word by word; ``ids`` with the first pad, if that
+    counts."""
     state, read = torch.zeros(1, 1, module.encoder.hidden_size, dtype=torch.float64), []
     for region in regions:
         out, state = module.encoder(module.vid2hid(region)[None, None], state)
@@ -43,7 +44,10 @@ def slow_loss(module: CaptionBranch, regions: Tensor, ids: list[int]) -> Tensor:
     h, total = read[-1], torch.zeros((), dtype=torch.float64)
     for word, following in pairwise(ids):
         energies = [
-            module.attention(torch.tanh(module.attend_regions(e) + module.attend_state(h))).squeeze() for e in read
+            module.attention(
+                torch.tanh(module.attend_regions(e) + module.attend_state(h)),
+            ).squeeze()
+            for e in read
         ]
         shares = torch.exp(torch.stack(energies)) / torch.exp(torch.stack(energies)).sum()
         context = sum(share * e for share, e in zip(shares, read, strict=True))

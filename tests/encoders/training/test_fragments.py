@@ -25,7 +25,11 @@ def pairs(count: int, per_picture: int) -> Pairs:
 @given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_fragment_is_run_with_content(rows: list[list[int]], seed: int) -> None:
     fragments = Fragments(rows, pairs(len(rows), 1), [STOP], share=1.0)
-    for row, cut in zip(rows, fragments.cut(range(len(rows)), np.random.default_rng(seed)), strict=True):
+    for row, cut in zip(
+        rows,
+        fragments.cut(range(len(rows)), np.random.default_rng(seed)),
+        strict=True,
+    ):
         inner = cut[1:-1]
         assert (cut[0], cut[-1]) == (START, END)
         assert any(row[i : i + len(inner)] == inner for i in range(1, len(row) - len(inner)))
@@ -66,7 +70,9 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
     for place, row in zip(places, turned, strict=True):
         for old, new in zip(rows[place], row, strict=True):
             assert new == OPPOSITES.get(old, old)
-    assert exchange_opposites(turned, OPPOSITES, stops)[1] == [rows[place] for place in places]  # twice is not at all
+    assert exchange_opposites(turned, OPPOSITES, stops)[1] == [
+        rows[place] for place in places
+    ]  # twice is not at all
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,10 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
         ({"keep": "first"}, "keep must be one of best, last, got 'first'"),
         ({"fragments": 0.5}, "fragments need a text tower that learns"),
         ({"opposites": 1.0, "objective": "alignment"}, "opposites need a text tower that learns"),
-        ({"opposites": 1.0, "text_lr": 1.0}, "opposites need an alignment, which objective=matching lacks"),
+        (
+            {"opposites": 1.0, "text_lr": 1.0},
+            "opposites need an alignment, which objective=matching lacks",
+        ),
         ({"choose": "spice"}, "choose must be one of recall, ndcg, ndcg-image, got 'spice'"),
         ({"relevance": "x.npy"}, "relevance is for choose=ndcg"),
     ],

@@ -1,4 +1,5 @@
-"""The parts of training: word-pieces, the closed-form start, what a batch reads, and the loop that can be stopped."""
+"""The parts of training: word-pieces, the closed-form start, what a batch reads, and the loop that
+can be stopped."""
 
 from __future__ import annotations
 
@@ -42,7 +43,21 @@ from tests.helpers import boc, run
 
 pytestmark = pytest.mark.usefixtures("left_to_torch")
 ROOT = Path(__file__).resolve().parents[3]
-WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
+WORDS = [
+    "dog",
+    "dogs",
+    "runs",
+    "running",
+    "snow",
+    "white",
+    "the",
+    "a",
+    "on",
+    "woman",
+    "bicycle",
+    "red",
+    "stands",
+]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
 
@@ -55,7 +70,11 @@ def test_tokenizer_is_deterministic() -> None:
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     output = subprocess.run(
-        [sys.executable, "-c", code, *SENTENCES], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, *SENTENCES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert output.stdout.strip() == here
 
@@ -78,7 +97,8 @@ def test_tokenizer_pieces() -> None:
 
 
 def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8 numbers."""
+    """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8
+    numbers."""
     maps = np.random.default_rng(0)
     A, B = maps.standard_normal((8, 12)), maps.standard_normal((8, 16))
     rng = np.random.default_rng(seed)
@@ -105,13 +125,25 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
 @pytest.mark.parametrize(("kind", "least"), [("tern", 80), ("vsrn", 40), ("vsrnpp", 40)])
 def test_warm_start_recall(kind: str, least: float) -> None:
     torch.manual_seed(0)
-    tern = {"visual_width": 32, "visual_layers": 1, "joint_width": 16, "joint_layers": 2, "heads": 2, "feedforward": 32}
+    tern = {
+        "visual_width": 32,
+        "visual_layers": 1,
+        "joint_width": 16,
+        "joint_layers": 2,
+        "heads": 2,
+        "feedforward": 32,
+    }
     sizes = tern if kind == "tern" else {"width": 16, "norm_axis": "row"}
     text = {"kind": "embedding", "vocabulary": 30, "width": 16}
     network = checkpoint.make(kind, {"region_dim": 12, **sizes}, text)
     before = recalls(network, *paired(2, 200))
     regions, words = paired(1, 500)
-    warm_start(network, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), 8)
+    warm_start(
+        network,
+        torch.stack([r.mean(0) for r in regions]),
+        torch.stack([w.mean(0) for w in words]),
+        8,
+    )
     after = recalls(network, *paired(2, 200))
     for side in ("text_to_image", "image_to_text"):
         assert getattr(before, side).r10 < 20  # chance is 5
@@ -151,7 +183,10 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = cca(torch.from_numpy(X), torch.from_numpy(Y), 3)
     assert np.allclose(one.mean, X.mean(0), atol=1e-5)
     assert np.allclose(other.mean, Y.mean(0), atol=1e-5)
-    U, V = (X - X.mean(0)) @ one.matrix.double().numpy(), (Y - Y.mean(0)) @ other.matrix.double().numpy()
+    U, V = (
+        (X - X.mean(0)) @ one.matrix.double().numpy(),
+        (Y - Y.mean(0)) @ other.matrix.double().numpy(),
+    )
     C = np.cov(np.hstack([X, Y]).T)
     product = np.linalg.solve(C[:5, :5], C[:5, 5:]) @ np.linalg.solve(C[5:, 5:], C[5:, :5])
     expected = np.sqrt(np.sort(np.linalg.eigvals(product).real)[::-1][:3])
@@ -160,7 +195,11 @@ def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(correlations[:3, :3], np.eye(3), atol=1e-4)
     for projected in (U, V):
         assert projected.std() == pytest.approx(1, abs=0.01)
-        assert np.allclose(projected.std(axis=0) / projected[:, 0].std(), expected / expected[0], atol=1e-4)
+        assert np.allclose(
+            projected.std(axis=0) / projected[:, 0].std(),
+            expected / expected[0],
+            atol=1e-4,
+        )
 
 
 def test_cca_ridge() -> None:
@@ -194,8 +233,12 @@ def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
         direct = model.texts(ids, lengths)[0][numbers]
         hidden = model.txt_enc(ids, lengths)
     assert (together - alone).abs().max() <= 1e-5
-    assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)  # a frozen tower's words are kept as float16
-    means = torch.stack([row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)])
+    assert (together - direct).abs().max() <= (
+        0.01 if frozen else 1e-5
+    )  # a frozen tower's words are kept as float16
+    means = torch.stack(
+        [row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)],
+    )
     assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
 
 
@@ -231,7 +274,9 @@ def test_pairs_hold_out_and_batches(library: Path) -> None:
     for pictures, numbers, positive in batches:
         owners = [f"{picture:03d}.png" for picture in pictures]
         for j, number in enumerate(numbers):
-            assert [owners[i] for i in torch.nonzero(positive[:, j]).flatten()] == [captions[number].group]
+            assert [owners[i] for i in torch.nonzero(positive[:, j]).flatten()] == [
+                captions[number].group,
+            ]
     few, theirs = read_pairs(library / "regions.h5", {"004.png"})
     assert few.pictures.tolist() == [4]
     assert [theirs[i].id for i in few.captions[0]] == ["004.png#0", "004.png#1"]
@@ -253,19 +298,30 @@ def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> No
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward")]
     command = (
-        "train", library / source, "--validate", tmp_path / "val.txt", "--set=epochs=1", "--set=batch_size=8", *tiny,
-        "--set=heads=2", "--set=text_layers=1",
-    )  # fmt: skip
+        "train",
+        library / source,
+        "--validate",
+        tmp_path / "val.txt",
+        "--set=epochs=1",
+        "--set=batch_size=8",
+        *tiny,
+        "--set=heads=2",
+        "--set=text_layers=1",
+    )
     run(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
     history = json.loads((tmp_path / "model" / "history.json").read_text())
     assert history["step"] == 24 // 8
-    assert history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6  # captions of six pictures
+    assert (
+        history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6
+    )  # captions of six pictures
     run(*command, "-o", tmp_path / "rest")
     assert json.loads((tmp_path / "rest" / "history.json").read_text())["step"] == (40 - 6) // 8
     refused = boc(*command, "-o", tmp_path / "model")
     assert "trained with another items" in refused.stderr
     refused = boc(*command, "-o", tmp_path / "other", "--ids", tmp_path / "both.txt")
-    assert "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
+    assert (
+        "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
+    )
     everything = [str(word).replace("val.txt", "all.txt") for word in command]
     (tmp_path / "all.txt").write_text("".join(f"{i:03}.png\n" for i in range(40)))
     refused = boc(*everything, "-o", tmp_path / "other")
@@ -283,12 +339,20 @@ def test_cosine_schedule(warmup: int, rest: int) -> None:
     assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
 
 
-@given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=30), decay=st.sampled_from([0.0, 0.5, 0.99]))
+@given(
+    values=st.lists(st.integers(-8, 8), min_size=1, max_size=30),
+    decay=st.sampled_from([0.0, 0.5, 0.99]),
+)
 def test_update_average(values: list[int], decay: float) -> None:
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
-        update_average(average, {"w": torch.tensor([float(value)], dtype=torch.float64)}, decay, step)
+        update_average(
+            average,
+            {"w": torch.tensor([float(value)], dtype=torch.float64)},
+            decay,
+            step,
+        )
         factor = min(decay, (step + 1) / (step + 10))
         expected = factor * expected + (1 - factor) * value
         assert float(average["w"]) == pytest.approx(expected, abs=1e-9)
@@ -302,8 +366,15 @@ SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, 
 
 @pytest.fixture
 def make(library: Path, tmp_path: Path) -> Make:
-    """Makes a trainer of a tiny network on the library, in a folder of some name, with some settings."""
-    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "held_out": 8, "lr": 1e-2, "warmup": 2}
+    """Makes a trainer of a tiny network on the library, in a folder of some name, with some
+    settings."""
+    defaults: dict[str, Any] = {
+        "epochs": 3,
+        "batch_size": 8,
+        "held_out": 8,
+        "lr": 1e-2,
+        "warmup": 2,
+    }
 
     def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
         config = TrainConfig(**{**defaults, **settings})
@@ -314,11 +385,23 @@ def make(library: Path, tmp_path: Path) -> Make:
         network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
         frozen, width = config.text_lr == 0, network.txt_enc.width
-        captions = Captions(items, tower.tokens, width, frozen=frozen, folder=tmp_path / name / "training")
+        captions = Captions(
+            items,
+            tower.tokens,
+            width,
+            frozen=frozen,
+            folder=tmp_path / name / "training",
+        )
         list(captions.prepare(network, "cpu"))
         return Trainer(
-            tmp_path / name, network, pairs, RegionReader(library / "regions.h5"), captions, config, device="cpu",
-        )  # fmt: skip
+            tmp_path / name,
+            network,
+            pairs,
+            RegionReader(library / "regions.h5"),
+            captions,
+            config,
+            device="cpu",
+        )
 
     return build
 
@@ -342,18 +425,33 @@ RUNS: dict[str, dict[str, Any]] = {
     "frozen": {},
     "learning": {"text_lr": 1.0},
     "steps": {"schedule": "steps", "decay_epochs": 1},
-    "align": {"kind": "teran", "objective": "matching+alignment", "uncertainty": 1, "averaging": 1.0},
-    "vsrn": {"kind": "vsrn", "objective": "matching+generation", "generation_hidden": 8, "text_lr": 1.0},
+    "align": {
+        "kind": "teran",
+        "objective": "matching+alignment",
+        "uncertainty": 1,
+        "averaging": 1.0,
+    },
+    "vsrn": {
+        "kind": "vsrn",
+        "objective": "matching+generation",
+        "generation_hidden": 8,
+        "text_lr": 1.0,
+    },
     "vsrnpp": {"kind": "vsrnpp", "sinkhorn": 5},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "stop"), list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True)), ids=RUNS.keys()
+    ("settings", "stop"),
+    list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True)),
+    ids=RUNS.keys(),
 )  # within the first epoch, and within the second
 def test_resumed_run_equals_whole(
-    make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], stop: int
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    stop: int,
 ) -> None:
     calm = make("calm", **settings)
     assert [now.step for now in calm.run() if now.recalls is None] == list(range(1, 13))
@@ -373,10 +471,15 @@ def test_recompute(make: Make) -> None:
         trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
         pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
         sizes: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: (s.append(t.nbytes), t)[1], lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, s=sizes: (s.append(t.nbytes), t)[1],
+            lambda t: t,
+        ):
             loss = trainer._forward(pictures, numbers, positive)
         loss.backward()
-        gradients.append({name: p.grad for name, p in trainer.learned.items() if p.grad is not None})
+        gradients.append(
+            {name: p.grad for name, p in trainer.learned.items() if p.grad is not None},
+        )
         memory.append(sum(sizes))
     assert set(gradients[0]) == set(gradients[1])
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
@@ -402,7 +505,12 @@ def test_best_weights_are_saved(make: Make) -> None:
     assert trainer.state.best_step == 4 * (1 + totals.index(max(totals)))
     trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
     again = trainer_module.validate(
-        trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu"
+        trainer.network,
+        trainer.objective,
+        trainer.held_out,
+        trainer.regions,
+        trainer.captions,
+        "cpu",
     )
     assert evaluate_recall(again, trainer.held_out.owners).total == max(totals)
 
@@ -416,11 +524,20 @@ def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
     assert len(scores) == 4
     assert trainer.state.best == max(scores)
     assert trainer.state.best_step == 4 * (1 + scores.index(max(scores)))
-    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [n.text_to_image for n in ndcgs]
+    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [
+        n.text_to_image for n in ndcgs
+    ]
     texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
     own = rouge_l_matrix(texts, trainer.held_out.owners)
     own.tofile(tmp_path / "r.f32")
-    again = make("file", epochs=4, lr=0.1, average=0.0, choose=choose, relevance=str(tmp_path / "r.f32"))
+    again = make(
+        "file",
+        epochs=4,
+        lr=0.1,
+        average=0.0,
+        choose=choose,
+        relevance=str(tmp_path / "r.f32"),
+    )
     assert [now.ndcg for now in again.run() if now.ndcg is not None] == ndcgs
     own[:, :-1].tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
@@ -431,7 +548,9 @@ def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
 def test_frozen_tower(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
         trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
-        before = {name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()}
+        before = {
+            name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()
+        }
         list(trainer.run())
         after = trainer.network.txt_enc.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before) == same
@@ -460,7 +579,10 @@ def test_recipe_settings(name: str) -> None:
     plain = Recipe.of(name, {})
     assert plain == Recipe.of(name, RECIPES[name])
     width = "width" if plain.kind.startswith("vsrn") else "joint_width"
-    changed = Recipe.of(name, {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"})
+    changed = Recipe.of(
+        name,
+        {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"},
+    )
     assert (changed.train.lr, changed.train.epochs, changed.sizes[width]) == (0.5, 3, 8)
     assert (changed.text, changed.text_layers) == ("folder", 1)
     assert changed.sizes.keys() == plain.sizes.keys() | {width}
@@ -492,7 +614,10 @@ def test_invalid_setting(setting: dict[str, str], words: str) -> None:
     ],
 )
 def test_untrained_vector(recipe: str, setting: dict[str, str]) -> None:
-    with pytest.raises(EncoderError, match="leaves its global vector as chance made it; add matching"):
+    with pytest.raises(
+        EncoderError,
+        match="leaves its global vector as chance made it; add matching",
+    ):
         Recipe.of(recipe, setting)
     objective = f"matching+{setting.get('objective', 'alignment')}"
     assert Recipe.of(recipe, {**setting, "objective": objective}).train.objective == objective

@@ -1,10 +1,11 @@
-"""Commands whose file system calls fail, one at a time: what they leave and what they say. Run by test_file_faults.py.
+"""Commands whose file system calls fail, one at a time: what they leave and what they say. Run by
+test_file_faults.py.
 
     LD_PRELOAD=faults.so FAULTS_ROOT=FOLDER python fault_cases.py FOLDER INPUTS COUNT [COMMAND...]
 
-FOLDER holds what the commands write. INPUTS has feature files with the ids 0000.jpg and following, half.h5 and rest.h5,
-and the folders of pictures before/ and after/. COUNT cases are tried for each command and fault, spread evenly over its
-calls; 0 tries all. Prints one JSON object.
+FOLDER holds what the commands write. INPUTS has feature files with the ids 0000.jpg and following,
+half.h5 and rest.h5, and the folders of pictures before/ and after/. COUNT cases are tried for each
+command and fault, spread evenly over its calls; 0 tries all. Prints one JSON object.
 """
 
 import ctypes
@@ -46,7 +47,9 @@ State: TypeAlias = "frozenset[str] | None"
 
 def commands(inputs: Path) -> dict[str, tuple[list[list[str]], list[str]]]:
     """What is done before, and what meets the fault."""
-    half, rest, before, after = (str(inputs / name) for name in ("half.h5", "rest.h5", "before", "after"))
+    half, rest, before, after = (
+        str(inputs / name) for name in ("half.h5", "rest.h5", "before", "after")
+    )
     made, more = ["index", "x", half], ["add", "x", rest]
     gone = ["delete", "x", *(f"{i:04}.jpg" for i in range(5))]
     return {
@@ -103,7 +106,9 @@ def strays(at: Path) -> list[str]:
             kept = {".lock", ".checked", "CURRENT", name, commit.codec} | {
                 file.partition("/")[0] for file in commit.files
             }
-            found += [f"{home.name}/{path.name}" for path in home.iterdir() if path.name not in kept]
+            found += [
+                f"{home.name}/{path.name}" for path in home.iterdir() if path.name not in kept
+            ]
     return found
 
 
@@ -159,10 +164,18 @@ class Trial:
         left = strays(self.at)
         if status and self.words[0] == "sync":  # the next sync continues with what was encoded
             left = [name for name in left if ".features.h5" not in name]
-        ending = "--all" in self.words  # what a removal could not remove goes with the next index of that name
+        ending = (
+            "--all" in self.words
+        )  # what a removal could not remove goes with the next index of that name
         if left and not removing and not ending:
             return "left behind", f"rc {status}: {left} {said}"
-        outcome = "done" if status == 0 else "new, told" if found == self.new and self.new != self.old else "old, told"
+        outcome = (
+            "done"
+            if status == 0
+            else "new, told"
+            if found == self.new and self.new != self.old
+            else "old, told"
+        )
         if found != self.new or self.words[0] == "compact":
             again, said = run(self.at, self.words)
             if again or state(self.at, self.name) != self.new or strays(self.at):

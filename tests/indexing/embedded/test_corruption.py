@@ -75,8 +75,16 @@ def damage(path: Path, kind: str, rng: random.Random) -> None:
 
 def assert_all_answers(index: EmbeddedIndex, model: Model) -> None:
     assert_holds(index, model)
-    for filters in ((Filter("year", ">=", 0),), (Filter("tag", "!=", "dog"),), (Filter("tag", "<", "e"),)):
-        assert_answers(index, model, Question([1, 2, 500, 0, 1], 7, None, filters, [0.5, 1.0, -0.5, 0.0]))
+    for filters in (
+        (Filter("year", ">=", 0),),
+        (Filter("tag", "!=", "dog"),),
+        (Filter("tag", "<", "e"),),
+    ):
+        assert_answers(
+            index,
+            model,
+            Question([1, 2, 500, 0, 1], 7, None, filters, [0.5, 1.0, -0.5, 0.0]),
+        )
     for words in ("zebra", "red car", "unheard"):
         assert_matches(index, model, words, None, [])
 
@@ -87,7 +95,11 @@ def ask_all(index: EmbeddedIndex, model: Model) -> None:
     list(index.items())
     index.arrays()
     index.document_frequencies()
-    for answers in (lambda: assert_all_answers(index, model), lambda: index.vectors(ids), lambda: index.concepts(ids)):
+    for answers in (
+        lambda: assert_all_answers(index, model),
+        lambda: index.vectors(ids),
+        lambda: index.concepts(ids),
+    ):
         with suppress(AssertionError, KeyError):
             answers()
 
@@ -108,7 +120,8 @@ def judge(folder: str, first: str, last: str) -> None:
 
 
 def overlook(folder: str, first: str, last: str) -> None:
-    """The same where the stamps of files stay as they were, so that only a check of all bytes can tell."""
+    """The same where the stamps of files stay as they were, so that only a check of all bytes can
+    tell."""
     small_segments(pytest.MonkeyPatch())
     model = make(Path(folder))
     home = Path(folder) / NAME
@@ -126,7 +139,9 @@ def overlook(folder: str, first: str, last: str) -> None:
             files = index.damaged_files()
             refusal = refusal_of(home, path, lambda index: ask(index, model))
             tell(
-                refusal or "overlooked" if files == expected else f"{files} are said to be damaged, but {expected} are"
+                refusal or "overlooked"
+                if files == expected
+                else f"{files} are said to be damaged, but {expected} are",
             )
 
 
@@ -141,14 +156,19 @@ def temporary_damage(path: Path, kind: str, rng: random.Random, number: int) -> 
 
 
 def refusal_of(home: Path, path: Path, check: Callable[[EmbeddedIndex], None]) -> str:
-    """How the index in ``home`` was refused for the damaged file ``path``; nothing if ``check`` found it right."""
+    """How the index in ``home`` was refused for the damaged file ``path``; nothing if ``check``
+    found it right."""
     try:
         check(EmbeddedBackend(home.parent).open(home.name))
     except BocError as error:
         names = [str(path)]
         if path.name == "CURRENT":
             names += [str(home), f"no index {home.name!r} in file:{home.parent}"]
-        return "refused" if any(name in str(error) for name in names) else f"refused without the file's name: {error}"
+        return (
+            "refused"
+            if any(name in str(error) for name in names)
+            else f"refused without the file's name: {error}"
+        )
     except Exception:
         return " | ".join(traceback.format_exc().splitlines()[-5:])
     return ""
@@ -186,12 +206,16 @@ def test_a_check_of_all_bytes_finds_what_opening_overlooks(tmp_path: Path) -> No
 
 
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_segments(monkeypatch)
     make(tmp_path)
     with EmbeddedBackend(tmp_path).edit(NAME) as editor:
-        path = max(files_of(tmp_path / NAME), key=lambda path: (path.name == "vectors.npy", path.stat().st_size))
+        path = max(
+            files_of(tmp_path / NAME),
+            key=lambda path: (path.name == "vectors.npy", path.stat().st_size),
+        )
         path.write_bytes(path.read_bytes()[:-1] + b"!")
         editor.delete(KEYS[:1])
         editor.commit("ef" * 32)
@@ -200,7 +224,11 @@ def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
 
 
 @pytest.mark.parametrize("stamps", ["changed", "unchanged"])
-def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamps: str) -> None:
+def test_boc_verify_names_the_damaged_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stamps: str,
+) -> None:
     build(connect(f"file:{tmp_path}"), "photos", fitted())
     report = run("verify", "photos", "--at", f"file:{tmp_path}")
     if stamps == "unchanged":
@@ -218,7 +246,10 @@ def test_boc_verify_names_the_damaged_file(tmp_path: Path, monkeypatch: pytest.M
     assert boc("verify", "photos", "--at", f"file:{tmp_path}").exit_code == 0
 
 
-def test_only_changed_files_are_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_files_are_called_damaged(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = make(tmp_path)
     index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))
 
@@ -226,9 +257,14 @@ def test_only_changed_files_are_called_damaged(tmp_path: Path, monkeypatch: pyte
         raise ValueError("offsets must rise within terms and weights")
 
     monkeypatch.setattr("indexing.embedded.index.locate", fail)
-    with pytest.raises(ManifestError, match=r"files are as they were written.*or boc fails on this") as sound:
+    with pytest.raises(
+        ManifestError,
+        match=r"files are as they were written.*or boc fails on this",
+    ) as sound:
         index.vectors(list(model.rows)[:1])
     assert "--replace" not in str(sound.value)
-    next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(b"")
+    next(path for path in files_of(tmp_path / NAME) if path.name.startswith("vectors")).write_bytes(
+        b"",
+    )
     with pytest.raises(ManifestError, match=r"damaged \(.*vectors.*: changed since\); .*--replace"):
         other.vectors(list(model.rows)[:1])

@@ -1,10 +1,12 @@
 """Power cuts and kill -9: the last commit is there, whole, and a new writer goes on.
 
-A recording file layer keeps a log of what a scenario does to files. From it follow the folders that a power cut at any
-point can leave (Pillai et al., All File Systems Are Not Created Equal, OSDI 2014): bytes that were not synced are torn,
-zeroed or absent, and names that were not synced (new, renamed, removed) are as before or as after, in any combination.
+A recording file layer keeps a log of what a scenario does to files. From it follow the folders that
+a power cut at any point can leave (Pillai et al., All File Systems Are Not Created Equal, OSDI
+2014): bytes that were not synced are torn, zeroed or absent, and names that were not synced (new,
+renamed, removed) are as before or as after, in any combination.
 
-BOC_CRASHES sets the number of power cuts a scenario (default 25), BOC_KILLS that of kills (default 2); 200 is all.
+BOC_CRASHES sets the number of power cuts a scenario (default 25), BOC_KILLS that of kills (default
+2); 200 is all.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Event:
 
 
 class Recorder:
-    """Passes on to ``indexing.embedded.fs`` what the engine asks of it, from any thread, and keeps a log."""
+    """Passes on to ``indexing.embedded.fs`` what the engine asks of it, from any thread, and keeps
+    a log."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[Event] = []
@@ -149,7 +152,8 @@ Pending: TypeAlias = tuple[int, Folder, Names]
 
 
 class Disk:
-    """What of a log is on the disk, and what may be. All of ``tree``, which was at ``top`` before, is."""
+    """What of a log is on the disk, and what may be. All of ``tree``, which was at ``top`` before,
+    is."""
 
     def __init__(self, tree: Tree, top: Path) -> None:
         self.top = top
@@ -157,7 +161,8 @@ class Disk:
         self.pending: list[Pending] = []
 
     def replay(self, log: Sequence[Event], stop: int) -> None:
-        """Up to a power cut before event number ``stop``. What was being written then would have come to later."""
+        """Up to a power cut before event number ``stop``. What was being written then would have
+        come to later."""
         for number, event in enumerate(log[:stop]):
             if event.what in ("create", "written", "sync", "make", "rename", "remove"):
                 getattr(self, event.what)(number, event)
@@ -206,7 +211,9 @@ class Disk:
         for change in self.pending:
             if change[1] is folder and change[0] < event.since:
                 _apply(folder.sure, change[2])
-        self.pending = [change for change in self.pending if change[1] is not folder or change[0] >= event.since]
+        self.pending = [
+            change for change in self.pending if change[1] is not folder or change[0] >= event.since
+        ]
 
     def make(self, number: int, event: Event) -> None:
         self.change(number, self.parent(number, event.path), {event.path.name: Folder()})
@@ -216,7 +223,11 @@ class Disk:
         assert event.path.parent == event.other.parent, "a move between folders is not one change"
         node = self.find(event.path)
         assert node is not None
-        self.change(number, self.parent(number, event.path), {event.path.name: None, event.other.name: node})
+        self.change(
+            number,
+            self.parent(number, event.path),
+            {event.path.name: None, event.other.name: node},
+        )
 
     def remove(self, number: int, event: Event) -> None:
         node = self.find(event.path)
@@ -232,16 +243,19 @@ class Disk:
         return _tree(self.root, lambda folder: folder.seen, lambda file: file.data)
 
     def survivors(self, rng: random.Random) -> list[Pending]:
-        """Some of the changes that may be on the disk or not: of all combinations, rather the telling ones."""
+        """Some of the changes that may be on the disk or not: of all combinations, rather the
+        telling ones."""
         pending = self.pending
         one = rng.choice([rng.choice(pending), pending[-1]]) if pending else None
         return rng.choice(
             [
-                pending[: rng.randint(0, len(pending))],  # in their order, as most file systems keep it
+                pending[
+                    : rng.randint(0, len(pending))
+                ],  # in their order, as most file systems keep it
                 [change for change in pending if change is not one],
                 [change for change in pending if change is one],
                 [change for change in pending if rng.random() < 0.5],
-            ]
+            ],
         )
 
     def cut(self, rng: random.Random) -> Tree:
@@ -255,7 +269,11 @@ class Disk:
                     _apply(current, change)
             return current
 
-        return _tree(self.root, names, lambda file: file.data if file.safe else tear(file.data, rng))
+        return _tree(
+            self.root,
+            names,
+            lambda file: file.data if file.safe else tear(file.data, rng),
+        )
 
 
 def tear(data: bytes, rng: random.Random) -> bytes:
@@ -273,16 +291,22 @@ def _apply(names: dict[str, File | Folder], change: Names) -> None:
             names[name] = node
 
 
-def _tree(folder: Folder, names: Callable[[Folder], dict[str, File | Folder]], data: Callable[[File], bytes]) -> Tree:
+def _tree(
+    folder: Folder,
+    names: Callable[[Folder], dict[str, File | Folder]],
+    data: Callable[[File], bytes],
+) -> Tree:
     return {
-        name: data(node) if isinstance(node, File) else _tree(node, names, data) for name, node in names(folder).items()
+        name: data(node) if isinstance(node, File) else _tree(node, names, data)
+        for name, node in names(folder).items()
     }
 
 
 def _grown(tree: Tree) -> Folder:
     """A folder all of which is on the disk."""
     names: dict[str, File | Folder] = {
-        name: File(inside, safe=True) if isinstance(inside, bytes) else _grown(inside) for name, inside in tree.items()
+        name: File(inside, safe=True) if isinstance(inside, bytes) else _grown(inside)
+        for name, inside in tree.items()
     }
     return Folder(dict(names), dict(names))
 
@@ -303,7 +327,8 @@ def lay_out(tree: Tree, folder: Path) -> None:
 
 @dataclass
 class Scenario:
-    """Commits one after the other: each makes ``states[i + 1]`` of ``states[i]``, and can be repeated."""
+    """Commits one after the other: each makes ``states[i + 1]`` of ``states[i]``, and can be
+    repeated."""
 
     steps: list[Step]
     states: list[Model | None]
@@ -321,7 +346,12 @@ def make_load(kind: Kind, keys: Sequence[str], seed: int) -> tuple[Step, Model]:
     return lambda backend: load(backend, model), model
 
 
-def make_edit(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) -> tuple[Step, Model]:
+def make_edit(
+    model: Model,
+    gone: Sequence[str],
+    new: Sequence[str],
+    seed: int,
+) -> tuple[Step, Model]:
     """An edit, and what it leaves of a model."""
     rows = rows_for(model.kind, new, seed)
 
@@ -334,7 +364,10 @@ def make_edit(model: Model, gone: Sequence[str], new: Sequence[str], seed: int) 
 
     old = {key: row for key, row in model.rows.items() if key not in gone}
     middle = {row.item.id: row for row in rows[: len(rows) // 2] if row.item.id not in gone}
-    return step, Model(model.kind, old | middle | {row.item.id: row for row in rows[len(rows) // 2 :]})
+    return step, Model(
+        model.kind,
+        old | middle | {row.item.id: row for row in rows[len(rows) // 2 :]},
+    )
 
 
 def compact(backend: EmbeddedBackend) -> None:
@@ -361,7 +394,9 @@ def make_scenario(name: str) -> tuple[Scenario, Scenario]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "edit", "compact", "replace"])
 def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_segments(monkeypatch)
     base, scenario = make_scenario(name)
@@ -373,7 +408,9 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
         recorder = Recorder(patch)
         scenario.play(top / "indexes", recorder.note)
     log = recorder.log
-    assert replay_log(before, top, log, len(log)).whole() == contents(top), "files were changed past the layer"
+    assert replay_log(before, top, log, len(log)).whole() == contents(top), (
+        "files were changed past the layer"
+    )
     for number in range(CRASHES):
         rng = random.Random(number)
         stop = moment(log, rng)
@@ -382,19 +419,34 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
         try:
             recover(tmp_path / "after" / "indexes", scenario, log[:stop])
         except Exception as error:
-            story = [f"{event.what} {event.path.name} {event.other or ''}" for event in log[max(0, stop - 30) : stop]]
+            story = [
+                f"{event.what} {event.path.name} {event.other or ''}"
+                for event in log[max(0, stop - 30) : stop]
+            ]
             unsure = ", ".join(sorted({name for _, _, names in disk.pending for name in names}))
-            story += [f"power cut {number} before event {stop} of {len(log)}; not on the disk for certain: {unsure}"]
+            story += [
+                f"power cut {number} before event {stop} of {len(log)}; not on the disk for "
+                f"certain: {unsure}",
+            ]
             raise AssertionError("\n".join(story)) from error
         shutil.rmtree(tmp_path / "after")
 
 
 def moment(log: Sequence[Event], rng: random.Random) -> int:
-    """Where the power is cut: anywhere, around the change that makes a commit count, or after the commit."""
-    turns = [i for i, event in enumerate(log) if event.other is not None and event.other.name == "CURRENT"]
+    """Where the power is cut: anywhere, around the change that makes a commit count, or after the
+    commit."""
+    turns = [
+        i
+        for i, event in enumerate(log)
+        if event.other is not None and event.other.name == "CURRENT"
+    ]
     ends = [i + 1 for i, event in enumerate(log) if event.what == "done"]
     return rng.choice(
-        [rng.randint(0, len(log)), rng.choice(turns) + rng.choice([-2, -1, 0, 1, 1, 1, 2]), rng.choice(ends)]
+        [
+            rng.randint(0, len(log)),
+            rng.choice(turns) + rng.choice([-2, -1, 0, 1, 1, 1, 2]),
+            rng.choice(ends),
+        ],
     )
 
 
@@ -428,7 +480,10 @@ def which(folder: Path, allowed: Sequence[Model | None]) -> int:
         if model is not None and [model.rows[key].item for key in sorted(model.rows)] == items:
             assert_holds(index, model)
             return number
-    raise AssertionError(f"neither what was acknowledged nor what was being committed: {[item.id for item in items]}")
+    raise AssertionError(
+        "neither what was acknowledged nor what was being committed: "
+        f"{[item.id for item in items]}",
+    )
 
 
 def assert_whole(folder: Path, model: Model) -> None:
@@ -457,7 +512,8 @@ def history(seed: int) -> Iterator[tuple[Step, Model | None]]:
 
 
 def write_on(folder: str, seed: str, first: str) -> None:
-    """Take the steps of a history from one on, and print the number of each that is done. In a process of its own."""
+    """Take the steps of a history from one on, and print the number of each that is done. In a
+    process of its own."""
     small_segments(pytest.MonkeyPatch())
     tell("ready")
     for number, (step, _) in enumerate(history(int(seed))):
@@ -494,7 +550,11 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
     """Run a function of a test file in a process of its own, up to its first line."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r}); "
     code += f"import {function.__module__} as there; there.{function.__name__}(*sys.argv[1:])"
-    process = subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -502,7 +562,8 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
 
 @pytest.mark.slow
 def test_kill_9_at_random_moments_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_segments(monkeypatch)
     rng = random.Random(KILLS)
@@ -526,7 +587,8 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_acknowledged(
 
 @pytest.mark.slow
 def test_readers_find_the_same_while_segments_are_replaced_and_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_segments(monkeypatch)
     make, model = make_stir()

@@ -1,4 +1,5 @@
-"""The embedded index: what an older format, damage, second writers and half-finished loads do to its folder."""
+"""The embedded index: what an older format, damage, second writers and half-finished loads do to
+its folder."""
 
 import errno
 import gc
@@ -42,10 +43,20 @@ def home(tmp_path: Path) -> Path:
 
 
 def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
-    items = [picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg") for i in range(n)]
-    terms, vectors = random_terms(np.random.default_rng(0), (n, 4), largest, 1), np.eye(n, 3, dtype=np.float32)
+    items = [
+        picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg")
+        for i in range(n)
+    ]
+    terms, vectors = (
+        random_terms(np.random.default_rng(0), (n, 4), largest, 1),
+        np.eye(n, 3, dtype=np.float32),
+    )
     concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
-    with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS, concepts="int8"), ARRAYS) as writer:
+    with EmbeddedBackend(folder).create(
+        name,
+        new_manifest(4, 3, ARRAYS, concepts="int8"),
+        ARRAYS,
+    ) as writer:
         writer.add(Rows(items, terms, vectors, concepts))
         writer.commit()
 
@@ -53,7 +64,9 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
 def files_of(home: Path, name: str = "pets") -> list[Path]:
     """All that the index consists of."""
     return [
-        path for path in sorted((home / name).rglob("*")) if path.is_file() and path.name not in (".lock", ".checked")
+        path
+        for path in sorted((home / name).rglob("*"))
+        if path.is_file() and path.name not in (".lock", ".checked")
     ]
 
 
@@ -82,18 +95,27 @@ def test_golden_index_is_read_edited_and_compacted(tmp_path: Path, compacted: bo
     assert list(index.items()) == items
     assert index.vectors(keys).tolist() == expected["vectors"]
     assert index.terms(keys).toarray().tolist() == expected["terms"]
-    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(SearchRequest(queries, 7))] == expected[
-        "hits"
-    ]
+    assert [
+        [[hit.item.id, hit.score] for hit in hits]
+        for hits in index.search(SearchRequest(queries, 7))
+    ] == expected["hits"]
     assert set(index.arrays()) == set(index.manifest.arrays)
     assert index.damaged_files() == []
     assert index.concepts(keys).values.tolist() == expected["concepts"]
     hits = index.search(
-        SearchRequest(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])
+        SearchRequest(
+            queries[:1],
+            50,
+            filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")],
+        ),
     )[0]
     assert hits
-    assert all(hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in hits)
-    assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {key for key in keys if "#" in key}
+    assert all(
+        hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in hits
+    )
+    assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {
+        key for key in keys if "#" in key
+    }
     with backend.edit("pets") as editor:
         assert editor.delete([keys[0], "nothing"]) == 1
         editor.commit("ef" * 32)
@@ -106,9 +128,14 @@ def test_golden_index_is_read_edited_and_compacted(tmp_path: Path, compacted: bo
 def test_older_format_is_refused(home: Path, number: int) -> None:
     """Before format 4 CURRENT named a folder with the manifest."""
     (home / "pets" / "generation-0123456789ab").mkdir()
-    (home / "pets" / "generation-0123456789ab" / "manifest.json").write_text(json.dumps({"format": number}))
+    (home / "pets" / "generation-0123456789ab" / "manifest.json").write_text(
+        json.dumps({"format": number}),
+    )
     (home / "pets" / "CURRENT").write_text("generation-0123456789ab")
-    message = f"index format {number}, this boc reads format {FORMAT}; make the index again with boc index --replace"
+    message = (
+        f"index format {number}, this boc reads format {FORMAT}; make the index again with "
+        "boc index --replace"
+    )
     backend = EmbeddedBackend(home)
     for use in (backend.open, lambda name: backend.edit(name).__enter__(), backend.compact):
         with pytest.raises(ManifestError, match=message):
@@ -122,7 +149,9 @@ def test_damaged_file_is_named(home: Path) -> None:
     assert {"rows.npy", "starts.npy", "ids.bin", "words.sqlite", "widths.npy", "CURRENT"} <= {
         path.name for path in files
     }
-    assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {path.name for path in files}
+    assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {
+        path.name for path in files
+    }
     for path in files:
         whole = path.read_bytes()
         changed = whole[:-1] + bytes([whole[-1] ^ 1]) if whole else whole
@@ -195,7 +224,11 @@ def test_damaged_index_can_be_replaced(home: Path) -> None:
     before = state(home)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
         writer.add(
-            Rows([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+            Rows(
+                [picture("a")],
+                random_terms(np.random.default_rng(0), (1, 4), 3, 1),
+                np.ones((1, 3), np.float32),
+            ),
         )
     assert before.items() <= state(home).items()
     build(home, "pets", n=2)
@@ -217,10 +250,16 @@ def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) 
     build(home, "pets", n=2)
 
 
-def test_small_segments_are_merged_by_the_next_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_segments_are_merged_by_the_next_edit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
-    backend, terms = connect(f"file:{tmp_path}"), random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    backend, terms = (
+        connect(f"file:{tmp_path}"),
+        random_terms(np.random.default_rng(0), (1, 6), 5, 1),
+    )
     for i in range(20):
         with backend.edit("dogs") as editor:
             editor.put(Rows([picture(f"new{i}")], terms, np.ones((1, 3), np.float32)))
@@ -263,8 +302,13 @@ def test_leftovers_of_killed_writers(home: Path) -> None:
 
 
 @pytest.mark.parametrize("adds", [1, 2])
-def test_failed_segment_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch, adds: int) -> None:
-    """By the next rows or by the commit, whichever comes first: segments are written while rows come in."""
+def test_failed_segment_changes_nothing(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    adds: int,
+) -> None:
+    """By the next rows or by the commit, whichever comes first: segments are written while rows
+    come in."""
     monkeypatch.setattr(writer_module, "WAITING", 1)
     before = state(home)
 
@@ -290,11 +334,15 @@ class KilledError(BaseException):
 
 
 def items_of(n: int) -> list[Item]:
-    return [picture(f"{i:03d}.jpg") if i % 2 else sentence(f"{i:03d}", f"a dog number {i}") for i in range(n)]
+    return [
+        picture(f"{i:03d}.jpg") if i % 2 else sentence(f"{i:03d}", f"a dog number {i}")
+        for i in range(n)
+    ]
 
 
 def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32) -> list[str]:
-    """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be added."""
+    """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be
+    added."""
     items, terms = items_of(n), random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
     vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
     added: list[str] = []
@@ -336,9 +384,16 @@ def test_continued_load_has_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_last_rows_are_merged_from_memory_or_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_rows_are_merged_from_memory_or_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     merged, real = [], merge.Merger.hold
-    monkeypatch.setattr(merge.Merger, "hold", lambda merger, segment: (merged.append(segment), real(merger, segment)))
+    monkeypatch.setattr(
+        merge.Merger,
+        "hold",
+        lambda merger, segment: (merged.append(segment), real(merger, segment)),
+    )
     segments = []
     for few in (0, 1000):
         monkeypatch.setattr(writer_module, "FEW", few)
@@ -350,9 +405,13 @@ def test_last_rows_are_merged_from_memory_or_disk(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("n", [10, 20, 100])
-def test_each_text_is_tokenised_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
-    in between: merges and compaction read the words that were found."""
+def test_each_text_is_tokenised_once(
+    tmp_path: Path,
+    n: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a load that waits in memory to its end, of one that became a segment just then, and of one
+    of several, killed in between: merges and compaction read the words that were found."""
     texts_read, real = [], text_index_writer.space_words
 
     def record(texts: Sequence[str]) -> str:
@@ -450,19 +509,30 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
         return read(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); .*change the permissions"):
+    with pytest.raises(
+        BackendError,
+        match=r"CURRENT: cannot be read \(Permission denied\); .*change the permissions",
+    ):
         EmbeddedBackend(home).open("pets")
 
 
-@pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")],
+)
 def test_frequency_dtype(tmp_path: Path, largest: int, dtype: str) -> None:
     terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
     with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
         writer.add(Rows([picture("a")], terms, np.ones((1, 3), np.float32)))
         writer.commit()
-    stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
+    stored: NDArray[np.generic] = np.load(
+        folder_of(tmp_path, "segment") / "frequencies.npy",
+        allow_pickle=False,
+    )
     assert stored.dtype == dtype
-    assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
+    assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [
+        [largest, 1],
+    ]
 
 
 def test_released_array_is_the_same(tmp_path: Path) -> None:
@@ -484,7 +554,12 @@ def test_empty_place_and_bad_address(tmp_path: Path) -> None:
 def test_folder_takes_no_parts_of_a_load(tmp_path: Path) -> None:
     rows = Batch([picture("1.jpg")], Embeddings("image", np.ones((1, 3), np.float32)))
     with pytest.raises(BackendError, match="leave out --shard"):
-        build_index("pets", write_features(tmp_path / "pets.h5", rows), at=f"file:{tmp_path}", shard="1/2")
+        build_index(
+            "pets",
+            write_features(tmp_path / "pets.h5", rows),
+            at=f"file:{tmp_path}",
+            shard="1/2",
+        )
 
 
 def test_unwritable_place_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The embedded index against a dictionary in memory, through any order of loads, edits, compactions and searches.
+"""The embedded index against a dictionary in memory, through any order of loads, edits, compactions
+and searches.
 
-Segments are of a few rows, so that there are many of them, and merges. BOC_STEPS sets how many steps are taken in all
-(default 500; 10000 for all).
+Segments are of a few rows, so that there are many of them, and merges. BOC_STEPS sets how many
+steps are taken in all (default 500; 10000 for all).
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ STEPS = int(os.environ.get("BOC_STEPS", "500"))
 LONGEST = 30  # steps of one machine
 NAME = "pets"
 TERMS, DIM, WIDTH = 5, 4, 3
-ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
+ARRAYS = {
+    "0.means_": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "0.labels_": np.array(["image", "text"]),
+}
 FIELDS: dict[str, FieldType] = {"year": "integer", "tag": "keyword", "title": "text"}
 YEARS, TAGS = [-3, 0, 2020, 2**53 + 1], ["dog", "Dog", "été", "-1", "it's"]
 VOCABULARY = ["zebra", "grass", "red", "car"]
@@ -77,7 +81,8 @@ SMALL = [
     (segment, "POSTINGS", 7),
     (text_index_writer, "OCCURRENCES", 3),
 ]
-"""Thresholds of the engine that make several segments of a handful of rows, and several blocks of a segment."""
+"""Thresholds of the engine that make several segments of a handful of rows, and several blocks of a
+segment."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Row:
-    """What an index holds of an item; components are exact in the dtype, and so are their products."""
+    """What an index holds of an item; components are exact in the dtype, and so are their
+    products."""
 
     item: Item
     terms: list[int]
@@ -128,21 +134,31 @@ class Model:
 
     def passing(self, modality: Modality | None, filters: Sequence[Filter]) -> Iterator[Row]:
         for row in self.rows.values():
-            if modality in (None, row.item.modality) and all(holds(each, row.item.fields) for each in filters):
+            if modality in (None, row.item.modality) and all(
+                holds(each, row.item.fields) for each in filters
+            ):
                 yield row
 
     def answer(self, query: Question) -> list[tuple[str, float]]:
         """(id, score) of the hits, best first, by Python's numbers."""
-        scored = [(row, product(row.terms, query.terms)) for row in self.passing(query.modality, query.filters)]
+        scored = [
+            (row, product(row.terms, query.terms))
+            for row in self.passing(query.modality, query.filters)
+        ]
         candidates = rank([(row.item.id, score) for row, score in scored if score > 0], query.k)
         if query.vector is None:
             return candidates
-        return rank([(key, product(self.rows[key].vector, query.vector)) for key, _ in candidates], query.rerank_k)
+        return rank(
+            [(key, product(self.rows[key].vector, query.vector)) for key, _ in candidates],
+            query.rerank_k,
+        )
 
     def matching(self, text: str, modality: Modality | None, filters: Sequence[Filter]) -> set[str]:
         """The ids of items that share a word with ``text``."""
         words = set(text.split())
-        return {row.item.id for row in self.passing(modality, filters) if words & words_of(row.item)}
+        return {
+            row.item.id for row in self.passing(modality, filters) if words & words_of(row.item)
+        }
 
 
 def product(a: Sequence[float], b: Sequence[float]) -> float:
@@ -165,7 +181,11 @@ def rows_for(kind: Kind, keys: Sequence[str], seed: int, largest: int = 3) -> li
 
 def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
     modality = rng.choice(MODALITIES)
-    content = " ".join(rng.choices(VOCABULARY, k=rng.randint(0, 3))) if modality == "text" else f"/é {key}"
+    content = (
+        " ".join(rng.choices(VOCABULARY, k=rng.randint(0, 3)))
+        if modality == "text"
+        else f"/é {key}"
+    )
     fields: dict[str, Any] = {}
     if kind.fields and rng.random() < 0.7:
         fields["year"] = rng.choice(YEARS)
@@ -176,7 +196,12 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
     item = Item(key, modality, content, rng.choice(["", "a", key]), fields)
     terms = [rng.choice([0, 0, 1, min(2, largest), largest]) for _ in range(TERMS)]
     concepts = [_halves(rng, WIDTH) for _ in range(rng.randint(0, 2))]
-    return Row(item, terms, _signs(rng, DIM) if kind.dtype == "int8" else _halves(rng, DIM), concepts)
+    return Row(
+        item,
+        terms,
+        _signs(rng, DIM) if kind.dtype == "int8" else _halves(rng, DIM),
+        concepts,
+    )
 
 
 def _halves(rng: random.Random, width: int) -> list[float]:
@@ -190,7 +215,8 @@ def _signs(rng: random.Random, width: int) -> list[float]:
 
 
 def columns(
-    kind: Kind, rows: Sequence[Row]
+    kind: Kind,
+    rows: Sequence[Row],
 ) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
     """The rows as a writer takes them."""
     terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, TERMS))
@@ -205,29 +231,44 @@ def assert_answers(index: Index, model: Model, query: Question) -> None:
     """That a search finds what the slow search finds."""
     rescore = None
     if query.vector is not None:
-        rescore = Rescore("dot", Embeddings("text", np.array([query.vector], np.float32)), query.rerank_k)
+        rescore = Rescore(
+            "dot",
+            Embeddings("text", np.array([query.vector], np.float32)),
+            query.rerank_k,
+        )
     terms = sparse.csr_array(np.array([query.terms], np.int32))
-    hits = index.search(SearchRequest(terms, query.k, query.modality, filters=query.filters, rescore=rescore))[0]
+    hits = index.search(
+        SearchRequest(terms, query.k, query.modality, filters=query.filters, rescore=rescore),
+    )[0]
     assert [(hit.item.id, hit.score) for hit in hits] == model.answer(query)
     assert [hit.item for hit in hits] == [model.rows[hit.item.id].item for hit in hits]
 
 
 def assert_matches(
-    index: EmbeddedIndex, model: Model, text: str, modality: Modality | None, filters: Sequence[Filter]
+    index: EmbeddedIndex,
+    model: Model,
+    text: str,
+    modality: Modality | None,
+    filters: Sequence[Filter],
 ) -> None:
-    """That a search by words finds the items that have one, and that a joint score is the sum of both."""
+    """That a search by words finds the items that have one, and that a joint score is the sum of
+    both."""
     hits = index.match([text], 1000, modality, filters)[0]
     scores = {hit.item.id: hit.score for hit in hits}
     assert set(scores) == model.matching(text, modality, filters)
     assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
     assert all(hit.item == model.rows[hit.item.id].item for hit in hits)
     joint = index.search(
-        SearchRequest(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=TextScore([text], 2.0))
+        SearchRequest(
+            sparse.csr_array(np.ones((1, TERMS), np.int32)),
+            1000,
+            words=TextScore([text], 2.0),
+        ),
     )[0]
     everywhere = {hit.item.id: hit.score for hit in index.match([text], 1000)[0]}
     by_terms = dict(model.answer(Question([1] * TERMS, 1000)))
     assert {hit.item.id: hit.score for hit in joint} == pytest.approx(
-        {key: score + 2.0 * everywhere.get(key, 0) for key, score in by_terms.items()}
+        {key: score + 2.0 * everywhere.get(key, 0) for key, score in by_terms.items()},
     )
 
 
@@ -236,10 +277,15 @@ def assert_holds(index: Index, model: Model) -> None:
     keys = sorted(model.rows)
     items, terms, vectors, sets = columns(model.kind, [model.rows[key] for key in keys])
     assert list(index.items()) == index.find(keys) == items
-    assert index.manifest.items == {m: sum(item.modality == m for item in items) for m in MODALITIES}
+    assert index.manifest.items == {
+        m: sum(item.modality == m for item in items) for m in MODALITIES
+    }
     assert index.manifest.postings == terms.nnz
     assert same_matrix(index.terms(keys), terms)
-    assert same_matrix(index.terms(keys, [3, 1]), sparse.csr_array(terms.toarray() * np.int32([0, 1, 0, 1, 0])))
+    assert same_matrix(
+        index.terms(keys, [3, 1]),
+        sparse.csr_array(terms.toarray() * np.int32([0, 1, 0, 1, 0])),
+    )
     assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
     stored = index.vectors(keys)
     assert stored.dtype == model.kind.manifest.vector_floats
@@ -273,7 +319,8 @@ def strays(home: Path) -> list[str]:
 
 
 def load(backend: EmbeddedBackend, model: Model, batch: int = 7) -> None:
-    """Make an index of all rows of a model, in any order; go on where a load of the same was killed."""
+    """Make an index of all rows of a model, in any order; go on where a load of the same was
+    killed."""
     rows = list(model.rows.values())
     random.Random(0).shuffle(rows)
     manifest = replace(model.kind.manifest, source=hashlib.sha256(repr(rows).encode()).hexdigest())
@@ -286,11 +333,27 @@ def load(backend: EmbeddedBackend, model: Model, batch: int = 7) -> None:
 
 
 POOL = [
-    "", "a", "A", "b", "a b/ç", "é", "e\u0301", "\uffff", "\U00010000", "日本", "\n\"'<&", "z" * 300, "%_", "\u0000",
-]  # fmt: skip
+    "",
+    "a",
+    "A",
+    "b",
+    "a b/ç",
+    "é",
+    "e\u0301",
+    "\uffff",
+    "\U00010000",
+    "日本",
+    "\n\"'<&",
+    "z" * 300,
+    "%_",
+    "\u0000",
+]
 KEYS = st.lists(st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True)
 KINDS = st.builds(
-    Kind, st.sampled_from(["float32", *VECTOR_DTYPES]), st.sampled_from([None, *CONCEPT_DTYPES]), st.booleans()
+    Kind,
+    st.sampled_from(["float32", *VECTOR_DTYPES]),
+    st.sampled_from([None, *CONCEPT_DTYPES]),
+    st.booleans(),
 )
 ROWS = st.tuples(KEYS, st.integers(0, 99), st.sampled_from([1, 3, 300, 70_000]))
 GONE = st.lists(st.integers(0, 99) | st.sampled_from(POOL), max_size=9)
@@ -298,8 +361,16 @@ GONE = st.lists(st.integers(0, 99) | st.sampled_from(POOL), max_size=9)
 BATCHES = st.lists(ROWS, min_size=1, max_size=6)
 ENDINGS = st.sampled_from(["commit", "commit", "commit", "leaving", "failure"])
 CONDITIONS = st.builds(
-    Filter, st.just("year"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), st.sampled_from([*YEARS, 2018])
-) | st.builds(Filter, st.just("tag"), st.sampled_from(["=", "!=", "<", ">="]), st.sampled_from([*TAGS, "cat"]))
+    Filter,
+    st.just("year"),
+    st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+    st.sampled_from([*YEARS, 2018]),
+) | st.builds(
+    Filter,
+    st.just("tag"),
+    st.sampled_from(["=", "!=", "<", ">="]),
+    st.sampled_from([*TAGS, "cat"]),
+)
 QUESTIONS = st.builds(
     Question,
     st.lists(st.sampled_from([0, 1, 2, 500]), min_size=TERMS, max_size=TERMS),
@@ -319,7 +390,11 @@ class Reader:
     model: Model
 
     def ask(self, query: Question) -> None:
-        assert_answers(self.index, self.model, query if self.model.kind.fields else replace(query, filters=()))
+        assert_answers(
+            self.index,
+            self.model,
+            query if self.model.kind.fields else replace(query, filters=()),
+        )
 
 
 class Machine(RuleBasedStateMachine):
@@ -394,12 +469,16 @@ class Machine(RuleBasedStateMachine):
                     editor.put(Rows(*columns(draft.kind, rows)))
                     draft.rows |= {row.item.id: row for row in rows}
                 elif known:
-                    keys = {known[key % len(known)] if isinstance(key, int) else key for key in change}
+                    keys = {
+                        known[key % len(known)] if isinstance(key, int) else key for key in change
+                    }
                     assert editor.delete(list(keys)) == len(keys & set(known))
                     draft.rows = {key: row for key, row in draft.rows.items() if key not in keys}
             self.end(lambda: editor.commit(source), draft, ending)
         if ending == "commit" and draft.rows:
-            assert self.backend.open(NAME).manifest.same_contents(replace(draft.kind.manifest, source=source))
+            assert self.backend.open(NAME).manifest.same_contents(
+                replace(draft.kind.manifest, source=source),
+            )
 
     def end(self, commit: Callable[[], None], draft: Model, ending: str) -> None:
         """Look at the index while another is being written, and end the writing."""
@@ -465,7 +544,13 @@ class Machine(RuleBasedStateMachine):
         modality=st.sampled_from([None, *MODALITIES]),
         filters=st.lists(CONDITIONS, max_size=1),
     )
-    def match(self, reader: Reader, words: list[str], modality: Modality | None, filters: list[Filter]) -> None:
+    def match(
+        self,
+        reader: Reader,
+        words: list[str],
+        modality: Modality | None,
+        filters: list[Filter],
+    ) -> None:
         filters = filters if reader.model.kind.fields else []
         assert_matches(reader.index, reader.model, " ".join(words), modality, filters)
 
@@ -489,7 +574,8 @@ def leaving(ending: str) -> AbstractContextManager[Any]:
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patch the thresholds, and let nothing wait for the disk: no process here outlives the computer."""
+    """Patch the thresholds, and let nothing wait for the disk: no process here outlives the
+    computer."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     for module, name, value in SMALL:
         monkeypatch.setattr(module, name, value)

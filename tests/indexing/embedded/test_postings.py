@@ -1,4 +1,5 @@
-"""Blocked posting lists give back what was put in, and the kernel and its numpy twin the best rows of a slow loop."""
+"""Blocked posting lists give back what was put in, and the kernel and its numpy twin the best rows
+of a slow loop."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,18 +21,35 @@ from indexing.embedded.postings import BLOCK, Best, Postings
 from tests.oracles import random_terms, same_matrix, term_matrices
 
 NATIVE = kernel._search
-BUILT = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built; numpy does its work")
-both = pytest.mark.parametrize("engine", [pytest.param(NATIVE, marks=BUILT, id="C"), pytest.param(None, id="numpy")])
+BUILT = pytest.mark.skipif(
+    NATIVE is None,
+    reason="indexing.embedded._search is not built; numpy does its work",
+)
+both = pytest.mark.parametrize(
+    "engine",
+    [pytest.param(NATIVE, marks=BUILT, id="C"), pytest.param(None, id="numpy")],
+)
 Engine = Any
 FEW = 8192  # as in topk.h
 
 
-def top(engine: Engine, postings: Postings, queries: Any, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
+def top(
+    engine: Engine,
+    postings: Postings,
+    queries: Any,
+    k: int,
+    mask: NDArray[np.uint8] | None = None,
+) -> list[Best]:
     with mock.patch.object(kernel, "_search", engine):
         return postings.top(queries, k, mask)
 
 
-def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> list[tuple[int, int]]:
+def slow_top(
+    terms: Any,
+    query: Any,
+    k: int,
+    mask: NDArray[np.uint8] | None,
+) -> list[tuple[int, int]]:
     """(row, score): all scores, sorted."""
     scores = terms.astype(np.int64) @ query.toarray()[0].astype(np.int64)
     chosen = scores > 0 if mask is None else (scores > 0) & (mask != 0)
@@ -40,14 +58,23 @@ def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> 
 
 
 def assert_equal_to_slow(
-    engine: Engine, terms: Any, queries: Any, k: int, mask: NDArray[np.uint8] | None = None
+    engine: Engine,
+    terms: Any,
+    queries: Any,
+    k: int,
+    mask: NDArray[np.uint8] | None = None,
 ) -> None:
     postings = Postings.from_matrix(terms)
     answers = top(engine, postings, queries, k, mask)
     assert len(answers) == queries.shape[0]
     for i, (rows, scores) in enumerate(answers):
         assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
-        assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == slow_top(terms, queries[[i]], k, mask)
+        assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == slow_top(
+            terms,
+            queries[[i]],
+            k,
+            mask,
+        )
 
 
 def scatter(terms: Any, places: list[int], n: int) -> Any:
@@ -69,15 +96,28 @@ def spread_terms(draw: st.DrawFn, largest: int = 3) -> Any:
 @pytest.mark.slow
 @both
 @given(
-    terms=spread_terms(), queries=term_matrices((2, 5), 4), k=st.integers(1, 9), masked=st.booleans(), data=st.data()
+    terms=spread_terms(),
+    queries=term_matrices((2, 5), 4),
+    k=st.integers(1, 9),
+    masked=st.booleans(),
+    data=st.data(),
 )
 def test_best_rows_are_those_of_the_slow_loop(
-    engine: Engine, terms: Any, queries: Any, k: int, masked: bool, data: st.DataObject
+    engine: Engine,
+    terms: Any,
+    queries: Any,
+    k: int,
+    masked: bool,
+    data: st.DataObject,
 ) -> None:
     mask = None
     if masked:
         mask = np.zeros(terms.shape[0], np.uint8)
-        mask[data.draw(st.lists(st.sampled_from([*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0])))] = 1
+        mask[
+            data.draw(
+                st.lists(st.sampled_from([*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0])),
+            )
+        ] = 1
     assert_equal_to_slow(engine, terms, queries, k, mask)
 
 
@@ -87,19 +127,37 @@ def test_best_rows_are_those_of_the_slow_loop(
 @pytest.mark.parametrize("weight", [1, 15, 70_000])
 def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
     rng = np.random.default_rng(largest + weight)
-    terms = sparse.vstack([random_terms(rng, (size, 4), largest, 0.8) for size in (FEW, 2000)], format="csr")
-    terms = scatter(terms, [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)], BLOCK + 3000)  # a long block and a short one
+    terms = sparse.vstack(
+        [random_terms(rng, (size, 4), largest, 0.8) for size in (FEW, 2000)],
+        format="csr",
+    )
+    terms = scatter(
+        terms,
+        [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)],
+        BLOCK + 3000,
+    )  # a long block and a short one
     queries = random_terms(rng, (3, 4), weight, 0.9)
     for k in (1, 700, 20_000):
         assert_equal_to_slow(engine, terms, queries, k)
-    assert_equal_to_slow(engine, terms, queries, 50, (rng.random(BLOCK + 3000) < 0.3).astype(np.uint8))
+    assert_equal_to_slow(
+        engine,
+        terms,
+        queries,
+        50,
+        (rng.random(BLOCK + 3000) < 0.3).astype(np.uint8),
+    )
 
 
 @both
 @pytest.mark.parametrize("k", [10, 50, 300])
 @pytest.mark.parametrize("spare", [0, 1, 2, 8, 15])
-def test_block_of_few_postings_leaves_room_for_a_block_of_many(engine: Engine, k: int, spare: int) -> None:
-    """The first block fills the buffer of 2 k + 64 keys but for ``spare``; the second one adds 16 keys a step."""
+def test_block_of_few_postings_leaves_room_for_a_block_of_many(
+    engine: Engine,
+    k: int,
+    spare: int,
+) -> None:
+    """The first block fills the buffer of 2 k + 64 keys but for ``spare``; the second one adds 16
+    keys a step."""
     first = np.zeros(BLOCK, np.int32)
     first[: 2 * k + 64 - spare] = 1
     second = np.ones(BLOCK, np.int32)
@@ -111,13 +169,22 @@ def test_block_of_few_postings_leaves_room_for_a_block_of_many(engine: Engine, k
 @both
 @pytest.mark.parametrize("n", [FEW - 1, FEW, FEW + 1])
 @pytest.mark.parametrize(
-    ("largest", "weight"), [(255, 257), (256, 256), (65535, 65537), (65536, 65536), (2**23, 2**30), (1, 2**31 - 1)]
+    ("largest", "weight"),
+    [(255, 257), (256, 256), (65535, 65537), (65536, 65536), (2**23, 2**30), (1, 2**31 - 1)],
 )
-def test_scores_are_exact_up_to_2_to_the_53(engine: Engine, n: int, largest: int, weight: int) -> None:
+def test_scores_are_exact_up_to_2_to_the_53(
+    engine: Engine,
+    n: int,
+    largest: int,
+    weight: int,
+) -> None:
     """On both sides of 2**16 and of 2**32, where the kernel counts wider, and no more."""
     frequencies = np.full(n, largest, np.int32)
     frequencies[::3] -= largest > 1
-    terms, query = sparse.csr_array(frequencies[:, None]), sparse.csr_array(np.array([[weight]], np.int32))
+    terms, query = (
+        sparse.csr_array(frequencies[:, None]),
+        sparse.csr_array(np.array([[weight]], np.int32)),
+    )
     assert_equal_to_slow(engine, terms, query, 7)
     assert top(engine, Postings.from_matrix(terms), query, 1)[0][1] == [largest * weight]
 
@@ -212,7 +279,11 @@ def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> N
 
 def test_some_rows_come_from_their_blocks_alone() -> None:
     """What other blocks hold, even damage, is not looked at."""
-    terms = scatter(sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)), [7, BLOCK + 7], BLOCK + 9)
+    terms = scatter(
+        sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)),
+        [7, BLOCK + 7],
+        BLOCK + 9,
+    )
     bad = damage(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
     matrix = bad.matrix_of(np.array([7, 8, 7]))
     assert matrix.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
@@ -229,9 +300,20 @@ def damage(postings: Postings, name: str, place: int, value: int) -> Postings:
 @both
 @pytest.mark.parametrize(
     ("name", "place", "value"),
-    [("starts", 1, 10**9), ("starts", 1, 2**32 - 1), ("starts", 2, 0), ("rows", -1, 70), ("rows", 0, 70)],
+    [
+        ("starts", 1, 10**9),
+        ("starts", 1, 2**32 - 1),
+        ("starts", 2, 0),
+        ("rows", -1, 70),
+        ("rows", 0, 70),
+    ],
 )
-def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: int, value: int) -> None:
+def test_damage_is_told_and_leaves_no_trace(
+    engine: Engine,
+    name: str,
+    place: int,
+    value: int,
+) -> None:
     terms = sparse.csr_array(np.ones((70, 3), np.int32))
     postings, query = Postings.from_matrix(terms), terms[:1]
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
@@ -244,8 +326,17 @@ def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: in
 @pytest.mark.slow
 @both
 @settings(max_examples=200)
-@given(place=st.integers(1, 14), value=st.integers(0, 70) | st.integers(0, 2**32 - 1), seed=st.integers(0, 3))
-def test_no_start_leads_out_of_the_postings(engine: Engine, place: int, value: int, seed: int) -> None:
+@given(
+    place=st.integers(1, 14),
+    value=st.integers(0, 70) | st.integers(0, 2**32 - 1),
+    seed=st.integers(0, 3),
+)
+def test_no_start_leads_out_of_the_postings(
+    engine: Engine,
+    place: int,
+    value: int,
+    seed: int,
+) -> None:
     terms = scatter(
         random_terms(np.random.default_rng(seed), (20, 5), 9, 0.5),
         [*range(10), *range(BLOCK, BLOCK + 10)],

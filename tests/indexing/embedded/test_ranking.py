@@ -25,7 +25,10 @@ from indexing.embedded.live_segments import masks_of
 from indexing.embedded.ranking import Ranking
 
 NATIVE = kernel._search
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="indexing.embedded._search is not built here")
+pytestmark = pytest.mark.skipif(
+    NATIVE is None,
+    reason="indexing.embedded._search is not built here",
+)
 
 DIM = 24
 COLOURS = ("red", "green", "blue")
@@ -35,7 +38,9 @@ def make_clusters(n: int, seed: int) -> NDArray[np.float32]:
     """Rows of few values, many of them equal: products are exact everywhere, and often equal."""
     rng = np.random.default_rng(seed)
     heads = np.random.default_rng(0).integers(-2, 3, (12, DIM))
-    rows = heads[rng.integers(len(heads), size=n)] + rng.integers(-1, 2, (n, DIM)) * (rng.random((n, DIM)) < 0.2)
+    rows = heads[rng.integers(len(heads), size=n)] + rng.integers(-1, 2, (n, DIM)) * (
+        rng.random((n, DIM)) < 0.2
+    )
     return (rows / 16).astype(np.float32)
 
 
@@ -43,7 +48,11 @@ def some_items(n: int) -> list[Item]:
     """Pictures and, every third, sentences; their ids are not in the order of their numbers."""
     return [
         Item(
-            f"{i * 7919 % 1009:04d}é{i}", "text" if i % 3 == 0 else "image", f"item {i}", "", {"colour": COLOURS[i % 3]}
+            f"{i * 7919 % 1009:04d}é{i}",
+            "text" if i % 3 == 0 else "image",
+            f"item {i}",
+            "",
+            {"colour": COLOURS[i % 3]},
         )
         for i in range(n)
     ]
@@ -53,12 +62,21 @@ def codec_of(code: str, rows: NDArray[np.float32]) -> SurrogateCodec:
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(40, 2, 6)).fit(Embeddings("image", rows))
     if code == "uncentred":
-        return SurrogateCodec(dictionary_steps(40, 2, 6, center=False)).fit(Embeddings("image", rows))
+        return SurrogateCodec(dictionary_steps(40, 2, 6, center=False)).fit(
+            Embeddings("image", rows),
+        )
     return parse_code(code).codec(DIM).fit(Embeddings("image", rows))
 
 
-def build(folder: Path, dtype: str, segments: int, code: str, least: int = shortlist.LEAST) -> Searcher:
-    """An index of some segments, with rows deleted and replaced, and a shortlist if it has at least ``least`` items."""
+def build(
+    folder: Path,
+    dtype: str,
+    segments: int,
+    code: str,
+    least: int = shortlist.LEAST,
+) -> Searcher:
+    """An index of some segments, with rows deleted and replaced, and a shortlist if it has at least
+    ``least`` items."""
     sizes = [200, 60, 30][:segments]
     rows, items = make_clusters(sum(sizes), 1), some_items(sum(sizes))
     codec = codec_of(code, rows)
@@ -79,7 +97,13 @@ def build(folder: Path, dtype: str, segments: int, code: str, least: int = short
             span = slice(first, first + size)
             if first == 0:
                 with backend.create("some", manifest, codec.arrays()) as writer:
-                    writer.add(Rows(items[span], codec.encode_documents(Embeddings("image", rows[span])), rows[span]))
+                    writer.add(
+                        Rows(
+                            items[span],
+                            codec.encode_documents(Embeddings("image", rows[span])),
+                            rows[span],
+                        ),
+                    )
                     writer.commit()
             else:
                 again = rows[first - 1 : span.stop]
@@ -124,17 +148,32 @@ def queries_of(n: int, seed: int, modality: Modality) -> Embeddings:
     return Embeddings(modality, rows)
 
 
-def slow_hits(searcher: Searcher, queries: Embeddings, k: int, depth: int, find: Modality, **options: Any) -> Any:
-    """Ids and scores of each query by loops over all items: candidates by term scores, then products of vectors."""
+def slow_hits(
+    searcher: Searcher,
+    queries: Embeddings,
+    k: int,
+    depth: int,
+    find: Modality,
+    **options: Any,
+) -> Any:
+    """Ids and scores of each query by loops over all items: candidates by term scores, then
+    products of vectors."""
     codes = searcher._terms(queries, options.get("query_z")).toarray().astype(np.int64)
     items = [item for item in searcher.index.items() if item.modality == find]
-    items = [item for item in items if all(item.fields["colour"] == f.value for f in options.get("filters", ()))]
+    items = [
+        item
+        for item in items
+        if all(item.fields["colour"] == f.value for f in options.get("filters", ()))
+    ]
     ids = [item.id for item in items]
     terms = searcher.index.terms(ids).toarray().astype(np.int64)
     vectors = searcher.index.vectors(ids).astype(np.float64)
     rankings = []
     for code, vector in zip(codes, queries.vectors.astype(np.float64), strict=True):
-        scored = [(-int(code @ row), key, place) for place, (key, row) in enumerate(zip(ids, terms, strict=True))]
+        scored = [
+            (-int(code @ row), key, place)
+            for place, (key, row) in enumerate(zip(ids, terms, strict=True))
+        ]
         candidates = sorted(one for one in scored if one[0] < 0)[:depth]
         best = sorted((-float(vectors[place] @ vector), key) for _, key, place in candidates)[:k]
         rankings.append([(key, -score) for score, key in best])
@@ -158,16 +197,32 @@ def pairs(answers: list[list[Hit]]) -> list[list[tuple[str, float]]]:
     modality=st.sampled_from(["image", "text"]),
 )
 def test_the_native_call_gives_what_all_steps_give(
-    searcher: Searcher, n: int, seed: int, k: int, rm: int, budget: int, query_z: int | None, find: Modality,
-    colours: list[str], modality: Modality,
-) -> None:  # fmt: skip
+    searcher: Searcher,
+    n: int,
+    seed: int,
+    k: int,
+    rm: int,
+    budget: int,
+    query_z: int | None,
+    find: Modality,
+    colours: list[str],
+    modality: Modality,
+) -> None:
     queries = queries_of(n, seed, modality)
     filters = [Filter("colour", "=", colour) for colour in colours]
-    options: dict[str, Any] = {"k": k, "rm": rm, "find": find, "filters": filters, "query_z": query_z}
+    options: dict[str, Any] = {
+        "k": k,
+        "rm": rm,
+        "find": find,
+        "filters": filters,
+        "query_z": query_z,
+    }
     if searcher.codec.query_budget is not None:
         searcher.codec.set_budgets(2, budget)
     hits = searcher.search_vectors(queries, **options)
-    assert searcher.search_vectors(queries, stages=Stages(), **options) == hits  # terms made here, not by the index
+    assert (
+        searcher.search_vectors(queries, stages=Stages(), **options) == hits
+    )  # terms made here, not by the index
     for i in range(n):
         assert searcher.search_vectors(queries.take([i]), **options) == [hits[i]]
     with pytest.MonkeyPatch.context() as patch:
@@ -180,7 +235,9 @@ def test_the_native_call_gives_what_all_steps_give(
     if searcher.index.shortlist is not None:  # type: ignore[attr-defined]
         return  # test_compact.py has the slow loops of estimates
     slow = slow_hits(searcher, queries, k, k * rm, find, filters=filters, query_z=query_z)
-    assert [[key for key, _ in one] for one in pairs(hits)] == [[key for key, _ in one] for one in slow]
+    assert [[key for key, _ in one] for one in pairs(hits)] == [
+        [key for key, _ in one] for one in slow
+    ]
     for one, other in zip(pairs(hits), slow, strict=True):
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-3)
 
@@ -190,7 +247,10 @@ def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
     return ids.tolist(), scores.tolist()
 
 
-def test_shortlist_is_independent_of_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortlist_is_independent_of_segments(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     searcher = build(tmp_path, "float16", 3, "dictionary", 1)
     monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: k))
     options = {"k": 5, "rm": 30.0}
@@ -202,7 +262,10 @@ def test_shortlist_is_independent_of_segments(tmp_path: Path, monkeypatch: pytes
     assert answers(searcher, **options) != before  # without it, more vectors are read
 
 
-def test_index_without_compact_codes_is_searched_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_without_compact_codes_is_searched_and_completed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shortlist, "LEAST", 1)
     with monkeypatch.context() as patch:
         patch.setattr(CompactCode, "of", lambda *_: None)
@@ -247,28 +310,50 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
     seed=st.integers(0, 99),
 )
 def test_a_search_without_budgets_has_all_hits(
-    searcher: Searcher, k: int, colour: str, find: Modality, few: int, seed: int
+    searcher: Searcher,
+    k: int,
+    colour: str,
+    find: Modality,
+    few: int,
+    seed: int,
 ) -> None:
-    """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer are the first. A query
-    alone has the hits that it has beside others."""
+    """As many as pass, at most k, all of them passing; the exact ones where few rows pass; fewer
+    are the first. A query alone has the hits that it has beside others."""
     index = searcher.index
     assert isinstance(index, EmbeddedIndex)
     filters = parse_filters(colour or (), index.manifest.fields)
     masks = masks_of(index._parts, find, filters)
-    passing = {i.id for i in index.items() if i.modality == find and all(holds(f, i.fields) for f in filters)}
+    passing = {
+        i.id
+        for i in index.items()
+        if i.modality == find and all(holds(f, i.fields) for f in filters)
+    }
     queries = make_clusters(2, seed)
     scores = {id: queries @ index.vectors([id])[0].astype(np.float32) for id in passing}
     with pytest.MonkeyPatch.context() as patch:
         ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
         patch.setattr(index, "_ranking", lambda *conditions: ranking)
-        hits = searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
-        fewer = searcher.search_vectors(Embeddings("image", queries), k=max(1, k // 2), find=find, filters=filters)
+        hits = searcher.search_vectors(
+            Embeddings("image", queries),
+            k=k,
+            find=find,
+            filters=filters,
+        )
+        fewer = searcher.search_vectors(
+            Embeddings("image", queries),
+            k=max(1, k // 2),
+            find=find,
+            filters=filters,
+        )
         for i in range(len(queries)):
             alone = Embeddings("image", queries[i : i + 1])
             assert searcher.search_vectors(alone, k=k, find=find, filters=filters) == [hits[i]]
         patch.setattr(kernel, "_search", None)
         ranking = Ranking(index._parts, masks, DIM, index.shortlist, few * DIM)
-        assert searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters) == hits
+        assert (
+            searcher.search_vectors(Embeddings("image", queries), k=k, find=find, filters=filters)
+            == hits
+        )
     for i, answer in enumerate(hits):
         assert len(answer) == min(k, len(passing))
         assert {hit.id for hit in answer} <= passing
@@ -287,7 +372,11 @@ def test_a_filter_takes_more_terms_unless_budgets_are_given(tmp_path: Path) -> N
         assert stages.codes is not None
         return int(stages.codes.nnz)
 
-    assert [terms(), terms(filters=["colour=green"], rm=2), terms(filters=["colour=green"])] == [6, 6, 7]
+    assert [terms(), terms(filters=["colour=green"], rm=2), terms(filters=["colour=green"])] == [
+        6,
+        6,
+        7,
+    ]
 
 
 def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
@@ -316,7 +405,10 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     assert code is not None
     index = searcher.index
     assert isinstance(index, EmbeddedIndex)
-    arrays = [(index._ranking("image", ())._arrays(part, None), len(part.segment)) for part in index._parts]
+    arrays = [
+        (index._ranking("image", ())._arrays(part, None), len(part.segment))
+        for part in index._parts
+    ]
     for i in range(len(code.centroids)):
         wrong = [*code.centroids]
         wrong[i] = np.ascontiguousarray(np.concatenate([wrong[i], wrong[i]]))
@@ -330,7 +422,10 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         short[i] = short[i][:-1]  # type: ignore[index]
         with pytest.raises(ValueError, match=" for "):
             NATIVE.plan(((tuple(short), arrays[0][1]), arrays[1]), DIM, None)
-    plan, made = NATIVE.plan(tuple(arrays), DIM, None), NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63)
+    plan, made = (
+        NATIVE.plan(tuple(arrays), DIM, None),
+        NATIVE.code(code.mean, *code.centroids, 1, 1, 0.1, 63),
+    )
     out = kernel.TopRows.empty(1, 3)
     rows = np.zeros((1, DIM), np.float32)
     for numbers in ((0, 1, 0, 0), (1, 0, 0, 0), (1 << 40, 1, 0, 0), (1, 1, -1, 0)):

@@ -1,4 +1,5 @@
-"""Words and metadata of segments: filters against the plain predicate, BM25 against a slow loop and against FTS5."""
+"""Words and metadata of segments: filters against the plain predicate, BM25 against a slow loop and
+against FTS5."""
 
 import csv
 import math
@@ -27,12 +28,23 @@ from indexing.embedded.text_index_writer import merge, write
 from tests.oracles import picture, sentence
 
 TYPES: dict[str, FieldType] = {
-    "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
-}  # fmt: skip
-WHOLE = st.integers(-3, 3) | st.sampled_from([s * 2**b + d for b in (53, 62) for s in (-1, 1) for d in (-1, 0, 1)])
+    "year": "integer",
+    "tag": "keyword",
+    "taken": "date",
+    "sharpness": "float",
+    "indoors": "boolean",
+    "title": "text",
+}
+WHOLE = st.integers(-3, 3) | st.sampled_from(
+    [s * 2**b + d for b in (53, 62) for s in (-1, 1) for d in (-1, 0, 1)],
+)
 WHOLE |= st.sampled_from([-(2**63), 2**63 - 1])
-FLOATS = st.sampled_from([0.0, -0.0, 0.1, 0.30000000000000004, 5e-324, -5e-324, 1e300, -1e300, 2.0**53, 2.0**63])
-STRINGS = st.sampled_from(["", "a", "A", "ab", "a'b", '"', "été", "e\u0301", "日本", "\uffff", "😀", "a\0", "a%", "--"])
+FLOATS = st.sampled_from(
+    [0.0, -0.0, 0.1, 0.30000000000000004, 5e-324, -5e-324, 1e300, -1e300, 2.0**53, 2.0**63],
+)
+STRINGS = st.sampled_from(
+    ["", "a", "A", "ab", "a'b", '"', "été", "e\u0301", "日本", "\uffff", "😀", "a\0", "a%", "--"],
+)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "year": WHOLE,
     "tag": STRINGS | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
@@ -40,7 +52,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "sharpness": FLOATS | st.floats(allow_nan=False) | WHOLE,
     "indoors": st.booleans(),
 }
-HUGE = st.sampled_from([s * v for s in (-1, 1) for v in (2**63, 2**63 + 1, 2**64, 10**300, 10**300 + 1, 10**400)])
+HUGE = st.sampled_from(
+    [s * v for s in (-1, 1) for v in (2**63, 2**63 + 1, 2**64, 10**300, 10**300 + 1, 10**400)],
+)
 ASKED = VALUES | {
     "year": WHOLE | HUGE,
     "tag": VALUES["tag"] | st.sampled_from(["\ud800", "a\udcff"]),
@@ -63,12 +77,21 @@ def captions(texts: Sequence[str]) -> list[Item]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
-    """Items with values of one field, none, one or several each, and a condition on it, often on one of them."""
+    """Items with values of one field, none, one or several each, and a condition on it, often on
+    one of them."""
     name = draw(st.sampled_from(sorted(VALUES)))
     value = VALUES[name]
     rows = draw(st.lists(st.none() | value | st.lists(value, max_size=3), min_size=1, max_size=12))
-    items = [replace(picture(str(i)), fields={} if row is None else {name: row}) for i, row in enumerate(rows)]
-    there = [each for row in rows if row is not None for each in (row if isinstance(row, list) else [row])]
+    items = [
+        replace(picture(str(i)), fields={} if row is None else {name: row})
+        for i, row in enumerate(rows)
+    ]
+    there = [
+        each
+        for row in rows
+        if row is not None
+        for each in (row if isinstance(row, list) else [row])
+    ]
     bound = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
     return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), bound)
 
@@ -76,7 +99,8 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
 @pytest.mark.slow
 @given(table=tables())
 def test_passing_rows_are_those_for_which_the_predicate_holds(
-    tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], Filter]
+    tmp_path_factory: pytest.TempPathFactory,
+    table: tuple[list[Item], Filter],
 ) -> None:
     items, condition = table
     folder = tmp_path_factory.getbasetemp()
@@ -88,7 +112,8 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
 
 
 @pytest.mark.parametrize(
-    ("name", "values"), [("year", (-(2**63), 0, 2**63 - 1)), ("sharpness", (-(2.0**63), 0.0, 2.0**63))]
+    ("name", "values"),
+    [("year", (-(2**63), 0, 2**63 - 1)), ("sharpness", (-(2.0**63), 0.0, 2.0**63))],
 )
 def test_bounds_beyond_64_bits(tmp_path: Path, name: str, values: tuple[float, ...]) -> None:
     items = [replace(picture(str(i)), fields={name: value}) for i, value in enumerate(values)]
@@ -96,15 +121,26 @@ def test_bounds_beyond_64_bits(tmp_path: Path, name: str, values: tuple[float, .
     for bound in (2**63, 2**63 + 1, -(2**63) - 1, 2**64, 10**400):
         for op in ("=", "!=", "<", "<=", ">", ">="):
             condition = Filter(name, op, bound)  # type: ignore[arg-type]
-            assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
+            assert words.passing(condition).tolist() == [
+                holds(condition, item.fields) for item in items
+            ]
 
 
 @pytest.mark.slow
 def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
-    items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]
+    items = [
+        replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]})
+        for i in range(70_000)
+    ]
     words = make(tmp_path, items, {"year": "integer"})
-    for condition in (Filter("year", "<", -69_990), Filter("year", ">=", 60_000), Filter("year", "!=", 5)):
-        assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
+    for condition in (
+        Filter("year", "<", -69_990),
+        Filter("year", ">=", 60_000),
+        Filter("year", "!=", 5),
+    ):
+        assert words.passing(condition).tolist() == [
+            holds(condition, item.fields) for item in items
+        ]
 
 
 def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float]:
@@ -116,7 +152,9 @@ def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float
         for i, row in enumerate(rows):
             f = row.count(word)
             norm = 1.2 * (0.25 + 0.75 * len(row) * len(lengths) / sum(lengths)) if row else 0
-            scores[i] += math.log(1 + (len(lengths) - n + 0.5) / (n + 0.5)) * (2.2 * f / (f + norm) if f else 0)
+            scores[i] += math.log(1 + (len(lengths) - n + 0.5) / (n + 0.5)) * (
+                2.2 * f / (f + norm) if f else 0
+            )
     return scores
 
 
@@ -127,11 +165,18 @@ def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float
     query=SPOKEN,
 )
 def test_scores_are_those_of_the_slow_loop(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], titles: list[Any], query: str
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    titles: list[Any],
+    query: str,
 ) -> None:
     items = captions(texts)
     items = [
-        replace(item, modality="image" if i % 3 == 2 else "text", fields={} if title is None else {"title": title})
+        replace(
+            item,
+            modality="image" if i % 3 == 2 else "text",
+            fields={} if title is None else {"title": title},
+        )
         for i, (item, title) in enumerate(zip(items, titles, strict=False))
     ]
     full = []
@@ -152,13 +197,20 @@ def test_scores_are_those_of_the_slow_loop(
 
 
 @pytest.mark.slow
-@given(texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16), sentence=SPOKEN)
+@given(
+    texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
+    sentence=SPOKEN,
+)
 def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, int, bool]], sentence: str
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, int, bool]],
+    sentence: str,
 ) -> None:
     base = tmp_path_factory.getbasetemp()
     alive = [text for text, _, lives in texts if lives]
-    scores = Ranking([make(base, captions([*alive, "z"]))], [None]).scores(sentence)[0].tolist()[:-1]
+    scores = (
+        Ranking([make(base, captions([*alive, "z"]))], [None]).scores(sentence)[0].tolist()[:-1]
+    )
     expected = iter(scores)
     whole = [next(expected) if lives else 0.0 for _, _, lives in texts]
     segments, live, places = [], [], []
@@ -180,7 +232,9 @@ def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -
     assert len(texts) > 3000
     ranking = Ranking([make(tmp_path, captions(texts))], [None])
     oracle = sqlite3.connect(":memory:")
-    oracle.execute("CREATE VIRTUAL TABLE found USING fts5(text, tokenize = 'unicode61 remove_diacritics 0')")
+    oracle.execute(
+        "CREATE VIRTUAL TABLE found USING fts5(text, tokenize = 'unicode61 remove_diacritics 0')",
+    )
     oracle.executemany("INSERT INTO found (rowid, text) VALUES (?, ?)", enumerate(texts))
     counts = Counter(word for text in texts for word in set(tokens(text)))
     for word in sorted(counts)[:: len(counts) // 60]:
@@ -199,10 +253,14 @@ def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -
         ("", []),
         (" -- ?! \0\n\t \u2028 ", []),
         ("A Dog, a DOG.", ["a", "dog", "a", "dog"]),
-        ("the dog's o'clock don\u2019t 'quoted' rock'n'roll'", ["the", "dog's", "o'clock", "don\u2019t", "quoted",
-         "rock'n'roll"]),
-        ("1,000 at 3.5: 12:30 and 7, 8; U.S.A. e.g.", ["1,000", "at", "3.5", "12", "30", "and", "7", "8", "u.s.a",
-         "e.g"]),
+        (
+            "the dog's o'clock don\u2019t 'quoted' rock'n'roll'",
+            ["the", "dog's", "o'clock", "don\u2019t", "quoted", "rock'n'roll"],
+        ),
+        (
+            "1,000 at 3.5: 12:30 and 7, 8; U.S.A. e.g.",
+            ["1,000", "at", "3.5", "12", "30", "and", "7", "8", "u.s.a", "e.g"],
+        ),
         ("two-legged x_y mid\u00addle", ["two", "legged", "x_y", "middle"]),
         ("ÉTÉ e\u0301te\u0301 straße", ["été", "été", "straße"]),
         ("हिन्दी में", ["हिन्दी", "में"]),
@@ -210,7 +268,7 @@ def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -
         ("\ud800dog\udcff", ["dog"]),
         ("a\0b", ["a", "b"]),
     ],
-)  # fmt: skip
+)
 def test_words_are_those_of_the_standard_analyser(text: str, words: list[str]) -> None:
     assert tokens(text) == words
 
@@ -222,31 +280,64 @@ def test_words_of_any_text_are_words_again(text: str) -> None:
     assert tokens(" ".join(words)) == words
 
 
-@pytest.mark.parametrize("text", ["AND", "OR", "NOT", "NEAR(a b)", "*", 'a"', "'", "(a", ")", "-a", "^a", "title:a",
-                                  "a* b", "{a}", "\0", "a' OR 1=1 --", "?", "%", "_"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AND",
+        "OR",
+        "NOT",
+        "NEAR(a b)",
+        "*",
+        'a"',
+        "'",
+        "(a",
+        ")",
+        "-a",
+        "^a",
+        "title:a",
+        "a* b",
+        "{a}",
+        "\0",
+        "a' OR 1=1 --",
+        "?",
+        "%",
+        "_",
+    ],
+)
 def test_no_text_is_syntax(tmp_path: Path, text: str) -> None:
     rows = ["a b", "near and or not", "title", "1 1", "nothing"]
     matches = Ranking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
-    assert matches.tolist() == [i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))]
+    assert matches.tolist() == [
+        i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))
+    ]
 
 
 def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
     items = [
-        replace(sentence(f"{i:03d}", f"a dog number {i} of {i % 7}"), fields={"year": i, "tag": ["x", f"t{i % 9}"]})
+        replace(
+            sentence(f"{i:03d}", f"a dog number {i} of {i % 7}"),
+            fields={"year": i, "tag": ["x", f"t{i % 9}"]},
+        )
         for i in range(999)
     ]
     one = make(tmp_path, items).path.read_bytes()
     assert make(tmp_path, items, dict(reversed(TYPES.items()))).path.read_bytes() == one
-    assert make(tmp_path, [*items[:-1], replace(items[-1], content="a cat")]).path.read_bytes() != one
+    assert (
+        make(tmp_path, [*items[:-1], replace(items[-1], content="a cat")]).path.read_bytes() != one
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["words.sqlite"]
 
 
 @st.composite
 def divided_items(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
-    """Items with words and values, and of each the part that it is in, or -1 if it counts no longer."""
+    """Items with words and values, and of each the part that it is in, or -1 if it counts no
+    longer."""
     # Of numbers that are equal, such as 0.0 and -0.0, either may be written.
     values = VALUES | {"sharpness": st.floats(0.5, 2, allow_nan=False), "title": SPOKEN}
-    fields = st.fixed_dictionaries({}, optional={k: v | st.lists(v, max_size=3) for k, v in values.items()})
+    fields = st.fixed_dictionaries(
+        {},
+        optional={k: v | st.lists(v, max_size=3) for k, v in values.items()},
+    )
     rows = draw(st.lists(st.tuples(SPOKEN, fields, st.booleans(), st.integers(-1, 3)), max_size=16))
     items = [
         replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=values)
@@ -258,7 +349,10 @@ def divided_items(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
 @pytest.mark.slow
 @given(table=divided_items(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
 def test_files_that_are_merged_are_as_made_of_the_items(
-    tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
+    tmp_path_factory: pytest.TempPathFactory,
+    table: tuple[list[Item], list[int]],
+    dead: int,
+    occurrences: int,
 ) -> None:
     items, owners = table
     base = tmp_path_factory.getbasetemp()
@@ -266,7 +360,9 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     parts: list[TextIndex | None] = []
     moved = []
     for part in range(4):
-        rows = [i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)]
+        rows = [
+            i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)
+        ]
         (base / "part.sqlite").unlink(missing_ok=True)
         there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
         parts.append(TextIndex(base / "part.sqlite", len(rows)) if there else None)
@@ -284,9 +380,18 @@ def test_files_that_are_merged_are_as_made_of_the_items(
 
 @pytest.mark.parametrize(
     "change",
-    ["gaps = x'0102030405'", "gaps = x'010203'", "gaps = x''", "gaps = x'0107'", "frequencies = x'010203'",
-     "documents = 0", "documents = -1", "documents = 3", "documents = 1 << 60"],
-)  # fmt: skip
+    [
+        "gaps = x'0102030405'",
+        "gaps = x'010203'",
+        "gaps = x''",
+        "gaps = x'0107'",
+        "frequencies = x'010203'",
+        "documents = 0",
+        "documents = -1",
+        "documents = 3",
+        "documents = 1 << 60",
+    ],
+)
 def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) -> None:
     part = make(tmp_path, captions(["a dog", "a dog a cat", "cats"]), {})
     with sqlite3.connect(part.path) as file:
@@ -313,11 +418,17 @@ def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
     assert Ranking([words], [np.zeros(1, np.uint8)]).match("dog")[0][0].tolist() == []
 
 
-@pytest.mark.parametrize("name", ["with space", "what?mode=rw", "a#b", "100%41", "größe", "a&b=c;d"])
+@pytest.mark.parametrize(
+    "name",
+    ["with space", "what?mode=rw", "a#b", "100%41", "größe", "a&b=c;d"],
+)
 def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
-    items = [replace(item, fields={"year": i}) for i, item in enumerate(captions(["a dog", "a cat"] * 5000))]
+    items = [
+        replace(item, fields={"year": i})
+        for i, item in enumerate(captions(["a dog", "a cat"] * 5000))
+    ]
     words = make(folder, items)
     words.path.unlink()
     folder.rmdir()
@@ -328,13 +439,16 @@ def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, 
 
 def test_threads_share_a_file(tmp_path: Path) -> None:
     items = [
-        replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i % 50}" for i in range(2000)]))
+        replace(item, fields={"year": i})
+        for i, item in enumerate(captions([f"a w{i % 50}" for i in range(2000)]))
     ]
     words = make(tmp_path, items)
     ranking = Ranking([words], [None])
 
     def ask(i: int) -> tuple[int, list[int]]:
-        return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][0].tolist()
+        return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][
+            0
+        ].tolist()
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(ask, range(400)))
@@ -344,7 +458,10 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1, 99, 4096, 8192, 0.5, 0.9])
 def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) -> None:
-    items = [replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))]
+    items = [
+        replace(item, fields={"year": i})
+        for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))
+    ]
     path = make(tmp_path, items).path
     data = path.read_bytes()
     path.write_bytes(data[: int(left * len(data)) if isinstance(left, float) else left])
@@ -360,7 +477,10 @@ def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
     path.write_bytes(b"something else" * 999)
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
         TextIndex(path, 1)
-    make(tmp_path, [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)])
+    make(
+        tmp_path,
+        [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)],
+    )
     with pytest.raises(ManifestError, match="a row beyond the 300 that there are"):
         read_all(path, 300)
 
@@ -389,17 +509,30 @@ def test_a_full_disk_is_told() -> None:
 
 
 @given(
-    st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
+    st.lists(
+        st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12),
+        min_size=1,
+        max_size=6,
+    ),
 )
 def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
     words = [line.split(" ") for line in space_words(texts).split("\n")]
     assert [list(filter(None, words)) for words in words] == [tokens(text) for text in texts]
-    assert [list(filter(None, words)) for words in words] == [tokens(text.replace("\n", " ")) for text in texts]
+    assert [list(filter(None, words)) for words in words] == [
+        tokens(text.replace("\n", " ")) for text in texts
+    ]
 
 
-@given(st.lists(st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5), max_size=4))
+@given(
+    st.lists(
+        st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5),
+        max_size=4,
+    ),
+)
 def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
-    words, numbers, lengths = text_index_writer._number_words(["\n".join(lines).encode() for lines in blocks])
+    words, numbers, lengths = text_index_writer._number_words(
+        ["\n".join(lines).encode() for lines in blocks],
+    )
     rows = [line.split() for lines in blocks for line in lines]
     assert words == list(dict.fromkeys(word for row in rows for word in row))
     assert [words[number] for number in numbers] == [word for row in rows for word in row]
@@ -408,7 +541,9 @@ def test_words_are_numbered_as_they_come(blocks: list[list[str]]) -> None:
 
 @pytest.mark.parametrize("said", ["unable to open database file", "disk I/O error"])
 def test_what_the_system_refuses_is_not_called_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
 ) -> None:
     path = tmp_path / "words.sqlite"
 

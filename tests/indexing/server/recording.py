@@ -1,7 +1,9 @@
-"""Answers of real servers in files, for tests without a server: ``python -m tests.indexing.server.recording KIND...``
+"""Answers of real servers in files, for tests without a server: ``python -m
+tests.indexing.server.recording KIND...``
 
-``recorded/KIND.json`` holds the requests of each of ``SCENARIOS`` with their answers, and what it returned. A replay
-answers the same requests in the same order, and any other one is an error. Record again where a request changes.
+``recorded/KIND.json`` holds the requests of each of ``SCENARIOS`` with their answers, and what it
+returned. A replay answers the same requests in the same order, and any other one is an error.
+Record again where a request changes.
 """
 
 import json
@@ -50,13 +52,19 @@ class Recorder:
         try:
             row["answer"] = answer = self._transport.request(method, path, body, **params)
         except RefusedError as error:
-            row["refused"] = [str(error).replace(self.label, "SERVER"), error.status, error.kind, error.reason]
+            row["refused"] = [
+                str(error).replace(self.label, "SERVER"),
+                error.status,
+                error.kind,
+                error.reason,
+            ]
             raise
         return answer
 
 
 class Replay:
-    """A transport that answers as ``rows`` say, in their order. AssertionError for any other request."""
+    """A transport that answers as ``rows`` say, in their order. AssertionError for any other
+    request."""
 
     address = Address(("http://recorded:9200",))
     label = "SERVER"
@@ -79,7 +87,15 @@ def generation(engine: str) -> Generation:
     """An index with a field that all versions of an engine have."""
     field = "sparse_vector" if engine == "elasticsearch" else "counted_text"
     manifest = replace(new_manifest(TERMS, DIM), items={"image": N, "text": 0})
-    return Generation(PHYSICAL, "recorded", "000000000000", 1, True, manifest, State("complete", field, "binary"))
+    return Generation(
+        PHYSICAL,
+        "recorded",
+        "000000000000",
+        1,
+        True,
+        manifest,
+        State("complete", field, "binary"),
+    )
 
 
 def check_scores(transport: Any, name: str, **mapping: Any) -> str:
@@ -102,8 +118,15 @@ def check_scores(transport: Any, name: str, **mapping: Any) -> str:
 
 
 SCENARIOS: dict[str, Callable[[Any], Any]] = {
-    **{f"scores of {name}": (lambda transport, name=name: check_scores(transport, name)) for name in STRATEGIES},
-    "negative impact": lambda transport: check_scores(transport, "rank_features", positive_score_impact=False),
+    **{
+        f"scores of {name}": (lambda transport, name=name: check_scores(transport, name))
+        for name in STRATEGIES
+    },
+    "negative impact": lambda transport: check_scores(
+        transport,
+        "rank_features",
+        positive_score_impact=False,
+    ),
     "bytes": lambda transport: sizes(transport, generation(transport.engine)),
     "merge": lambda transport: compact(transport, PHYSICAL, f"{PHYSICAL}.load"),
 }
@@ -137,7 +160,10 @@ def record(kind: str) -> None:
                 recorder = Recorder(backend.transport)
                 result = scenario(recorder)
                 found[name] = {"result": result, "requests": recorder.rows}
-    lines = [f"{json.dumps(name)}: {json.dumps(each, separators=(',', ':'))}" for name, each in found.items()]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(each, separators=(',', ':'))}"
+        for name, each in found.items()
+    ]
     (FOLDER / f"{kind}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -13,11 +13,17 @@ from indexing.server.address import FIELDS, OPTIONS, VECTORS, Address, parse
 SCHEMES = st.sampled_from(["elastic", "opensearch"])
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z]{2,5})?", fullmatch=True)
 PORTS = st.none() | st.integers(1, 65535)
-HOSTS = st.lists(st.tuples(NAMES | st.just("[::1]") | st.just("10.0.0.1"), PORTS), min_size=1, max_size=3)
-PATHS = st.lists(st.from_regex(r"[a-z0-9_-]{1,6}", fullmatch=True), max_size=2).map(
-    lambda p: "".join(f"/{x}" for x in p)
+HOSTS = st.lists(
+    st.tuples(NAMES | st.just("[::1]") | st.just("10.0.0.1"), PORTS),
+    min_size=1,
+    max_size=3,
 )
-SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=4, max_size=20).map(lambda s: f"Qz{s}9x")
+PATHS = st.lists(st.from_regex(r"[a-z0-9_-]{1,6}", fullmatch=True), max_size=2).map(
+    lambda p: "".join(f"/{x}" for x in p),
+)
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=4, max_size=20).map(
+    lambda s: f"Qz{s}9x",
+)
 NUMBERS = {
     "request_timeout": st.floats(0.01, 1e6),
     "patience": st.floats(0, 1e6),
@@ -37,9 +43,14 @@ def shown(protocol: str, host: tuple[str, int | None], path: str) -> str:
 
 
 @pytest.mark.slow
-@given(scheme=SCHEMES, protocol=st.sampled_from(["http", "https"]), hosts=HOSTS, path=PATHS,
-       user=st.none() | st.from_regex(r"[a-z@.]{0,8}[a-z]", fullmatch=True),
-       options=st.fixed_dictionaries({}, optional={**NUMBERS, **CHOICES}))  # fmt: skip
+@given(
+    scheme=SCHEMES,
+    protocol=st.sampled_from(["http", "https"]),
+    hosts=HOSTS,
+    path=PATHS,
+    user=st.none() | st.from_regex(r"[a-z@.]{0,8}[a-z]", fullmatch=True),
+    options=st.fixed_dictionaries({}, optional={**NUMBERS, **CHOICES}),
+)
 def test_address_round_trip(
     scheme: str,
     protocol: str,
@@ -50,7 +61,8 @@ def test_address_round_trip(
 ) -> None:
     names = ",".join(name if port is None else f"{name}:{port}" for name, port in hosts)
     query = "&".join(f"{name}={value}" for name, value in options.items())
-    url = f"{scheme}+{protocol}://{'' if user is None else f'{user}@'}{names}{path}/{f'?{query}' if query else ''}"
+    login = "" if user is None else f"{user}@"
+    url = f"{scheme}+{protocol}://{login}{names}{path}/{f'?{query}' if query else ''}"
     found = parse(url, {"BOC_PASSWORD": "pw", "BOC_API_KEY": "key"})
     assert found == Address(
         tuple(dict.fromkeys(shown(protocol, host, path) for host in hosts)),
@@ -62,11 +74,23 @@ def test_address_round_trip(
     assert found.label == ",".join(found.hosts)
 
 
-@given(scheme=SCHEMES, secret=SECRETS, form=st.sampled_from([
-    "{s}+https://user:{p}@host:9200", "{s}+https://user:{p}@", "{s}+https://:{p}@one:1,two:2/x?shards=2",
-    "{s}+http://user:{p}@host?nothing=1", "{s}+ftp://user:{p}@host", "user:{p}@host", "{s}+https://u:{p}@host:port",
-    "{s}+https://user:{p}@host?ca_certs=/nowhere", "{s}+https://user:1{p}@host",
-]))  # fmt: skip
+@given(
+    scheme=SCHEMES,
+    secret=SECRETS,
+    form=st.sampled_from(
+        [
+            "{s}+https://user:{p}@host:9200",
+            "{s}+https://user:{p}@",
+            "{s}+https://:{p}@one:1,two:2/x?shards=2",
+            "{s}+http://user:{p}@host?nothing=1",
+            "{s}+ftp://user:{p}@host",
+            "user:{p}@host",
+            "{s}+https://u:{p}@host:port",
+            "{s}+https://user:{p}@host?ca_certs=/nowhere",
+            "{s}+https://user:1{p}@host",
+        ],
+    ),
+)
 def test_password_in_address_is_refused(scheme: str, secret: str, form: str) -> None:
     url = form.format(s=scheme, p=secret)
     with pytest.raises(BackendError) as refused:
@@ -76,9 +100,22 @@ def test_password_in_address_is_refused(scheme: str, secret: str, form: str) -> 
     assert not [part for part in parts if part in message]
 
 
-@given(secret=SECRETS, other=SECRETS, rest=st.sampled_from([
-    "user@host", "host", "user@:1", "host?shards=0", "user@one,,two", "user@host:99999999", "host?x", "[::1",
-]))  # fmt: skip
+@given(
+    secret=SECRETS,
+    other=SECRETS,
+    rest=st.sampled_from(
+        [
+            "user@host",
+            "host",
+            "user@:1",
+            "host?shards=0",
+            "user@one,,two",
+            "user@host:99999999",
+            "host?x",
+            "[::1",
+        ],
+    ),
+)
 def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
     try:
         found = parse(f"elastic+https://{rest}", {"BOC_PASSWORD": secret, "BOC_API_KEY": other})
@@ -110,10 +147,22 @@ def test_secrets_are_never_shown(secret: str, other: str, rest: str) -> None:
         ("elastic+https://[::1", "'[::1' is no list of HOST:PORT"),
         ("elastic+https://user@one", "BOC_PASSWORD"),
         ("elastic+https://user:secret@one", "holds a password"),
-        ("elastic+https://one?ca_cert=x.pem", "no option 'ca_cert' of an address; known: ca_certs,"),
-        ("elastic+https://one?ca_certs=/no/such/file", "ca_certs=/no/such/file in the address: must be a file"),
-        ("elastic+https://one?verify_certs=no", "verify_certs=no in the address: must be true or false"),
-        ("elastic+https://one?request_timeout=0", "request_timeout=0 in the address: must be a number of seconds"),
+        (
+            "elastic+https://one?ca_cert=x.pem",
+            "no option 'ca_cert' of an address; known: ca_certs,",
+        ),
+        (
+            "elastic+https://one?ca_certs=/no/such/file",
+            "ca_certs=/no/such/file in the address: must be a file",
+        ),
+        (
+            "elastic+https://one?verify_certs=no",
+            "verify_certs=no in the address: must be true or false",
+        ),
+        (
+            "elastic+https://one?request_timeout=0",
+            "request_timeout=0 in the address: must be a number of seconds",
+        ),
         ("elastic+https://one?request_timeout=nan", "request_timeout=nan"),
         ("elastic+https://one?patience=inf", "patience=inf"),
         ("elastic+https://one?shards=0", "shards=0 in the address: must be a number from 1"),

@@ -1,5 +1,5 @@
-"""What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates. Afterwards an index
-is whole, or opening it says in one line what is lost and what to do."""
+"""What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates.
+Afterwards an index is whole, or opening it says in one line what is lost and what to do."""
 
 import re
 import threading
@@ -40,7 +40,9 @@ def made(path: Path, seed: int) -> Path:
     """A feature file of N pictures and N captions."""
     batches = []
     for number, modality in enumerate(MODALITIES):
-        items = [Item(f"{modality}/{i}", modality, f"{modality} {i} of {seed}", f"{i}") for i in range(N)]
+        items = [
+            Item(f"{modality}/{i}", modality, f"{modality} {i} of {seed}", f"{i}") for i in range(N)
+        ]
         batches.append(Batch(items, Embeddings(modality, random_units(2 * seed + number, N, DIM))))
     return write_features(path, *batches, dtype="float16")
 
@@ -90,10 +92,15 @@ def place(server: Any) -> Iterator[Place]:
 
 
 def answers(
-    at: str, name: str, queries: NDArray[np.float32], modality: Modality = "text"
+    at: str,
+    name: str,
+    queries: NDArray[np.float32],
+    modality: Modality = "text",
 ) -> list[list[tuple[str, str, float]]]:
     found = Searcher.open(name, at).search_vectors(Embeddings(modality, queries), k=8, rm=2 * N)
-    return [[(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found]
+    return [
+        [(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found
+    ]
 
 
 def is_right(place: Place, name: str) -> bool:
@@ -110,7 +117,10 @@ def refuses_changes(place: Place, name: str, file: Path) -> None:
         lambda: there.remove(name),
         lambda: build_index(name, file, at=place.at, replace=True),
     ):
-        with pytest.raises(BackendError, match="read under this name, not changed; change it under its own name"):
+        with pytest.raises(
+            BackendError,
+            match="read under this name, not changed; change it under its own name",
+        ):
             change()
     assert place.ask("GET", f"*{place.name}*") == before
 
@@ -125,7 +135,11 @@ def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32],
     except RequestError as refused:  # a server that was not started here
         pytest.skip(f"no file repository: {refused}")
     try:
-        taken = place.ask("PUT", f"{repository}/one?wait_for_completion=true", {"indices": f"{name}*"})
+        taken = place.ask(
+            "PUT",
+            f"{repository}/one?wait_for_completion=true",
+            {"indices": f"{name}*"},
+        )
         assert taken["snapshot"]["state"] == "SUCCESS"
         place.ask("DELETE", physical)
         with pytest.raises(BackendError, match="no index"):
@@ -140,7 +154,13 @@ def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32],
         assert is_right(place, other)
         assert answers(place.at, other, queries) == wanted
         refuses_changes(place, other, files[1])
-        build_index(name, files[1], at=place.at, code=code, replace=True)  # its own name is still its own
+        build_index(
+            name,
+            files[1],
+            at=place.at,
+            code=code,
+            replace=True,
+        )  # its own name is still its own
         assert is_right(place, name)
         assert answers(place.at, other, queries) == wanted != answers(place.at, name, queries)
     finally:
@@ -149,16 +169,24 @@ def test_snapshot(place: Place, files: list[Path], queries: NDArray[np.float32],
 
 
 def test_clone_split_shrink(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
-    """The second does what a policy of index lifecycle management does: read only, one segment, shrunk, its aliases
-    moved, the first one deleted."""
+    """The second does what a policy of index lifecycle management does: read only, one segment,
+    shrunk, its aliases moved, the first one deleted."""
     name = place.name
     build_index(name, files[0], at=place.at, code="dictionary")
     wanted, physical = answers(place.at, name, queries), place.physical(name)
     place.ask("PUT", f"{name}/_settings", {"index.blocks.write": True})
     place.ask("POST", f"{name}/_forcemerge?max_num_segments=1")
-    for how, target in (("clone", f"{name}-clone"), ("split", f"{name}-split"), ("shrink", f"shrink-ab1c-{physical}")):
+    for how, target in (
+        ("clone", f"{name}-clone"),
+        ("split", f"{name}-split"),
+        ("shrink", f"shrink-ab1c-{physical}"),
+    ):
         shards = {"clone": 2, "split": 4, "shrink": 1}[how]
-        place.ask("PUT", f"{physical}/_{how}/{target}", {"settings": {"index.number_of_shards": shards}})
+        place.ask(
+            "PUT",
+            f"{physical}/_{how}/{target}",
+            {"settings": {"index.number_of_shards": shards}},
+        )
         place.ask("GET", f"_cluster/health/{target}?wait_for_status=yellow&timeout=20s")
         assert is_right(place, target)
         assert answers(place.at, target, queries) == wanted
@@ -178,10 +206,16 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
     wanted = answers(place.at, name, queries)
     (entry,) = place.ask("GET", name).values()
     kept = {
-        key: value for key, value in entry["settings"]["index"].items() if key in ("sort", "similarity", "analysis")
+        key: value
+        for key, value in entry["settings"]["index"].items()
+        if key in ("sort", "similarity", "analysis")
     }
     place.ask("PUT", other, {"settings": {"index": kept}, "mappings": entry["mappings"]})
-    copied = place.ask("POST", "_reindex?refresh=true", {"source": {"index": name}, "dest": {"index": other}})
+    copied = place.ask(
+        "POST",
+        "_reindex?refresh=true",
+        {"source": {"index": name}, "dest": {"index": other}},
+    )
     assert copied["created"] >= 2 * N
     with pytest.raises(BackendError, match=LOST):
         Searcher.open(other, place.at)
@@ -190,29 +224,47 @@ def test_reindex_is_refused(place: Place, files: list[Path], queries: NDArray[np
         verify(backend(place.at).open(f"{name}-alias"))
     place.ask("DELETE", other)
     place.ask("PUT", other)
-    place.ask("POST", "_reindex?refresh=true", {"source": {"index": name}, "dest": {"index": other}})
-    with pytest.raises(BackendError, match="if it is to be a copy of an index of boc, make it with boc copy"):
+    place.ask(
+        "POST",
+        "_reindex?refresh=true",
+        {"source": {"index": name}, "dest": {"index": other}},
+    )
+    with pytest.raises(
+        BackendError,
+        match="if it is to be a copy of an index of boc, make it with boc copy",
+    ):
         Searcher.open(other, place.at)
 
     copy_index(name, f"{name}-copy", at=place.at)
     assert is_right(place, f"{name}-copy")
     assert answers(place.at, f"{name}-copy", queries) == wanted
     # Some documents written again from their _source, in the index itself.
-    place.ask("POST", f"{name}/_update_by_query?refresh=true", {"query": {"ids": {"values": ["image/3"]}}})
+    place.ask(
+        "POST",
+        f"{name}/_update_by_query?refresh=true",
+        {"query": {"ids": {"values": ["image/3"]}}},
+    )
     with pytest.raises(BackendError, match=f"such as 'image/3'.*{LOST[-30:]}"):
         Searcher.open(name, place.at)
 
 
 @pytest.fixture
 def template(place: Place) -> Iterator[Callable[..., None]]:
-    """Have the cluster make indexes of these names with settings and mappings of its own, by a template of today or,
-    ``old``, of the form before."""
+    """Have the cluster make indexes of these names with settings and mappings of its own, by a
+    template of today or, ``old``, of the form before."""
 
     def put(settings: object, mappings: object = None, *, old: bool = False) -> None:
         take_away()
-        content = {"settings": {"number_of_replicas": 0, **(settings or {})}, "mappings": mappings or {}}
+        content = {
+            "settings": {"number_of_replicas": 0, **(settings or {})},
+            "mappings": mappings or {},
+        }
         pattern: dict[str, Any] = {"index_patterns": [f"{place.name}*"]}
-        body = {**pattern, "order": 9, **content} if old else {**pattern, "priority": 300, "template": content}
+        body = (
+            {**pattern, "order": 9, **content}
+            if old
+            else {**pattern, "priority": 300, "template": content}
+        )
         place.ask("PUT", f"{'_template' if old else '_index_template'}/{place.name}", body)
 
     def take_away() -> None:
@@ -227,38 +279,84 @@ def template(place: Place) -> Iterator[Callable[..., None]]:
 def results(place: Place, name: str, queries: NDArray[np.float32]) -> object:
     searcher = Searcher.open(name, place.at)
     by_words = searcher.search_words(["the text of 1"], k=20, find="text")
-    return answers(place.at, name, queries), [[(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words]
+    return answers(place.at, name, queries), [
+        [(hit.id, round(hit.score, 5)) for hit in hits] for hits in by_words
+    ]
 
 
 def test_a_template_changes_nothing(
-    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[..., None]
+    place: Place,
+    files: list[Path],
+    queries: NDArray[np.float32],
+    template: Callable[..., None],
 ) -> None:
     build_index(place.name, files[0], at=place.at, code="bits:6")
     wanted = results(place, place.name, queries)
     computed = {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}
     english = {"default": {"type": "english"}, "default_search": {"type": "english"}}
     mappings: Any
-    for number, (settings, mappings) in enumerate((
-        *(({}, {each: computed}) for each in ("runtime", "derived")),
-        ({}, {"properties": {"content": {"type": "integer"}, "group": {"type": "date"}, "part": {"type": "boolean"}}}),
-        ({}, {"properties": {"content": {"type": "text", "copy_to": "words"}, "words": {"type": "keyword"}}}),
-        ({}, {"properties": {"modality": {"type": "keyword", "null_value": "image"}, "size": {"type": "date"}}}),
-        ({}, {"_source": {"includes": ["x"], "excludes": ["x"]}, "dynamic": "strict"}),
-        *((settings, {}) for settings in (
-        {"index.final_pipeline": "absent"},
-        {"index.default_pipeline": "absent"},
-        {"analysis": {"analyzer": english}},
-        {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
-        {"index.sort.field": ["modality", "size"], "index.sort.missing": ["_first"] * 2},
-        {"index.max_result_window": 10, "index.max_rescore_window": 5, "index.max_terms_count": 3},
-        {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
-        {"index.hidden": True},
-        {"index.write.wait_for_active_shards": "2", "number_of_replicas": 1},
-        {"index.auto_expand_replicas": "0-all", "index.mapping.ignore_malformed": True},
-        {"index.mapping.total_fields.limit": 5, "index.mapping.depth.limit": 1},
-        {"index.search.default_pipeline": "absent"},
-        {f"index.blocks.{block}": True for block in ("read_only", "read", "write", "metadata")},
-    )))):  # fmt: skip
+    for number, (settings, mappings) in enumerate(
+        (
+            *(({}, {each: computed}) for each in ("runtime", "derived")),
+            (
+                {},
+                {
+                    "properties": {
+                        "content": {"type": "integer"},
+                        "group": {"type": "date"},
+                        "part": {"type": "boolean"},
+                    },
+                },
+            ),
+            (
+                {},
+                {
+                    "properties": {
+                        "content": {"type": "text", "copy_to": "words"},
+                        "words": {"type": "keyword"},
+                    },
+                },
+            ),
+            (
+                {},
+                {
+                    "properties": {
+                        "modality": {"type": "keyword", "null_value": "image"},
+                        "size": {"type": "date"},
+                    },
+                },
+            ),
+            ({}, {"_source": {"includes": ["x"], "excludes": ["x"]}, "dynamic": "strict"}),
+            *(
+                (settings, {})
+                for settings in (
+                    {"index.final_pipeline": "absent"},
+                    {"index.default_pipeline": "absent"},
+                    {"analysis": {"analyzer": english}},
+                    {"similarity": {"default": {"type": "BM25", "b": 0, "k1": 0.1}}},
+                    {
+                        "index.sort.field": ["modality", "size"],
+                        "index.sort.missing": ["_first"] * 2,
+                    },
+                    {
+                        "index.max_result_window": 10,
+                        "index.max_rescore_window": 5,
+                        "index.max_terms_count": 3,
+                    },
+                    {"index.max_docvalue_fields_search": 0, "index.max_script_fields": 0},
+                    {"index.hidden": True},
+                    {"index.write.wait_for_active_shards": "2", "number_of_replicas": 1},
+                    {"index.auto_expand_replicas": "0-all", "index.mapping.ignore_malformed": True},
+                    {"index.mapping.total_fields.limit": 5, "index.mapping.depth.limit": 1},
+                    {"index.search.default_pipeline": "absent"},
+                    {
+                        f"index.blocks.{block}": True
+                        for block in ("read_only", "read", "write", "metadata")
+                    },
+                )
+            ),
+        ),
+    ):
         try:
             template(settings, mappings)
         except RequestError:  # it knows no such setting
@@ -272,16 +370,25 @@ def test_a_template_changes_nothing(
 
 @pytest.mark.parametrize("old", [True, False])
 def test_what_a_template_adds_to_fields_is_named(
-    place: Place, files: list[Path], queries: NDArray[np.float32], template: Callable[..., None], *, old: bool
+    place: Place,
+    files: list[Path],
+    queries: NDArray[np.float32],
+    template: Callable[..., None],
+    *,
+    old: bool,
 ) -> None:
-    """It is as without the template, or nothing is left of the load, which goes on once the template is gone."""
+    """It is as without the template, or nothing is left of the load, which goes on once the
+    template is gone."""
     build_index(f"{place.name}-plain", files[0], at=place.at, code="bits:6")
     wanted, refused = results(place, f"{place.name}-plain", queries), 0
     cases: tuple[dict[str, Any], ...] = (
         {"enabled": False},
         {"_routing": {"required": True}},
         {"_source": {"excludes": ["content", "arr*"]}},
-        *({"properties": {"words": {"type": "text", **more}}} for more in ({"index": False}, {"norms": False})),
+        *(
+            {"properties": {"words": {"type": "text", **more}}}
+            for more in ({"index": False}, {"norms": False})
+        ),
         *(
             {"properties": {"modality": {"type": "keyword", **more}}}
             for more in ({"copy_to": "words"}, {"doc_values": False}, {"ignore_above": 2})
@@ -297,7 +404,10 @@ def test_what_a_template_adds_to_fields_is_named(
             reason = str(error)
         if reason:
             refused += 1
-            words = "a template of the cluster (sets|hides|has)|refused admin-.*; change what a template"
+            words = (
+                "a template of the cluster (sets|hides|has)|refused admin-.*; change what a "
+                "template"
+            )
             assert re.search(words, reason), (mappings, reason)
             assert not place.ask("GET", f"{place.name}-boc-*"), mappings
             template({})
@@ -307,7 +417,11 @@ def test_what_a_template_adds_to_fields_is_named(
     assert refused
 
 
-def test_fields_computed_later_are_named(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+def test_fields_computed_later_are_named(
+    place: Place,
+    files: list[Path],
+    queries: NDArray[np.float32],
+) -> None:
     build_index(place.name, files[0], at=place.at, code="bits:6")
     wanted, physical = answers(place.at, place.name, queries), place.physical(place.name)
     runtime = {"runtime": {"modality": {"type": "keyword", "script": {"source": "emit('x')"}}}}
@@ -316,7 +430,10 @@ def test_fields_computed_later_are_named(place: Place, files: list[Path], querie
             place.ask("PUT", f"{physical}/_mapping", {"derived": runtime["runtime"]})
         return
     place.ask("PUT", f"{physical}/_mapping", runtime)
-    with pytest.raises(BackendError, match="computes modality in place of what boc wrote; take these runtime fields"):
+    with pytest.raises(
+        BackendError,
+        match="computes modality in place of what boc wrote; take these runtime fields",
+    ):
         Searcher.open(place.name, place.at)
     assert place.name in backend(place.at).about()["unreadable"]
     place.ask("PUT", f"{physical}/_mapping", {"runtime": {"modality": None}})
@@ -329,13 +446,20 @@ def test_fields_computed_later_are_named(place: Place, files: list[Path], querie
 
 
 @pytest.mark.parametrize("kind", ["final_pipeline", "default_pipeline"])
-def test_a_pipeline_of_later_is_refused_before_writing(place: Place, files: list[Path], kind: str) -> None:
+def test_a_pipeline_of_later_is_refused_before_writing(
+    place: Place,
+    files: list[Path],
+    kind: str,
+) -> None:
     build_index(place.name, files[0], at=place.at, code="bits:6")
     physical = place.physical(place.name)
     place.ask("PUT", f"_ingest/pipeline/{place.name}", {"processors": []})
     try:
         place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": place.name})
-        with pytest.raises(BackendError, match=rf"has a {kind}, which may change what is written .*: \"_none\"}}"):
+        with pytest.raises(
+            BackendError,
+            match=rf"has a {kind}, which may change what is written .*: \"_none\"}}",
+        ):
             add_items(place.name, files[1], at=place.at)
         assert not backend(place.at).open(place.name).is_unfinished
         place.ask("PUT", f"{physical}/_settings", {f"index.{kind}": "_none"})
@@ -346,7 +470,11 @@ def test_a_pipeline_of_later_is_refused_before_writing(place: Place, files: list
 
 
 @pytest.mark.parametrize("trouble", ["metadata", "read", "close"])
-def test_one_index_in_trouble_costs_itself_only(place: Place, files: list[Path], trouble: str) -> None:
+def test_one_index_in_trouble_costs_itself_only(
+    place: Place,
+    files: list[Path],
+    trouble: str,
+) -> None:
     other = f"{place.name}-other"
     for name in (place.name, other):
         build_index(name, files[0], at=place.at, code="bits:6")
@@ -358,7 +486,10 @@ def test_one_index_in_trouble_costs_itself_only(place: Place, files: list[Path],
     try:
         assert {place.name, other} <= {*there.names()}
         unreadable = there.about()["unreadable"]
-        assert re.search(rf"\b{place.name} \(.*(closed; open it|have this block taken away)", unreadable)
+        assert re.search(
+            rf"\b{place.name} \(.*(closed; open it|have this block taken away)",
+            unreadable,
+        )
         assert other not in unreadable
         assert is_right(place, other)
         assert other in boc("info", "--at", place.at).output
@@ -375,13 +506,24 @@ def test_one_index_in_trouble_costs_itself_only(place: Place, files: list[Path],
 
 
 def test_a_template_that_forbids_the_index_is_named(place: Place, files: list[Path]) -> None:
-    path, pattern = f"_index_template/{place.name}", {"index_patterns": [f"{place.name}*"], "priority": 300}
+    path, pattern = (
+        f"_index_template/{place.name}",
+        {"index_patterns": [f"{place.name}*"], "priority": 300},
+    )
     place.ask("PUT", path, {**pattern, "data_stream": {}})
-    with pytest.raises(BackendError, match=r"refused admin-.*data streams only.*change what a template \(GET"):
+    with pytest.raises(
+        BackendError,
+        match=r"refused admin-.*data streams only.*change what a template \(GET",
+    ):
         build_index(place.name, files[0], at=place.at)
-    if place.server.kind.engine == "opensearch":  # the other archive lacks the module of data streams
+    if (
+        place.server.kind.engine == "opensearch"
+    ):  # the other archive lacks the module of data streams
         place.ask("PUT", f"_data_stream/{place.name}")
-        with pytest.raises(BackendError, match="is a data stream, whose documents stay as they are; attach to a _re"):
+        with pytest.raises(
+            BackendError,
+            match="is a data stream, whose documents stay as they are; attach to a _re",
+        ):
             attach(place.name, files[:1], at=place.at)
         place.ask("DELETE", f"_data_stream/{place.name}")
     place.ask("DELETE", path)
@@ -393,7 +535,10 @@ def test_a_rollover_is_told_with_the_next_step(place: Place, files: list[Path]) 
     build_index(place.name, files[0], at=place.at)
     place.ask("POST", f"{place.name}/_rollover/{place.name}-other")
     assert is_right(place, place.name)
-    with pytest.raises(BackendError, match=r"more than one write index.*; take the alias from the other index"):
+    with pytest.raises(
+        BackendError,
+        match=r"more than one write index.*; take the alias from the other index",
+    ):
         build_index(place.name, files[1], at=place.at, replace=True)
     place.ask("DELETE", f"{place.name}-other")
     build_index(place.name, files[1], at=place.at, replace=True)
@@ -404,7 +549,10 @@ def test_a_block_is_told_with_the_next_step(place: Place, files: list[Path]) -> 
     build_index(place.name, files[0], at=place.at)
     physical = place.physical(place.name)
     place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": True})
-    with pytest.raises(BackendError, match=r"read-only.* have this block taken away, then repeat the command"):
+    with pytest.raises(
+        BackendError,
+        match=r"read-only.* have this block taken away, then repeat the command",
+    ):
         add_items(place.name, files[1], at=place.at)
     assert is_right(place, place.name)
     place.ask("PUT", f"{physical}/_settings", {"index.blocks.read_only": None})
@@ -414,18 +562,26 @@ def test_a_block_is_told_with_the_next_step(place: Place, files: list[Path]) -> 
 
 @pytest.mark.slow
 def test_shards_that_no_node_takes_are_told(
-    place: Place, files: list[Path], template: Callable[[object], None]
+    place: Place,
+    files: list[Path],
+    template: Callable[[object], None],
 ) -> None:
     place.ask("PUT", f"{place.name}-lacks-a-node", {"settings": {"number_of_replicas": 9}})
     template({"index.routing.allocation.require.data": "hot"})
-    with pytest.raises(BackendError, match=r"no node takes the shards of .* \(.*require.*then repeat the command"):
+    with pytest.raises(
+        BackendError,
+        match=r"no node takes the shards of .* \(.*require.*then repeat the command",
+    ):
         build_index(place.name, files[0], at=place.at)
     place.ask("DELETE", f"{place.name}-lacks-a-node")
     assert place.ask("GET", f"*{place.name}*") == {}
 
 
 def test_a_filtered_alias_shows_what_it_shows(
-    place: Place, files: list[Path], queries: NDArray[np.float32], tmp_path: Path
+    place: Place,
+    files: list[Path],
+    queries: NDArray[np.float32],
+    tmp_path: Path,
 ) -> None:
     name, alias = place.name, f"{place.name}-public"
     rows = [f"{modality}/{i},t{i % 3}" for modality in ("image", "text") for i in range(N)]
@@ -441,8 +597,12 @@ def test_a_filtered_alias_shows_what_it_shows(
     with pytest.raises(KeyError):
         searcher.index.find(["image/0"])
     everything = searcher.search_vectors(Embeddings("text", queries), k=N)
-    assert [{hit.id for hit in hits} for hits in everything] == [{i for i in shown if i.startswith("image")}] * 6
-    assert {hit.id for hits in searcher.search_words(["image"], k=N, find="image") for hit in hits} <= shown
+    assert [{hit.id for hit in hits} for hits in everything] == [
+        {i for i in shown if i.startswith("image")},
+    ] * 6
+    assert {
+        hit.id for hits in searcher.search_words(["image"], k=N, find="image") for hit in hits
+    } <= shown
     copy_index(alias, at=place.at, to=f"file:{tmp_path}")
     assert {item.id for item in backend(f"file:{tmp_path}").open(alias).items()} == shown
     refuses_changes(place, alias, files[1])
@@ -452,7 +612,11 @@ def test_a_filtered_alias_shows_what_it_shows(
         searcher.search_vectors(Embeddings("text", queries), k=N)
 
 
-def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: NDArray[np.float32]) -> None:
+def test_reindex_keeps_attached_codes(
+    place: Place,
+    files: list[Path],
+    queries: NDArray[np.float32],
+) -> None:
     name = place.name
     first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
     place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
@@ -463,13 +627,20 @@ def test_reindex_keeps_attached_codes(place: Place, files: list[Path], queries: 
     (entry,) = place.ask("GET", first).values()
     for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
         place.ask("PUT", target, body)
-        place.ask("POST", "_reindex?refresh=true", {"source": {"index": first}, "dest": {"index": target}})
+        place.ask(
+            "POST",
+            "_reindex?refresh=true",
+            {"source": {"index": first}, "dest": {"index": target}},
+        )
     place.move(name, second)
     place.ask("DELETE", first)
     assert is_right(place, name)
     assert answers(place.at, name, queries, "image") == found
     place.move(name, third)
-    with pytest.raises(BackendError, match="the index was made again; make it with the mapping of 'boc'"):
+    with pytest.raises(
+        BackendError,
+        match="the index was made again; make it with the mapping of 'boc'",
+    ):
         Searcher.open(name, place.at)
 
 
@@ -507,7 +678,11 @@ def test_move_of_an_alias(place: Place, files: list[Path], queries: NDArray[np.f
     for name in (one, two, live, f"{place.name}-three"):
         assert is_right(place, name)
     refuses_changes(place, live, files[1])
-    place.ask("POST", "_aliases", {"actions": [{"add": {"index": place.physical(two), "alias": live}}]})
+    place.ask(
+        "POST",
+        "_aliases",
+        {"actions": [{"add": {"index": place.physical(two), "alias": live}}]},
+    )
     with pytest.raises(BackendError, match="stands for 2 indexes; name one"):
         Searcher.open(live, place.at)
 
@@ -516,18 +691,28 @@ def test_index_template(place: Place, files: list[Path], queries: NDArray[np.flo
     name = place.name
     strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
     template: dict[str, Any] = {
-        "settings": {"number_of_replicas": 1, "refresh_interval": "30s", "codec": "best_compression"},
+        "settings": {
+            "number_of_replicas": 1,
+            "refresh_interval": "30s",
+            "codec": "best_compression",
+        },
         "mappings": {
             "dynamic": True,
             "dynamic_templates": [strings],
             "_source": {"includes": ["id"]},
-            "properties": {"terms": {"type": "keyword"}, "modality": {"type": "text"}, "team": {"type": "keyword"}},
+            "properties": {
+                "terms": {"type": "keyword"},
+                "modality": {"type": "text"},
+                "team": {"type": "keyword"},
+            },
         },
         "aliases": {f"{name}-all": {}},
     }
     build_index(f"{name}-plain", files[0], at=place.at, code="dictionary")
     place.ask(
-        "PUT", f"_index_template/{name}", {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template}
+        "PUT",
+        f"_index_template/{name}",
+        {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template},
     )
     try:
         build_index(name, files[0], at=place.at, code="dictionary")

@@ -16,8 +16,12 @@ STATE = State("complete", "text", "binary", unit=False, digits=3, blocks=2)
 def written(**changes: Any) -> Transport:
     """A server with an index whose state has these entries, or lacks those that are None."""
     entry = meta(new_manifest(3, 2), STATE)
-    entry["server"] = {name: value for name, value in {**entry["server"], **changes}.items() if value is not None}
-    answer = {"photos-boc-0123456789ab-7": {"mappings": {"_meta": entry}, "aliases": {"photos": {}}}}
+    entry["server"] = {
+        name: value for name, value in {**entry["server"], **changes}.items() if value is not None
+    }
+    answer = {
+        "photos-boc-0123456789ab-7": {"mappings": {"_meta": entry}, "aliases": {"photos": {}}},
+    }
     return cast("Transport", SimpleNamespace(request=lambda *_, **__: answer))
 
 
@@ -32,8 +36,14 @@ def test_state_ignores_unknown_entries() -> None:
     ("changes", "words"),
     [
         ({"field": None}, "not of this version of boc; make the index again"),
-        ({"field": "binary_text"}, "codes stored as 'binary_text', unknown to this boc; make the index again"),
-        ({"vectors": "float"}, "vectors stored as 'float', unknown to this boc; make the index again"),
+        (
+            {"field": "binary_text"},
+            "codes stored as 'binary_text', unknown to this boc; make the index again",
+        ),
+        (
+            {"vectors": "float"},
+            "vectors stored as 'float', unknown to this boc; make the index again",
+        ),
     ],
 )
 def test_unknown_state_is_refused(changes: dict[str, Any], words: str) -> None:

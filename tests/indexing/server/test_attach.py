@@ -1,4 +1,5 @@
-"""A code in the documents of another program: its own fields stay, whoever writes and whatever is killed meanwhile."""
+"""A code in the documents of another program: its own fields stay, whoever writes and whatever is
+killed meanwhile."""
 
 import json
 import re
@@ -75,19 +76,32 @@ class Shop:
         return self.server.request(method, path, body)
 
     def make(self, settings: dict[str, Any], routed: bool = False) -> None:
-        self.ask("PUT", self.name, {"settings": {"number_of_replicas": 0, **settings}, "mappings": MAPPING})
+        self.ask(
+            "PUT",
+            self.name,
+            {"settings": {"number_of_replicas": 0, **settings}, "mappings": MAPPING},
+        )
         heads = [{"_id": f"d{i}", **({"routing": f"r{i % 5}"} if routed else {})} for i in range(N)]
-        rows = [f"{json.dumps({'index': head})}\n{json.dumps(document(i))}\n" for i, head in enumerate(heads)]
-        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", "".join(rows).encode())["errors"]
+        rows = [
+            f"{json.dumps({'index': head})}\n{json.dumps(document(i))}\n"
+            for i, head in enumerate(heads)
+        ]
+        assert not self.ask("POST", f"{self.name}/_bulk?refresh=true", "".join(rows).encode())[
+            "errors"
+        ]
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """All documents as they are."""
         self.ask("POST", f"{self.name}/_refresh")
         body = {"size": 10_000, "sort": ["number"]}
-        return {hit["_id"]: hit["_source"] for hit in self.ask("POST", f"{self.name}/_search", body)["hits"]["hits"]}
+        return {
+            hit["_id"]: hit["_source"]
+            for hit in self.ask("POST", f"{self.name}/_search", body)["hits"]["hits"]
+        }
 
     def view(self, i: int) -> None:
-        """Change one field of a document by a partial update, as a program would that counts something."""
+        """Change one field of a document by a partial update, as a program would that counts
+        something."""
         self.ask("POST", f"{self.name}/_update/d{i}?retry_on_conflict=20", {"doc": {"views": 1}})
 
 
@@ -116,11 +130,14 @@ def features(path: Path, keys: list[str], vectors: NDArray[np.float32]) -> Path:
 
 def theirs(source: dict[str, Any]) -> str:
     """The fields of the other program, to the byte."""
-    return json.dumps({name: value for name, value in source.items() if name not in ("boc", "views")})
+    return json.dumps(
+        {name: value for name, value in source.items() if name not in ("boc", "views")},
+    )
 
 
 def check_searches(at: str, name: str, keys: list[str], vectors: NDArray[np.float32]) -> None:
-    """Searches with and without filters find what a product of all vectors finds, and the documents with it."""
+    """Searches with and without filters find what a product of all vectors finds, and the documents
+    with it."""
     searcher = Searcher.open(name, at)
     stored = vectors.astype(np.float16).astype(np.float32)
     some: list[tuple[list[str], Callable[[int], bool]]] = [
@@ -134,23 +151,38 @@ def check_searches(at: str, name: str, keys: list[str], vectors: NDArray[np.floa
             filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
             query = Embeddings("image", vectors[i : i + 1])
             hits = searcher.search_vectors(query, k=8, filters=filters)[0]
-            order = [n for n in np.argsort(-(stored @ vectors[i]), kind="stable").tolist() if fits(n)][:8]
+            order = [
+                n for n in np.argsort(-(stored @ vectors[i]), kind="stable").tolist() if fits(n)
+            ][:8]
             assert [hit.item.id for hit in hits] == [keys[n] for n in order]
-            assert [hit.score for hit in hits] == pytest.approx((stored[order] @ vectors[i]).tolist(), abs=1e-4)
-            assert [hit.item.fields["title"] for hit in hits] == [document(n)["title"] for n in order]
+            assert [hit.score for hit in hits] == pytest.approx(
+                (stored[order] @ vectors[i]).tolist(),
+                abs=1e-4,
+            )
+            assert [hit.item.fields["title"] for hit in hits] == [
+                document(n)["title"] for n in order
+            ]
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 @pytest.mark.parametrize("how", ["by _id", "by a key, on three shards, routed"])
 def test_attach_and_detach_amid_writes(
-    shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32], how: str
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+    how: str,
 ) -> None:
     by_key = how != "by _id"
     shop.make({"number_of_shards": 3} if by_key else {}, routed=by_key)
     before = shop.sources()
     keys = [f"sku {i:05d}" if by_key else f"d{i}" for i in range(N)]
     extra = np.ones((WITHOUT, DIM), np.float32) / np.sqrt(np.float32(DIM))
-    file = features(tmp_path / "all.h5", keys + [f"none {i}" for i in range(WITHOUT)], np.concatenate([vectors, extra]))
+    file = features(
+        tmp_path / "all.h5",
+        keys + [f"none {i}" for i in range(WITHOUT)],
+        np.concatenate([vectors, extra]),
+    )
     stop, viewed = threading.Event(), set[int]()
 
     def view() -> None:
@@ -168,17 +200,31 @@ def test_attach_and_detach_amid_writes(
         return True
 
     try:
-        report = attach(shop.name, [file], at=at, code="scalar", key="sku" if by_key else None, confirm=confirm)
+        report = attach(
+            shop.name,
+            [file],
+            at=at,
+            code="scalar",
+            key="sku" if by_key else None,
+            confirm=confirm,
+        )
     finally:
         stop.set()
         program.join()
     assert report is not None
-    assert (report.documents, report.written, report.unchanged, report.without) == (N, N, 0, WITHOUT)
+    assert (report.documents, report.written, report.unchanged, report.without) == (
+        N,
+        N,
+        0,
+        WITHOUT,
+    )
     assert report.missing == [f"none {i}" for i in range(WITHOUT)]
     assert list(shown[0]) == ["properties"]
     assert list(shown[0]["properties"]) == ["boc"]
     after = shop.sources()
-    assert {id: theirs(source) for id, source in after.items()} == {id: theirs(s) for id, s in before.items()}
+    assert {id: theirs(source) for id, source in after.items()} == {
+        id: theirs(s) for id, s in before.items()
+    }
     assert all("boc" in source for source in after.values())
     assert {f"d{i}" for i in viewed} == {id for id, source in after.items() if source["views"]}
     mapping = next(iter(shop.ask("GET", f"{shop.name}/_mapping").values()))["mappings"]
@@ -200,7 +246,9 @@ def test_attach_and_detach_amid_writes(
     assert (again.documents, again.written, again.unchanged) == (N, 0, N)
     assert detach(shop.name, at=at) == N
     left = shop.sources()
-    assert {id: theirs(source) for id, source in left.items()} == {id: theirs(s) for id, s in before.items()}
+    assert {id: theirs(source) for id, source in left.items()} == {
+        id: theirs(s) for id, s in before.items()
+    }
     assert not any("boc" in source for source in left.values())
     assert list(shop.ask("GET", f"{shop.name}*")) == [shop.name]
     with pytest.raises(BackendError, match="was not made by boc"):
@@ -208,7 +256,12 @@ def test_attach_and_detach_amid_writes(
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_attach_continues_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
+def test_attach_continues_after_a_kill(
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+) -> None:
     shop.make({})
     before = shop.sources()
     keys = [f"d{i}" for i in range(N)]
@@ -221,7 +274,11 @@ def test_attach_continues_after_a_kill(shop: Shop, at: str, tmp_path: Path, vect
         process = subprocess.Popen(run, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while process.poll() is None:
             shop.ask("POST", f"{shop.name}/_refresh")
-            found = shop.ask("POST", f"{shop.name}/_count", {"query": {"exists": {"field": "boc.row"}}})["count"]
+            found = shop.ask(
+                "POST",
+                f"{shop.name}/_count",
+                {"query": {"exists": {"field": "boc.row"}}},
+            )["count"]
             if (found > 0) if has else (found < N):
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.01)
@@ -241,10 +298,20 @@ def test_attach_continues_after_a_kill(shop: Shop, at: str, tmp_path: Path, vect
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_attach_again_updates(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
+def test_attach_again_updates(
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+) -> None:
     shop.make({})
     keys = [f"d{i}" for i in range(N)]
-    attach(shop.name, [features(tmp_path / "first.h5", keys[:100], vectors[:100])], at=at, code="scalar")
+    attach(
+        shop.name,
+        [features(tmp_path / "first.h5", keys[:100], vectors[:100])],
+        at=at,
+        code="scalar",
+    )
     turned = np.roll(vectors, 1, axis=0)
     shop.ask("PUT", f"{shop.name}/_doc/d5?refresh=true", document(5))
     newer = np.concatenate([vectors[:50], turned[50:]])
@@ -256,7 +323,12 @@ def test_attach_again_updates(shop: Shop, at: str, tmp_path: Path, vectors: NDAr
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
-def test_foreign_index_stays(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
+def test_foreign_index_stays(
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+) -> None:
     shop.make({})
     file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
     mapping = shop.ask("GET", f"{shop.name}/_mapping")
@@ -278,7 +350,9 @@ def test_foreign_index_stays(shop: Shop, at: str, tmp_path: Path, vectors: NDArr
     ):
         result = boc(*command, "--at", at)
         assert result.exit_code == 1, command
-        assert re.search("index of another program|was not made by boc", result.output), result.output
+        assert re.search("index of another program|was not made by boc", result.output), (
+            result.output
+        )
     result = boc("attach", "nowhere", file, "--at", at)
     assert result.exit_code == 1
     assert "boc attach adds to one that is there" in result.output
@@ -286,8 +360,14 @@ def test_foreign_index_stays(shop: Shop, at: str, tmp_path: Path, vectors: NDArr
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32]) -> None:
-    """What an alias stood for earlier is cleaned too; another alias of the index shows what it shows."""
+def test_detach_after_an_alias_moved(
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+) -> None:
+    """What an alias stood for earlier is cleaned too; another alias of the index shows what it
+    shows."""
     art, one, two = shop.name, f"{shop.name}-one", f"{shop.name}-two"
     file = features(tmp_path / "some.h5", [f"d{i}" for i in range(50)], vectors[:50])
 
@@ -297,7 +377,11 @@ def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vector
         return int(shop.ask("POST", f"{name}/_count", body)["count"])
 
     for index in (one, two):
-        shop.ask("PUT", index, {"settings": {"number_of_replicas": 0}, "mappings": {"dynamic": False}})
+        shop.ask(
+            "PUT",
+            index,
+            {"settings": {"number_of_replicas": 0}, "mappings": {"dynamic": False}},
+        )
         for i in range(50):
             shop.ask("PUT", f"{index}/_doc/d{i}", {"price": i})
     for index in (one, two):
@@ -308,12 +392,19 @@ def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vector
         shop.ask("POST", "_aliases", {"actions": actions})
         attach(art, [file], at=at, code="scalar")
     assert (codes(one), codes(two)) == (50, 50)
-    few = {"add": {"index": two, "alias": f"{art}-few", "filter": {"ids": {"values": ["d1", "d2"]}}}}
+    few = {
+        "add": {"index": two, "alias": f"{art}-few", "filter": {"ids": {"values": ["d1", "d2"]}}},
+    }
     shop.ask("POST", "_aliases", {"actions": [few]})
     for name, shown in ((f"{art}-few", 2), (two, 50)):
         searcher = Searcher.open(name, at)
         hits = searcher.search_vectors(Embeddings("image", vectors[:1]), k=50)[0]
-        assert len(hits) == len(list(searcher.index.items())) == searcher.index.manifest.items["image"] == shown
+        assert (
+            len(hits)
+            == len(list(searcher.index.items()))
+            == searcher.index.manifest.items["image"]
+            == shown
+        )
     assert detach(art, at=at) == 100
     assert (codes(one), codes(two)) == (0, 0)
     attach(art, [file], at=at, code="scalar")
@@ -325,16 +416,35 @@ def test_detach_after_an_alias_moved(shop: Shop, at: str, tmp_path: Path, vector
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
-@pytest.mark.parametrize("source", [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}])
+@pytest.mark.parametrize(
+    "source",
+    [{"enabled": False}, {"excludes": ["secret"]}, {"includes": ["price"]}],
+)
 def test_a_partial_source_is_refused(
-    shop: Shop, at: str, tmp_path: Path, vectors: NDArray[np.float32], source: dict[str, Any]
+    shop: Shop,
+    at: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
+    source: dict[str, Any],
 ) -> None:
     """An update writes a document from its _source: what that lacks would be gone."""
-    shop.ask("PUT", shop.name, {"settings": {"number_of_replicas": 0}, "mappings": {"_source": source}})
+    shop.ask(
+        "PUT",
+        shop.name,
+        {"settings": {"number_of_replicas": 0}, "mappings": {"_source": source}},
+    )
     shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
     before = shop.ask("GET", f"{shop.name}*")
-    with pytest.raises(BackendError, match="keeps a part of its documents in _source, so that an update would lose"):
-        attach(shop.name, [features(tmp_path / "one.h5", ["d0"], vectors[:1])], at=at, code="scalar")
+    with pytest.raises(
+        BackendError,
+        match="keeps a part of its documents in _source, so that an update would lose",
+    ):
+        attach(
+            shop.name,
+            [features(tmp_path / "one.h5", ["d0"], vectors[:1])],
+            at=at,
+            code="scalar",
+        )
     assert shop.ask("GET", f"{shop.name}*") == before
     there = {"query": {"exists": {"field": "secret"}}}
     assert shop.ask("POST", f"{shop.name}/_count", there)["count"] == 1
@@ -343,12 +453,25 @@ def test_a_partial_source_is_refused(
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["elasticsearch-9", "opensearch-3"])
 def test_a_hardened_server(
-    own: Callable[[Server], Server], kind: str, tmp_path: Path, vectors: NDArray[np.float32]
+    own: Callable[[Server], Server],
+    kind: str,
+    tmp_path: Path,
+    vectors: NDArray[np.float32],
 ) -> None:
-    """Where scripts are forbidden, and requests short, indexes work, and attaching is refused before it writes."""
-    hard = {"script.allowed_types": "none", "http.max_content_length": "1mb", "action.auto_create_index": False}
-    node = own(Server(kind, tmp_path, settings={**hard, "rest.action.multi.allow_explicit_index": False}))
-    at, file = address(node, replicas=0), features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors)
+    """Where scripts are forbidden, and requests short, indexes work, and attaching is refused
+    before it writes."""
+    hard = {
+        "script.allowed_types": "none",
+        "http.max_content_length": "1mb",
+        "action.auto_create_index": False,
+    }
+    node = own(
+        Server(kind, tmp_path, settings={**hard, "rest.action.multi.allow_explicit_index": False}),
+    )
+    at, file = (
+        address(node, replicas=0),
+        features(tmp_path / "f.h5", [f"d{i}" for i in range(N)], vectors),
+    )
     build_index("own", file, at=at, code="bits:6")
     hits = Searcher.open("own", at).search_vectors(Embeddings("image", vectors[:5]), k=1)
     assert [found[0].id for found in hits] == [f"d{i}" for i in range(5)]
@@ -356,6 +479,9 @@ def test_a_hardened_server(
     node.request("PUT", "shop", {"settings": {"number_of_replicas": 0}})
     node.request("PUT", "shop/_doc/d0?refresh=true", {"price": 1})
     before = node.request("GET", "shop*")
-    with pytest.raises(BackendError, match=r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script"):
+    with pytest.raises(
+        BackendError,
+        match=r"cannot execute \[inline\] scripts.*; allow scripts of updates \(script",
+    ):
         attach("shop", [file], at=at, code="scalar")
     assert node.request("GET", "shop*") == before

@@ -1,4 +1,5 @@
-"""Loading: every row ends acknowledged exactly as given, or there is an error; whatever the server does."""
+"""Loading: every row ends acknowledged exactly as given, or there is an error; whatever the server
+does."""
 
 import signal
 import subprocess
@@ -19,10 +20,19 @@ from boc.errors import BackendError, BocWarning
 from indexing.server.bulk import Bulk, Ledger
 from indexing.server.transport import Json, RefusedError, UnreachableError
 
-BUSY = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}}
-AWAY = {"status": 500, "error": {"type": "node_not_connected_exception", "reason": "[b] Node not connected"}}
+BUSY = {
+    "status": 429,
+    "error": {"type": "es_rejected_execution_exception", "reason": "queue is full"},
+}
+AWAY = {
+    "status": 500,
+    "error": {"type": "node_not_connected_exception", "reason": "[b] Node not connected"},
+}
 Operation = tuple[str, bytes | None]
-operations = st.tuples(st.sampled_from("abcdefghij"), st.none() | st.integers(0, 9999).map(orjson.dumps))
+operations = st.tuples(
+    st.sampled_from("abcdefghij"),
+    st.none() | st.integers(0, 9999).map(orjson.dumps),
+)
 faults = st.sampled_from(["none", "429", "503", "413", "before", "after", "items"])
 
 
@@ -32,17 +42,21 @@ def bulk_to(server: Any, **options: Any) -> Bulk:
 
 
 class Server:
-    """A server in memory that goes wrong by a list, one entry a request, and no more when that has ended.
+    """A server in memory that goes wrong by a list, one entry a request, and no more when that has
+    ended.
 
-    ``trouble`` is called with each body first, and may raise. ``acknowledged`` counts the bytes of rows that are said
-    to be kept; ``log`` has what was done to each id.
+    ``trouble`` is called with each body first, and may raise. ``acknowledged`` counts the bytes of
+    rows that are said to be kept; ``log`` has what was done to each id.
     """
 
     engine = "opensearch"
     label = "http://memory:9200"
 
     def __init__(
-        self, faults: Sequence[str] = (), largest: int = 1 << 30, trouble: Callable[[bytes], object] = lambda body: None
+        self,
+        faults: Sequence[str] = (),
+        largest: int = 1 << 30,
+        trouble: Callable[[bytes], object] = lambda body: None,
     ) -> None:
         self.faults = chain(faults, repeat("none"))
         self.largest = largest
@@ -56,7 +70,13 @@ class Server:
         self.most_parallel = 0
         self.lock = threading.Lock()
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        **params: Any,
+    ) -> Json:
         assert isinstance(body, bytes)
         assert (method, path) == ("POST", "/photos/_bulk")
         with self.lock:
@@ -83,15 +103,19 @@ class Server:
         busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
         with self.lock:
             refused = (BUSY, AWAY)[len(rows) % 2]
-            items = [refused if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)]
+            items = [
+                refused if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)
+            ]
             if fault == "after":
                 raise UnreachableError("cut off")
-            self.acknowledged += sum(size(*row) for row, item in zip(rows, items, strict=True) if "error" not in item)
+            self.acknowledged += sum(
+                size(*row) for row, item in zip(rows, items, strict=True) if "error" not in item
+            )
         return {
             "items": [
                 {"delete" if document is None else "index": item}
                 for (_, document), item in zip(rows, items, strict=True)
-            ]
+            ],
         }
 
     def do(self, key: str, document: bytes | None) -> Json:
@@ -99,7 +123,11 @@ class Server:
             cause = {"type": "number_format_exception", "reason": "no number"}
             return {
                 "status": 400,
-                "error": {"type": "mapper_parsing_exception", "reason": "failed to parse", "caused_by": cause},
+                "error": {
+                    "type": "mapper_parsing_exception",
+                    "reason": "failed to parse",
+                    "caused_by": cause,
+                },
             }
         self.log.setdefault(key, []).append(document)
         before = self.documents.pop(key, None)
@@ -135,10 +163,15 @@ def put(bulk: Bulk, key: str, document: bytes | None) -> None:
     st.integers(1, 3),
 )
 def test_rows_arrive_in_order(
-    given_: list[Operation], faults: list[str], max_bytes: int, max_rows: int, in_flight: int
+    given_: list[Operation],
+    faults: list[str],
+    max_bytes: int,
+    max_rows: int,
+    in_flight: int,
 ) -> None:
-    """What the server holds is what the operations make one after the other; each was done in its turn, and nothing
-    after it before. Never more than the requests in flight and the one being filled are in memory."""
+    """What the server holds is what the operations make one after the other; each was done in its
+    turn, and nothing after it before. Never more than the requests in flight and the one being
+    filled are in memory."""
     server = Server(faults)
     room = (in_flight + 1) * max(max_bytes, *(size(*row) for row in given_), 0)
     written = 0
@@ -149,7 +182,9 @@ def test_rows_arrive_in_order(
             assert written - server.acknowledged <= room
         bulk.flush()
         assert written == server.acknowledged
-    assert server.documents == {key: document for key, document in dict(given_).items() if document is not None}
+    assert server.documents == {
+        key: document for key, document in dict(given_).items() if document is not None
+    }
     for key, done in server.log.items():
         wanted = [document for other, document in given_ if other == key]
         assert [d for d, _ in groupby(done)] == [d for d, _ in groupby(wanted)]
@@ -184,7 +219,8 @@ def test_refused_row_is_named(documents: list[bytes], data: st.DataObject) -> No
         bulk.flush()
 
     said = (
-        r"^http://memory:9200: item 'the bad one' was refused: mapper_parsing_exception: failed to parse \(no number\)$"
+        r"^http://memory:9200: item 'the bad one' was refused: mapper_parsing_exception: "
+        r"failed to parse \(no number\)$"
     )
     with pytest.raises(RefusedError, match=said) as caught:
         load()
@@ -205,7 +241,10 @@ def test_413_halves_requests() -> None:
     bulk = bulk_to(server)
     bulk.index("short", b"1")
     bulk.index("long", orjson.dumps("x" * (2021 - size("long", b'""'))))
-    with pytest.raises(BackendError, match="item 'long' takes 2021 bytes, more than the server takes in one request"):
+    with pytest.raises(
+        BackendError,
+        match="item 'long' takes 2021 bytes, more than the server takes in one request",
+    ):
         bulk.flush()
     assert server.documents["short"] == b"1"
 
@@ -230,7 +269,8 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
 
 
 @pytest.mark.parametrize(
-    "error", [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL]
+    "error",
+    [RefusedError("busy", 429), RefusedError("away", 503), UnreachableError("gone"), FULL],
 )
 def test_patience_ends(error: BackendError) -> None:
     def fail(body: bytes) -> None:
@@ -240,7 +280,8 @@ def test_patience_ends(error: BackendError) -> None:
     bulk.index("a", b"1")
     remedy = REMEDY if error is FULL else ""
     with pytest.raises(
-        BackendError, match=rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
+        BackendError,
+        match=rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$",
     ):
         bulk.flush()
 
@@ -260,7 +301,11 @@ class Clock:
 def test_progress_resets_patience(max_rows: int) -> None:
     clock = Clock()
     wait = ["429"] * 30
-    server = Server([*wait, "items", *wait, "items", *wait, "none"] if max_rows == 100 else [*wait, "none"] * 90)
+    server = Server(
+        [*wait, "items", *wait, "items", *wait, "none"]
+        if max_rows == 100
+        else [*wait, "none"] * 90,
+    )
     with bulk_to(server, patience=60, in_flight=1, max_rows=max_rows, clock=clock) as bulk:
         for i in range(90):
             bulk.index(str(i), b"1")
@@ -280,7 +325,8 @@ def test_patience_ignores_the_caller() -> None:
 
 
 class Slow(Server):
-    """Answers when as many requests as ``company`` have met, and then leaves time for one more to come too early."""
+    """Answers when as many requests as ``company`` have met, and then leaves time for one more to
+    come too early."""
 
     def __init__(self, company: int) -> None:
         super().__init__()
@@ -331,7 +377,10 @@ def test_permanent_errors_are_raised(status: int) -> None:
     assert len(server.sizes) == 1
 
 
-@pytest.mark.parametrize("answer", [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}])
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}],
+)
 def test_wrong_number_of_answers(answer: Json) -> None:
     class Odd(Server):
         def answer(self, fault: str, body: bytes) -> Json:
@@ -362,7 +411,9 @@ def test_waiting_warns() -> None:
 
         with bulk_to(Server(trouble=stay_away), notice=0.01) as bulk:
             bulk.index("a", b"1")
-    assert {str(w.message) for w in caught} == {"no row is taken at present, trying again: nobody there"}
+    assert {str(w.message) for w in caught} == {
+        "no row is taken at present, trying again: nobody there",
+    }
     assert caught[0].category is BocWarning
 
 
@@ -432,7 +483,8 @@ def test_programming_error_is_raised() -> None:
 
 
 calls = st.tuples(
-    st.sampled_from(["add_earlier", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
+    st.sampled_from(["add_earlier", "has", "add", "missing"]),
+    st.lists(st.text("ab'\0é", max_size=2), max_size=4),
 )
 
 
@@ -452,7 +504,10 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
             elif call == "has" and not left.issuperset(ids):
                 assert not ledger.has(ids)
             elif doubled:
-                with pytest.raises(BackendError, match="occurs more than once; make the ids of the source unique"):
+                with pytest.raises(
+                    BackendError,
+                    match="occurs more than once; make the ids of the source unique",
+                ):
                     getattr(ledger, call)(ids)
             else:
                 assert getattr(ledger, call)(ids) is (True if call == "has" else None)
@@ -462,7 +517,8 @@ def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
 
 
 def test_ledger_of_many() -> None:
-    """More than a transaction's worth, and strays that are looked through while rows are deleted elsewhere."""
+    """More than a transaction's worth, and strays that are looked through while rows are deleted
+    elsewhere."""
     with Ledger() as ledger:
         ledger.add_earlier(f"{i:06d}" for i in range(20_000))
         ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])

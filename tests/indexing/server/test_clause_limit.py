@@ -12,7 +12,9 @@ from indexing.server.term_fields import NEAR, SAFE, Budget
 
 @pytest.mark.slow
 @given(
-    limit=st.integers(SAFE + 24, 20_000), sizes=st.lists(st.integers(0, 30_000), max_size=4), others=st.integers(0, 9)
+    limit=st.integers(SAFE + 24, 20_000),
+    sizes=st.lists(st.integers(0, 30_000), max_size=4),
+    others=st.integers(0, 9),
 )
 def test_budget_is_near_the_limit(limit: int, sizes: list[int], others: int) -> None:
     asked: list[int] = []

@@ -1,7 +1,7 @@
 """Three nodes, of which one fails amid searches and amid a load: nothing is lost, doubled or wrong.
 
-``make test-cluster`` tries all faults, on both engines. The index has 3 shards with a replica each, and clients know
-all three nodes.
+``make test-cluster`` tries all faults, on both engines. The index has 3 shards with a replica each,
+and clients know all three nodes.
 """
 
 import os
@@ -36,7 +36,9 @@ from tests.servers.fixtures import kinds
 ALL = bool(os.environ.get("BOC_CLUSTER_FAULTS"))
 SHORT = ("node killed", "node paused", "node killed, replicas while loading")
 NAME, K, DIM, QUERIES, NEAR = "faulty", 10, 64, 40, 1e-5
-ALL_CANDIDATES = 1100.0  # per hit: every item that shares a term with the query, so that shards decide nothing
+ALL_CANDIDATES = (
+    1100.0  # per hit: every item that shares a term with the query, so that shards decide nothing
+)
 GREEN = "_cluster/health?wait_for_status=green&wait_for_no_relocating_shards=true&timeout=20s"
 
 
@@ -44,9 +46,10 @@ GREEN = "_cluster/health?wait_for_status=green&wait_for_no_relocating_shards=tru
 class Result:
     """Searches, or items of a load: how many were ``tried``, and what became of them.
 
-    ``lost`` are searches that ended with an error, or items that are not there; ``doubled`` are items twice among the
-    hits, or in the index; ``wrong`` are searches with other hits or scores than before the fault, after a load those
-    with others than in a folder. ``has_notice``: the load said which shard it waits for.
+    ``lost`` are searches that ended with an error, or items that are not there; ``doubled`` are
+    items twice among the hits, or in the index; ``wrong`` are searches with other hits or scores
+    than before the fault, after a load those with others than in a folder. ``has_notice``: the load
+    said which shard it waits for.
     """
 
     tried: int = 0
@@ -63,14 +66,18 @@ class Result:
 
 
 class Case:
-    """A running cluster with an index, and the hits of its searches. ``proxy`` is before its third node."""
+    """A running cluster with an index, and the hits of its searches. ``proxy`` is before its third
+    node."""
 
     def __init__(self, cluster: Cluster, proxy: Proxy, work: Path, items: int) -> None:
         self.cluster, self.proxy = cluster, proxy
         gallery, queries, _ = synthetic(work, items, DIM, QUERIES, 0)
         self.queries = [Embeddings("image", row[None]) for row in read(queries)]
         self.file = FeatureFile(gallery)
-        self.codec: SurrogateCodec = fit_code(self.file, Code("dictionary", z=2, query_z=32).codec(DIM))
+        self.codec: SurrogateCodec = fit_code(
+            self.file,
+            Code("dictionary", z=2, query_z=32).codec(DIM),
+        )
         self.manifest: Manifest = new_manifest(self.file, self.codec, ALL_CANDIDATES)
         self.go_on = threading.Event()
         self.go_on.set()
@@ -224,7 +231,11 @@ def relocate(case: Case, seconds: float) -> None:
     shards = node.request("GET", "_cat/shards/*-boc-*?h=index,shard,node,state&format=json")
     names = {each.settings["node.name"] for each in case.cluster.nodes}
     for index in {shard["index"] for shard in shards}:
-        copies = [each["node"] for each in shards if (each["index"], each["shard"]) == (index, "0") and each["node"]]
+        copies = [
+            each["node"]
+            for each in shards
+            if (each["index"], each["shard"]) == (index, "0") and each["node"]
+        ]
         free = sorted(names - set(copies))
         if free and copies:
             move = {"index": index, "shard": 0, "from_node": copies[0], "to_node": free[0]}
@@ -245,7 +256,8 @@ FAULTS: dict[str, Callable[[Case, float], None]] = {
 
 
 def results(case: Case, faults: Sequence[str], seconds: float) -> Iterator[tuple[str, str, Result]]:
-    """Yield the name of each fault, amid which work it happens, and the result; each lasts some ``seconds``."""
+    """Yield the name of each fault, amid which work it happens, and the result; each lasts some
+    ``seconds``."""
     for name in faults:
         fault, at = partial(FAULTS[name], case, seconds), case.at()
         if name == "network cut":
@@ -260,7 +272,11 @@ def results(case: Case, faults: Sequence[str], seconds: float) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("kind", kinds("elasticsearch-9", *(["opensearch-3"] if ALL else [])))
-def test_node_faults_lose_nothing(kind: str, own: Callable[[Cluster], Cluster], tmp_path: Path) -> None:
+def test_node_faults_lose_nothing(
+    kind: str,
+    own: Callable[[Cluster], Cluster],
+    tmp_path: Path,
+) -> None:
     cluster = own(Cluster(tmp_path / "nodes", kind=kind))
     with Proxy(cluster.urls[2]) as proxy:
         case = Case(cluster, proxy, tmp_path, 20_000 if ALL else 3000)
@@ -284,10 +300,15 @@ class Nodes:
     def request(self, method: str, path: str, body: object = None, **params: object) -> Json:
         if path.endswith("/_search_shards"):
             groups = [
-                [{"shard": n, "primary": True, "state": "STARTED", "node": f"id{n}"}] if n not in self.away else []
+                [{"shard": n, "primary": True, "state": "STARTED", "node": f"id{n}"}]
+                if n not in self.away
+                else []
                 for n in (0, 1)
             ]
-            return {"nodes": {f"id{n}": {"name": f"node-{n}"} for n in (0, 1) if n not in self.away}, "shards": groups}
+            return {
+                "nodes": {f"id{n}": {"name": f"node-{n}"} for n in (0, 1) if n not in self.away},
+                "shards": groups,
+            }
         self.asked += 1
         if self.away:
             raise RefusedError("all shards failed", 503)
@@ -308,9 +329,15 @@ def test_load_waits_for_shards() -> None:
     nodes = Nodes()
     shards = Shards(nodes, "photos-boc-1", notice=0, pause=0)  # type: ignore[arg-type]
     nodes.away = {0, 1}
-    with pytest.raises(UnfinishedError, match=r"of shard 0, last on node node-0, and of shard 1.*repeat the command"):
+    with pytest.raises(
+        UnfinishedError,
+        match=r"of shard 0, last on node node-0, and of shard 1.*repeat the command",
+    ):
         shards.wait(0)
-    with pytest.warns(BocWarning, match="goes on when it can: .*shard 0"), pytest.raises(BackendError):
+    with (
+        pytest.warns(BocWarning, match="goes on when it can: .*shard 0"),
+        pytest.raises(BackendError),
+    ):
         shards.wait(0.05)
     nodes.away = set()
     shards.wait(0)

@@ -1,4 +1,5 @@
-"""Scores of real servers are integer dot products, however an index is stored, spread, cut up and edited."""
+"""Scores of real servers are integer dot products, however an index is stored, spread, cut up and
+edited."""
 
 import re
 import warnings
@@ -52,14 +53,22 @@ def connect(server: Any) -> Connect:
 
 
 def build(
-    backend: ServerBackend, name: str, terms: sparse.csr_array, *, first: int = N, tagged: bool = False
+    backend: ServerBackend,
+    name: str,
+    terms: sparse.csr_array,
+    *,
+    first: int = N,
+    tagged: bool = False,
 ) -> ServerIndex:
     """An index of the ``first`` rows of ``terms``."""
     manifest = new_manifest(terms.shape[1], 3)
     items = ITEMS
     if tagged:
         manifest = replace(manifest, fields={"tag": "keyword"})
-        items = [replace(item, fields={"tag": "even" if i % 2 == 0 else "odd"}) for i, item in enumerate(ITEMS)]
+        items = [
+            replace(item, fields={"tag": "even" if i % 2 == 0 else "odd"})
+            for i, item in enumerate(ITEMS)
+        ]
     first = min(first, terms.shape[0])
     with backend.create(name, manifest, {}) as writer:
         writer.add(Rows(items[:first], terms[:first], VECTORS[:first]))
@@ -67,7 +76,12 @@ def build(
     return backend.open(name)
 
 
-def scores(index: Index, items: list[Item], queries: sparse.csr_array, **options: Any) -> NDArray[np.float64]:
+def scores(
+    index: Index,
+    items: list[Item],
+    queries: sparse.csr_array,
+    **options: Any,
+) -> NDArray[np.float64]:
     """Of all pairs (queries, items), 0 for those that are not found."""
     place = {item.id: row for row, item in enumerate(items)}
     found = np.zeros((queries.shape[0], len(items)))
@@ -103,14 +117,20 @@ def test_scores_are_exact(connect: Connect, name: str, field: str) -> None:
     rows = [i for i, item in enumerate(ITEMS) if item.modality == "image"]
     assert np.array_equal(scores(index, pictures, queries, modality="image"), expected[:, rows])
     terms, _ = drawn(0, 2**20)  # several digits
-    queries = sparse.csr_array(queries.toarray() % 5 * (np.cumsum(queries.toarray() > 0, axis=1) <= 3))
+    queries = sparse.csr_array(
+        queries.toarray() % 5 * (np.cumsum(queries.toarray() > 0, axis=1) <= 3),
+    )
     expected = dots(queries, terms)
     assert 2**22 < expected.max() < EXACT
-    assert np.array_equal(scores(build(connect(field=field), f"{name}-2", terms), ITEMS, queries), expected)
+    assert np.array_equal(
+        scores(build(connect(field=field), f"{name}-2", terms), ITEMS, queries),
+        expected,
+    )
 
 
 class NoScripts:
-    """A transport to a server that refuses scripts. The first ``threads`` requests are refused at the same time."""
+    """A transport to a server that refuses scripts. The first ``threads`` requests are refused at
+    the same time."""
 
     def __init__(self, transport: Transport, threads: int) -> None:
         self._transport = transport
@@ -124,7 +144,12 @@ class NoScripts:
         if b"script_score" in (body if isinstance(body, bytes) else dumps(body)):
             self.refused += 1
             self._together.wait()
-            raise RefusedError("refused", 400, "illegal_argument_exception", "cannot execute [inline] scripts")
+            raise RefusedError(
+                "refused",
+                400,
+                "illegal_argument_exception",
+                "cannot execute [inline] scripts",
+            )
         return self._transport.search(path, body, **params)
 
 
@@ -138,9 +163,17 @@ def test_rerank_with_and_without_scripts(connect: Connect, name: str, field: str
     index, refusing = build(backend, name, terms), NoScripts(backend.transport, 4)
     without = ServerIndex(refusing, index.generation)
     has_term, products = dots(queries, terms) > 0, vectors @ VECTORS.T
-    request = SearchRequest(queries, WINDOW + 1, rescore=Rescore("dot", Embeddings("text", vectors), 10))
+    request = SearchRequest(
+        queries,
+        WINDOW + 1,
+        rescore=Rescore("dot", Embeddings("text", vectors), 10),
+    )
     with ThreadPoolExecutor(4) as pool:
-        results = [index.search(request), *pool.map(without.search, [request] * 4), without.search(request)]
+        results = [
+            index.search(request),
+            *pool.map(without.search, [request] * 4),
+            without.search(request),
+        ]
     for result in results:
         for i, hits in enumerate(result):
             rows = np.flatnonzero(has_term[i])
@@ -173,7 +206,11 @@ def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: st
     left = [ITEMS[i] for i in kept]
     index = backend.open(name)
     assert np.array_equal(scores(index, left, queries), expected[:, kept])
-    backend.transport.request("POST", f"/{index.generation.physical}/_forcemerge", max_num_segments=1)
+    backend.transport.request(
+        "POST",
+        f"/{index.generation.physical}/_forcemerge",
+        max_num_segments=1,
+    )
     backend.transport.request("POST", f"/{index.generation.physical}/_refresh")
     assert segments(backend, index) <= shards
     assert np.array_equal(scores(index, left, queries), expected[:, kept])
@@ -182,7 +219,9 @@ def test_segments_and_deletes_keep_scores(connect: Connect, name: str, field: st
 def segments(backend: ServerBackend, index: ServerIndex) -> int:
     """That are searched, on all shards."""
     found = backend.transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
-    shards = [shard for each in found.values() for copies in each["shards"].values() for shard in copies]
+    shards = [
+        shard for each in found.values() for copies in each["shards"].values() for shard in copies
+    ]
     return sum(segment["search"] for shard in shards for segment in shard["segments"].values())
 
 
@@ -196,7 +235,9 @@ def test_each_shard_gets_a_dummy(connect: Connect, name: str) -> None:
     transport.request("POST", f"/{physical}/_refresh")
     body = {"query": {"ids": {"values": ids}}, "track_total_hits": True}
     found = [
-        transport.request("POST", f"/{physical}/_search", body, preference=f"_shards:{shard}")["hits"]["hits"]
+        transport.request("POST", f"/{physical}/_search", body, preference=f"_shards:{shard}")[
+            "hits"
+        ]["hits"]
         for shard in range(4)
     ]
     assert [len(hits) for hits in found] == [1] * 4
@@ -250,7 +291,10 @@ def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field:
         cut[i, 0, j] = weight
     expected = np.zeros_like(found)
     for i in range(digits):
-        digit = sparse.csr_array((terms.data // base**i % base, terms.indices, terms.indptr), shape=terms.shape)
+        digit = sparse.csr_array(
+            (terms.data // base**i % base, terms.indices, terms.indptr),
+            shape=terms.shape,
+        )
         expected += dots(sparse.csr_array(cut[i]), digit)
     expected *= np.arange(N) % 2 == 0
     assert np.array_equal(found, expected)

@@ -1,7 +1,8 @@
-"""Loads that are disturbed, with real servers: no item is lost, none is doubled, and nothing fails in silence.
+"""Loads that are disturbed, with real servers: no item is lost, none is doubled, and nothing fails
+in silence.
 
-Whoever searches meanwhile gets what the old index or the new one gives, whole. BOC_KILLS is the number of times that a
-loader is killed (default 3).
+Whoever searches meanwhile gets what the old index or the new one gives, whole. BOC_KILLS is the
+number of times that a loader is killed (default 3).
 """
 
 import json
@@ -61,8 +62,13 @@ def make(folder: Path, seed: int, count: int) -> Made:
     for number, modality in enumerate(MODALITIES):
         ids = [f"{modality}/{i} é{'x' * (600 if i % 500 == 7 else 0)}" for i in range(count)]
         groups = [f"image/{i}" for i in range(count)]
-        items = [Item(key, modality, f"no. {key[:20]} of {seed}", g) for key, g in zip(ids, groups, strict=True)]
-        batches.append(Batch(items, Embeddings(modality, random_units(2 * seed + number, count, 24))))
+        items = [
+            Item(key, modality, f"no. {key[:20]} of {seed}", g)
+            for key, g in zip(ids, groups, strict=True)
+        ]
+        batches.append(
+            Batch(items, Embeddings(modality, random_units(2 * seed + number, count, 24))),
+        )
     write_features(path, *batches, source=f"{seed:064x}")
     run("index", "made", path, "--code", "scalar:6", "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
@@ -82,7 +88,8 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    return f"faults-{re.sub('[^a-z0-9]+', '-', request.node.name.lower())[:40].strip('-')}-{os.getpid()}"
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    return f"faults-{name}-{os.getpid()}"
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -118,7 +125,10 @@ def holds_exactly(at: str, name: str, made: Made) -> None:
     found, wanted = plugins.backend(at).open(name), made.index
     items = list(wanted.items())
     assert list(found.items()) == items
-    assert (found.manifest.items, found.manifest.postings) == (wanted.manifest.items, wanted.manifest.postings)
+    assert (found.manifest.items, found.manifest.postings) == (
+        wanted.manifest.items,
+        wanted.manifest.postings,
+    )
     ids = [item.id for item in items]
     assert same_matrix(found.terms(ids), wanted.terms(ids))
     assert np.array_equal(found.vectors(ids), wanted.vectors(ids))
@@ -128,7 +138,8 @@ def holds_exactly(at: str, name: str, made: Made) -> None:
 
 @dataclass
 class Watcher:
-    """Searches ``name`` over and over, and keeps what it saw: the answers of ``old``, of ``new``, or neither's."""
+    """Searches ``name`` over and over, and keeps what it saw: the answers of ``old``, of ``new``,
+    or neither's."""
 
     at: str
     name: str
@@ -138,12 +149,18 @@ class Watcher:
 
     def look(self) -> str:
         try:
-            found = plugins.backend(self.at).open(self.name).search(SearchRequest(self.new.queries, K))
+            found = (
+                plugins.backend(self.at).open(self.name).search(SearchRequest(self.new.queries, K))
+            )
         except BackendError as error:
             return str(error)
         if found == self.new.answers:
             return "new"
-        return "old" if found == self.old.index.search(SearchRequest(self.new.queries, K)) else f"neither: {found}"
+        return (
+            "old"
+            if found == self.old.index.search(SearchRequest(self.new.queries, K))
+            else f"neither: {found}"
+        )
 
     @contextmanager
     def watching(self) -> Iterator[list[str]]:
@@ -193,7 +210,13 @@ class Place:
 
 
 @contextmanager
-def placed(server: Any, name: str, old: Made, faults: Faults = SMALL, options: str = "") -> Iterator[Place]:
+def placed(
+    server: Any,
+    name: str,
+    old: Made,
+    faults: Faults = SMALL,
+    options: str = "",
+) -> Iterator[Place]:
     with Proxy(server.url, faults) as proxy:
         place = Place(server, proxy, name, options)
         run("index", name, old.path, "--code", "scalar:6", "--at", place.direct)
@@ -210,7 +233,8 @@ def place(server: Any, name: str, old: Made) -> Iterator[Place]:
 
 @ON_EACH
 def test_kill_of_a_loader(place: Place, old: Made, new: Made) -> None:
-    """Before or after any of its requests, to the last: the next goes on, and searches see the old index or the new.
+    """Before or after any of its requests, to the last: the next goes on, and searches see the old
+    index or the new.
 
     Half of the kills are at requests that are no bulk: an index being begun, or finished.
     """
@@ -260,7 +284,16 @@ def load_and_kill(place: Place, made: Made, number: int, hook: str) -> int:
     "faults",
     [
         Faults(largest=20_000),
-        Faults(largest=60_000, busy_rows=1 / 3, busy=0.1, unavailable=0.1, lost=0.1, cut=0.1, slow=0.05, delay=0.02),
+        Faults(
+            largest=60_000,
+            busy_rows=1 / 3,
+            busy=0.1,
+            unavailable=0.1,
+            lost=0.1,
+            cut=0.1,
+            slow=0.05,
+            delay=0.02,
+        ),
     ],
     ids=["largest", "all"],
 )
@@ -279,11 +312,15 @@ def test_bulk_faults_are_repeated(place: Place, old: Made, new: Made, faults: Fa
 
 @pytest.mark.parametrize(
     ("server", "fault"),
-    [pytest.param(*each.values, fault, marks=each.marks) for each, fault in zip(EACH, ("lost", "cut"), strict=True)],
+    [
+        pytest.param(*each.values, fault, marks=each.marks)
+        for each, fault in zip(EACH, ("lost", "cut"), strict=True)
+    ],
     indirect=["server"],
 )
 def test_faults_of_all_requests(place: Place, old: Made, new: Made, fault: str) -> None:
-    # An attempt has some thirty requests that are not repeated: about one attempt in five gets through.
+    # An attempt has some thirty requests that are not repeated: about one attempt in five gets
+    # through.
     place.proxy.faults = Faults(largest=60_000, everywhere=True, **{fault: 0.05})
     for _ in range(40):
         result = boc(*place.command(new))
@@ -295,7 +332,13 @@ def test_faults_of_all_requests(place: Place, old: Made, new: Made, fault: str) 
     holds_exactly(place.direct, place.name, new)
 
 
-def moment(place: Place, what: Callable[[], None], *, path: str = "/_bulk", number: int = 9) -> None:
+def moment(
+    place: Place,
+    what: Callable[[], None],
+    *,
+    path: str = "/_bulk",
+    number: int = 9,
+) -> None:
     """Have something done, once, before the server hears of the ``number``th request to a path."""
     lock, seen = threading.Lock(), 0
 
@@ -312,7 +355,8 @@ def moment(place: Place, what: Callable[[], None], *, path: str = "/_bulk", numb
 
 @ON_EACH
 def test_kill_amid_other_documents(place: Place, new: Made) -> None:
-    """Those that it is tested with, those that make it small, and the codec's arrays, one after the other."""
+    """Those that it is tested with, those that make it small, and the codec's arrays, one after the
+    other."""
     processes: list[subprocess.Popen[str]] = []
     for path in ("/_search", "/boc:dummy", "/_mapping"):
         moment(place, lambda: processes[-1].kill(), path=path, number=1)
@@ -324,7 +368,12 @@ def test_kill_amid_other_documents(place: Place, new: Made) -> None:
 
 @ON_OWN
 def test_server_kill_amid_a_load(
-    kind: str, own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, new: Made
+    kind: str,
+    own: Callable[[Server], Server],
+    tmp_path: Path,
+    name: str,
+    old: Made,
+    new: Made,
 ) -> None:
     """It comes back, and the load goes on by itself."""
     server = own(Server(kind, tmp_path))
@@ -345,7 +394,12 @@ def test_server_kill_amid_a_load(
 
 @pytest.mark.parametrize("kind", kinds("opensearch-3"))
 def test_server_kill_before_publication(
-    kind: str, own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, new: Made
+    kind: str,
+    own: Callable[[Server], Server],
+    tmp_path: Path,
+    name: str,
+    old: Made,
+    new: Made,
 ) -> None:
     server = own(Server(kind, tmp_path))
     with placed(server, name, old) as place:
@@ -376,11 +430,17 @@ def test_server_stays_away(server: Any, name: str, old: Made, new: Made) -> None
 
 def block(place: Place, value: bool | None) -> None:
     loading = next(index for index in place.indexes() if is_loading(place, index))
-    place.server.request("PUT", f"{loading}/_settings", {"index.blocks.read_only_allow_delete": value})
+    place.server.request(
+        "PUT",
+        f"{loading}/_settings",
+        {"index.blocks.read_only_allow_delete": value},
+    )
 
 
 def is_loading(place: Place, index: str) -> bool:
-    state = place.server.request("GET", f"{index}/_mapping")[index]["mappings"]["_meta"]["server"]["state"]
+    state = place.server.request("GET", f"{index}/_mapping")[index]["mappings"]["_meta"]["server"][
+        "state"
+    ]
     return bool(state == "loading")
 
 
@@ -398,7 +458,11 @@ def fill_disk(place: Place) -> None:
 
 @ON_EACH
 @pytest.mark.parametrize("fault", [be_away, fill_disk])
-def test_load_continues_after_a_fault(place: Place, new: Made, fault: Callable[[Place], None]) -> None:
+def test_load_continues_after_a_fault(
+    place: Place,
+    new: Made,
+    fault: Callable[[Place], None],
+) -> None:
     moment(place, lambda: fault(place))
     run(*place.command(new))
     holds_exactly(place.direct, place.name, new)
@@ -406,7 +470,8 @@ def test_load_continues_after_a_fault(place: Place, new: Made, fault: Callable[[
 
 @ON_EACH
 def test_full_disk(server: Any, name: str, old: Made, new: Made) -> None:
-    """Blocked before each request once rows are there: Elasticsearch clears the block when it sees room."""
+    """Blocked before each request once rows are there: Elasticsearch clears the block when it sees
+    room."""
 
     def fill(_: int, asked: str) -> None:
         loading = next((index for index in place.indexes() if is_loading(place, index)), None)
@@ -433,7 +498,10 @@ def test_removal_amid_a_load(place: Place, old: Made, new: Made) -> None:
     """It is not made again by the server, with fields of its own guessing."""
 
     def remove() -> None:
-        place.server.request("DELETE", next(index for index in place.indexes() if is_loading(place, index)))
+        place.server.request(
+            "DELETE",
+            next(index for index in place.indexes() if is_loading(place, index)),
+        )
 
     moment(place, remove)
     said = fails(*place.command(new))
@@ -444,10 +512,19 @@ def test_removal_amid_a_load(place: Place, old: Made, new: Made) -> None:
     holds_exactly(place.direct, place.name, new)
 
 
-def test_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_password(
+    secure: SecureServer,
+    name: str,
+    old: Made,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = f"elastic+https://elastic@127.0.0.1:{secure.port}?ca_certs={secure.authority}"
     monkeypatch.setenv("BOC_PASSWORD", "not-the-one")
-    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
+    for arguments in (
+        ("index", name, old.path, "--code", "scalar:6"),
+        ("search", name, "a dog"),
+        ("info", name),
+    ):
         said = fails(*arguments, "--at", at)
         assert "does not let you in" in said
         assert "not-the-one" not in said
@@ -457,7 +534,11 @@ def test_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch:
 
 
 def test_expired_certificate(
-    own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, monkeypatch: pytest.MonkeyPatch
+    own: Callable[[Server], Server],
+    tmp_path: Path,
+    name: str,
+    old: Made,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = own(SecureServer(tmp_path, expired=True))
     at = f"elastic+https://elastic@127.0.0.1:{server.port}?ca_certs={server.authority}"
@@ -474,7 +555,11 @@ def test_expired_certificate(
 def test_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
     at = address(server.url, other)
-    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
+    for arguments in (
+        ("index", name, old.path, "--code", "scalar:6"),
+        ("search", name, "a dog"),
+        ("info", name),
+    ):
         said = fails(*arguments, "--at", at)
         assert f"is no {other}" in said.lower()
     assert not server.request("GET", f"{name}*")
@@ -523,9 +608,17 @@ def page(status: int, kind: str, content: bytes) -> Iterator[str]:
     ],
     ids=["page", "missing", "empty", "list", "broken", "ancient", "nothing"],
 )
-def test_no_search_engine(engine: str, answer: tuple[int, str, bytes], name: str, old: Made) -> None:
+def test_no_search_engine(
+    engine: str,
+    answer: tuple[int, str, bytes],
+    name: str,
+    old: Made,
+) -> None:
     with page(*answer) as url:
-        for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog")):
+        for arguments in (
+            ("index", name, old.path, "--code", "scalar:6"),
+            ("search", name, "a dog"),
+        ):
             said = fails(*arguments, "--at", address(url, engine))
             assert f"is no {engine}" in said.lower()
 
@@ -534,7 +627,15 @@ def test_no_search_engine(engine: str, answer: tuple[int, str, bytes], name: str
 def test_silent_port(engine: str, name: str, old: Made) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        said = fails("index", name, old.path, "--code", "scalar:6", "--at", address(url, engine) + "?request_timeout=1")
+        said = fails(
+            "index",
+            name,
+            old.path,
+            "--code",
+            "scalar:6",
+            "--at",
+            address(url, engine) + "?request_timeout=1",
+        )
         assert "it took too long" in said
 
 

@@ -1,4 +1,5 @@
-"""Waiting for a server to give up what it keeps for replicas, as a server without any time passing tells of it."""
+"""Waiting for a server to give up what it keeps for replicas, as a server without any time passing
+tells of it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,8 @@ LAST = 99
 
 
 class Told:
-    """A transport to an index of two shards; the first retains operations from the next of ``steps`` on."""
+    """A transport to an index of two shards; the first retains operations from the next of
+    ``steps`` on."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = list(steps)
@@ -28,7 +30,10 @@ class Told:
 
 
 def copy(first: int) -> dict[str, Any]:
-    return {"seq_no": {"max_seq_no": LAST}, "retention_leases": {"leases": [{"retaining_seq_no": first}]}}
+    return {
+        "seq_no": {"max_seq_no": LAST},
+        "retention_leases": {"leases": [{"retaining_seq_no": first}]},
+    }
 
 
 @pytest.mark.parametrize("first", [0, LAST + 1])

@@ -1,4 +1,5 @@
-"""The requests of searches: sent by other programs, they have the hits of the search; no secret is in them."""
+"""The requests of searches: sent by other programs, they have the hits of the search; no secret is
+in them."""
 
 import json
 import subprocess
@@ -22,7 +23,11 @@ SEARCHES = [
     ("a red box", (), SearchOptions()),
     ("a red box", ("left",), SearchOptions(k=3, rm=2)),
     ("something green", (), SearchOptions(k=5, find="text")),
-    ("a red box", (), SearchOptions(k=5, filters=[Filter("width", "=", 64), Filter("size", "!=", 1)])),
+    (
+        "a red box",
+        (),
+        SearchOptions(k=5, filters=[Filter("width", "=", 64), Filter("size", "!=", 1)]),
+    ),
     ("a red box", (), SearchOptions(filters=[Filter("width", "=", 63)])),
     ("a red box", (), SearchOptions(k=1, rm=100_000)),
 ]
@@ -40,7 +45,12 @@ def program(text: str) -> str:
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path, tmp_path: Path) -> None:
+def test_request_has_the_hits_of_a_search(
+    server: Any,
+    name: str,
+    library: Path,
+    tmp_path: Path,
+) -> None:
     at = address(server, replicas=0)
     build_index(name, library / "photos.h5", at=at, concepts="float16")
     searcher = Searcher.open(name, at, device="cpu")
@@ -50,7 +60,10 @@ def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path,
         found = json.loads(program(request.render("curl")))["hits"]["hits"]
         assert [hit["_source"]["id"] for hit in found] == [hit.item.id for hit in hits]
         assert [hit["_source"]["content"] for hit in found] == [hit.item.content for hit in hits]
-        assert [hit["_score"] - 1.01 for hit in found] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        assert [hit["_score"] - 1.01 for hit in found] == pytest.approx(
+            [hit.score for hit in hits],
+            abs=1e-5,
+        )
         assert bool(hits) == (options.filters[:1] != [Filter("width", "=", 63)])
     for options, words in REFUSED:
         with pytest.raises(BocError, match=words):
@@ -63,7 +76,10 @@ def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path,
     from boc.web.settings import Settings
 
     app = create_app(searcher, Settings(name, at, cache=tmp_path, api_only=True))
-    client, picture = TestClient(app, base_url="http://127.0.0.1:8000"), library / "images" / "005.png"
+    client, picture = (
+        TestClient(app, base_url="http://127.0.0.1:8000"),
+        library / "images" / "005.png",
+    )
     params = {"q": "a red box -left", "k": 3, "rm": 2, "filter": "width=64"}
     files = {"image": ("any.png", picture.read_bytes())}
     for answer, query, options in (
@@ -72,16 +88,25 @@ def test_request_has_the_hits_of_a_search(server: Any, name: str, library: Path,
             Query.of("a red box", minus=["left"]),
             SearchOptions(k=3, rm=2, filters=[Filter("width", "=", 64)]),
         ),
-        (client.post("/api/query", files=files, params={"k": 4}), Query.of(images=[picture]), SearchOptions(k=4)),
+        (
+            client.post("/api/query", files=files, params={"k": 4}),
+            Query.of(images=[picture]),
+            SearchOptions(k=4),
+        ),
     ):
         assert answer.headers["content-type"] == "application/json"
         found = server.request("POST", f"{name}/_search", answer.json())["hits"]["hits"]
-        assert [hit["_source"]["id"] for hit in found] == [h.item.id for h in searcher.search_query(query, options)]
+        assert [hit["_source"]["id"] for hit in found] == [
+            h.item.id for h in searcher.search_query(query, options)
+        ]
 
 
 def test_request_needs_a_server(library: Path) -> None:
     searcher = Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
-    with pytest.raises(BocError, match=r"(?s)photos is in a folder.*boc serve photos.*boc copy photos --to elastic\+U"):
+    with pytest.raises(
+        BocError,
+        match=r"(?s)photos is in a folder.*boc serve photos.*boc copy photos --to elastic\+U",
+    ):
         searcher.request(Query.of("a red box"))
 
 

@@ -19,10 +19,13 @@ CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.
 
 
 class Host(ThreadingHTTPServer):
-    """A host that answers every search by its body, waiting first until ``ready`` is set, at most ``late`` seconds."""
+    """A host that answers every search by its body, waiting first until ``ready`` is set, at most
+    ``late`` seconds."""
 
     daemon_threads = True
-    request_queue_size = 100  # connections that wait; of more the system drops some, which come again seconds later
+    request_queue_size = (
+        100  # connections that wait; of more the system drops some, which come again seconds later
+    )
 
     def __init__(self, kind: str) -> None:
         self.headers = {"X-elastic-product": "Elasticsearch"} if kind == "elastic" else {}
@@ -36,7 +39,11 @@ class Answer(Handler):
     """Says that it is the product that is asked for."""
 
     def do_GET(self) -> None:  # noqa: N802
-        send_json(self, {"version": {"distribution": "opensearch", "number": "3.5.0"}}, self.server.headers)
+        send_json(
+            self,
+            {"version": {"distribution": "opensearch", "number": "3.5.0"}},
+            self.server.headers,
+        )
 
     def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -65,13 +72,14 @@ def hung() -> Iterator[int]:
 
 def connected(kind: str, *ports: int, options: str) -> Transport:
     transport: Transport = CONNECT[kind](
-        f"{kind}+http://{','.join(f'127.0.0.1:{port}' for port in ports)}?{options}"
+        f"{kind}+http://{','.join(f'127.0.0.1:{port}' for port in ports)}?{options}",
     ).transport
     return transport
 
 
 def hang_all(transport: Transport, hosts: list[Host]) -> None:
-    """Let all hosts hang from the second request on; the first one tells the client about the server."""
+    """Let all hosts hang from the second request on; the first one tells the client about the
+    server."""
     transport.search("/a/_search", {"known": 1})
     for host in hosts:
         host.paths.clear()
@@ -93,23 +101,38 @@ def test_threads_do_not_wait_for_each_other(kind: str, hosts: list[Host]) -> Non
     transport.search("/a/_search", {})
     hosts[0].ready, hosts[0].late = Barrier(crowd), 30.0  # answers when all have asked
     with ThreadPoolExecutor(crowd) as pool:
-        answers = list(pool.map(lambda number: transport.search("/a/_search", {"number": number}), range(crowd)))
+        answers = list(
+            pool.map(
+                lambda number: transport.search("/a/_search", {"number": number}),
+                range(crowd),
+            ),
+        )
     assert answers == [{"said": {"number": number}} for number in range(crowd)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_search_of_late_hosts(kind: str, hosts: list[Host]) -> None:
-    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=20")
+    transport = connected(
+        kind,
+        *(host.server_port for host in hosts),
+        options="search_timeout=0.1&request_timeout=20",
+    )
     hang_all(transport, hosts)
     assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
-    assert all(len(host.paths) >= 2 for host in hosts), "each host is asked twice before one of them has its time"
+    assert all(len(host.paths) >= 2 for host in hosts), (
+        "each host is asked twice before one of them has its time"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_write_is_sent_once(kind: str, hosts: list[Host]) -> None:
-    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=1&request_timeout=3")
+    transport = connected(
+        kind,
+        *(host.server_port for host in hosts),
+        options="search_timeout=1&request_timeout=3",
+    )
     for host in hosts:
         host.late = 60
     hang_all(transport, hosts)

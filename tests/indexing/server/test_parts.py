@@ -1,5 +1,5 @@
-"""One index loaded by several processes, each its part: the last one publishes, and the part of a dead one is taken
-over by the same command."""
+"""One index loaded by several processes, each its part: the last one publishes, and the part of a
+dead one is taken over by the same command."""
 
 from __future__ import annotations
 
@@ -72,7 +72,11 @@ def test_concurrent_parts(place: Place, old: Made, new: Made) -> None:
     assert [code for code, _ in said] == [0] * PARTS, said
     assert sum("the index appears when all parts are" in text for _, text in said) == PARTS - 1
     holds_exactly(place.direct, place.name, new)
-    assert not [each for each in place.server.request("GET", f"{place.name}-boc-*") if each.endswith("-code")]
+    assert not [
+        each
+        for each in place.server.request("GET", f"{place.name}-boc-*")
+        if each.endswith("-code")
+    ]
 
 
 @ON_EACH
@@ -120,7 +124,12 @@ def test_publication_after_a_kill(place: Place, old: Made, new: Made) -> None:
 def load(at: str, name: str, made: Made, number: int) -> None:
     """One of two parts of what ``made`` holds, loaded by this process."""
     ids = [item.id for item in made.index.items()][number - 1 :: 2]
-    with plugins.backend(at).create_part(name, made.index.manifest, made.index.arrays(), f"{number}/2") as writer:
+    with plugins.backend(at).create_part(
+        name,
+        made.index.manifest,
+        made.index.arrays(),
+        f"{number}/2",
+    ) as writer:
         if not writer.has(ids):
             writer.add(Rows(made.index.find(ids), made.index.terms(ids), made.index.vectors(ids)))
         writer.commit()
@@ -128,7 +137,8 @@ def load(at: str, name: str, made: Made, number: int) -> None:
 
 @ON_EACH
 def test_parts_share_a_generation(place: Place, old: Made) -> None:
-    """The other part is loaded in whole before each request that the first sends until it has made the generation."""
+    """The other part is loaded in whole before each request that the first sends until it has made
+    the generation."""
     backend, name = plugins.backend(place.direct), f"{place.name}-two"
     for number in count(1):
         paths: list[str] = []
@@ -200,14 +210,19 @@ def test_part_reads_its_batches(old: Made, parts: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(load_module, "BATCH", 7)
     monkeypatch.setattr(FeatureFile, "batch", counted)
     found: list[str] = []
-    manifest, codec = old.index.manifest, SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays())
+    manifest, codec = (
+        old.index.manifest,
+        SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays()),
+    )
     for number in range(1, parts + 1):
         writer = Written()
         kept = SimpleNamespace(create_part=lambda *given, writer=writer: writer)
         monkeypatch.setattr(plugins, "backend", lambda at, kept=kept: kept)
         read.clear()
         with FeatureFile(old.path) as file:
-            done = list(load_index(file, "anywhere", "photos", codec, manifest, part=f"{number}/{parts}"))
+            done = list(
+                load_index(file, "anywhere", "photos", codec, manifest, part=f"{number}/{parts}"),
+            )
         assert done[-1] == sum(manifest.items.values())
         assert sum(read) == len(writer.ids)
         found += writer.ids
@@ -219,7 +234,10 @@ KEY = "0123456789ab"
 
 
 def arrays() -> dict[str, NDArray[Any]]:
-    return {"0.mean_": np.arange(6, dtype=np.float32).reshape(2, 3), "1.ids_": np.zeros(0, np.int64)}
+    return {
+        "0.mean_": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "1.ids_": np.zeros(0, np.int64),
+    }
 
 
 @ON_EACH
@@ -232,7 +250,10 @@ def test_code_is_learned_once(place: Place) -> None:
         time.sleep(1)
         return CODE, arrays()
 
-    threads = [Thread(target=lambda: found.append(backend.learn_once(place.name, KEY, learn))) for _ in range(4)]
+    threads = [
+        Thread(target=lambda: found.append(backend.learn_once(place.name, KEY, learn)))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -240,8 +261,12 @@ def test_code_is_learned_once(place: Place) -> None:
     assert learned == [1]
     assert [config for config, _ in found] == [CODE] * 4
     for _, each in found:
-        assert {name: values.tolist() for name, values in each.items()} == {n: v.tolist() for n, v in arrays().items()}
-        assert {name: values.dtype for name, values in each.items()} == {n: v.dtype for n, v in arrays().items()}
+        assert {name: values.tolist() for name, values in each.items()} == {
+            n: v.tolist() for n, v in arrays().items()
+        }
+        assert {name: values.dtype for name, values in each.items()} == {
+            n: v.dtype for n, v in arrays().items()
+        }
     forget(backend.transport, place.name)
     assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
 
@@ -251,7 +276,15 @@ def test_learning_after_a_failure(place: Place) -> None:
     backend = plugins.backend(place.direct)
 
     def learned(learn: Any) -> Any:
-        return share_code(backend.transport, backend.address, place.name, KEY, learn, beat=0.2, dead=4.0)[0]
+        return share_code(
+            backend.transport,
+            backend.address,
+            place.name,
+            KEY,
+            learn,
+            beat=0.2,
+            dead=4.0,
+        )[0]
 
     assert reserve(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
     assert learned(lambda: (CODE, arrays())) == CODE
@@ -282,5 +315,13 @@ def test_learning_after_a_failure(place: Place) -> None:
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
 def test_wrong_part_is_refused(tmp_path: Path, text: str) -> None:
     """Neither the file nor a server is looked at."""
-    line = fails("index", "photos", tmp_path / "none.h5", "--shard", text, "--at", "elastic+http://127.0.0.1:1")
+    line = fails(
+        "index",
+        "photos",
+        tmp_path / "none.h5",
+        "--shard",
+        text,
+        "--at",
+        "elastic+http://127.0.0.1:1",
+    )
     assert line == f"Error: {text!r} is no shard; write I/N with I from 1 to N, for example 3/16"

@@ -1,4 +1,5 @@
-"""What is sent to servers, and read in their answers, by recorded answers of each: no server is needed."""
+"""What is sent to servers, and read in their answers, by recorded answers of each: no server is
+needed."""
 
 import json
 from typing import Any
@@ -12,7 +13,8 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 
 def replay(kind: str, scenario: str) -> Any:
-    """What a scenario returns; AssertionError unless it sends what it sent to a server of ``kind``, in that order."""
+    """What a scenario returns; AssertionError unless it sends what it sent to a server of ``kind``,
+    in that order."""
     recorded = json.loads((FOLDER / f"{kind}.json").read_text(encoding="utf-8"))[scenario]
     server = Replay(KINDS[kind].engine, recorded["requests"])
     found = SCENARIOS[scenario](server)

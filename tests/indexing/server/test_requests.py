@@ -1,4 +1,5 @@
-"""What servers are sent: digits make up the frequency, scripts decode what was stored, conditions are all there."""
+"""What servers are sent: digits make up the frequency, scripts decode what was stored, conditions
+are all there."""
 
 import base64
 import struct
@@ -19,7 +20,9 @@ from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, ter
 
 LARGEST = 2**31 - 1
 frequencies = (
-    st.integers(1, 20) | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24]) | st.integers(1, LARGEST)
+    st.integers(1, 20)
+    | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24])
+    | st.integers(1, LARGEST)
 )
 
 
@@ -53,16 +56,28 @@ def words(field: str) -> dict[str, int]:
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
 class TestStrategy:
     @given(terms=sparse_terms(), query=st.dictionaries(st.integers(0, 8), st.integers(1, LARGEST)))
-    def test_features_equal_frequencies(self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]) -> None:
-        """Their products with those of a query sum up to the dot product, and a term is there if one of them is."""
+    def test_features_equal_frequencies(
+        self,
+        strategy: Strategy,
+        terms: TermMatrix,
+        query: dict[int, int],
+    ) -> None:
+        """Their products with those of a query sum up to the dot product, and a term is there if
+        one of them is."""
         digits = strategy.digits(int(terms.data.max(initial=0)))
         asked = strategy.features(list(query), list(query.values()), digits)
         documents = strategy.documents(terms)
         for i, document in enumerate(documents):
             row = row_of(terms, i)
             assert all(0 < digit < strategy.base for digit in document.values())
-            assert slow_dot(asked, document) == sum(weight * row.get(j, 0) for j, weight in query.items())
-            there = {j for j in range(terms.shape[1]) if document.keys() & strategy.features([j], [1], digits).keys()}
+            assert slow_dot(asked, document) == sum(
+                weight * row.get(j, 0) for j, weight in query.items()
+            )
+            there = {
+                j
+                for j in range(terms.shape[1])
+                if document.keys() & strategy.features([j], [1], digits).keys()
+            }
             assert there == set(row)
             field = strategy.field(document)
             assert (words(field) if isinstance(strategy, Text) else field) == document
@@ -79,17 +94,30 @@ class TestStrategy:
         assert list(asked.values()) == [3 * strategy.base**i for i in range(digits)]
         assert len(asked) == digits
 
-    @given(weights=st.dictionaries(st.integers(0, 99).map("t{}".format), st.integers(1, LARGEST), min_size=1))
+    @given(
+        weights=st.dictionaries(
+            st.integers(0, 99).map("t{}".format),
+            st.integers(1, LARGEST),
+            min_size=1,
+        ),
+    )
     def test_query_has_all_weights(self, strategy: Strategy, weights: dict[str, int]) -> None:
         query = strategy.query(weights)
         assert orjson.loads(requests.dumps(query)) == query
         if strategy.name == "sparse_vector":
-            assert query["sparse_vector"] == {"field": "terms", "query_vector": weights, "prune": False}
+            assert query["sparse_vector"] == {
+                "field": "terms",
+                "query_vector": weights,
+                "prune": False,
+            }
             return
         clauses = query["bool"]["should"]
         if strategy.name == "rank_features":
             assert all(clause["rank_feature"]["linear"] == {} for clause in clauses)
-            found = {c["rank_feature"]["field"].removeprefix("terms."): c["rank_feature"]["boost"] for c in clauses}
+            found = {
+                c["rank_feature"]["field"].removeprefix("terms."): c["rank_feature"]["boost"]
+                for c in clauses
+            }
         else:
             found = {c["term"]["terms"]["value"]: c["term"]["terms"]["boost"] for c in clauses}
         assert found == weights
@@ -102,7 +130,9 @@ class TestStrategy:
         assert mappings["dynamic"] is False
         assert mappings["_meta"] == state
         hidden = {"terms", "vector", "concepts"}
-        assert hidden & set(mappings["_source"]["excludes"]) == (set() if field.in_source else hidden)
+        assert hidden & set(mappings["_source"]["excludes"]) == (
+            set() if field.in_source else hidden
+        )
         assert not {"terms", "vector", "concepts"} & set(requests.ITEM)
         assert mappings["properties"]["terms"] == strategy.mapping
         settings = body["settings"]
@@ -123,18 +153,27 @@ def test_first_terms(terms: TermMatrix) -> None:
     texts=st.tuples(TEXT, TEXT, TEXT),
     modality=st.sampled_from(MODALITIES),
     fields=st.dictionaries(
-        TEXT, st.none() | TEXT | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+        TEXT,
+        st.none()
+        | TEXT
+        | st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False, allow_infinity=False),
     ),
     length=st.sampled_from([0, 31_000, 32_000, 33_000]),
 )
 def test_item_field_round_trip(
-    texts: tuple[str, str, str], modality: Modality, fields: dict[str, Any], length: int
+    texts: tuple[str, str, str],
+    modality: Modality,
+    fields: dict[str, Any],
+    length: int,
 ) -> None:
     item = Item(texts[0], modality, texts[1] + length * "x", texts[2], fields)
     text = requests.pack_item(item)
     assert len(from_base64(text)) <= 32_766
     of_opensearch = text.replace("+", "-").replace("/", "_").rstrip("=")
-    shown = set(requests.OWN.of_hits([{"fields": {"item": [each]}} for each in (text, of_opensearch)]))
+    shown = set(
+        requests.OWN.of_hits([{"fields": {"item": [each]}} for each in (text, of_opensearch)]),
+    )
     either = [{item}, {item.id}]
     assert shown in (either[:1] if length <= 31_000 else either[1:] if length > 32_000 else either)
 
@@ -152,7 +191,10 @@ def test_index_settings_follow_the_address(order: str, fields: list[str]) -> Non
     assert {*fields} <= set(body["mappings"]["properties"])
 
 
-@given(features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)), limit=st.integers(0, 20))
+@given(
+    features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)),
+    limit=st.integers(0, 20),
+)
 def test_strongest_equal_a_slow_choice(features: dict[str, int], limit: int) -> None:
     found = strongest(features, limit)
     names = list(features)
@@ -181,10 +223,15 @@ def test_base64_round_trip(data: bytes) -> None:
 def test_raw_is_row_major(rows: int, dtype: str) -> None:
     array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
     code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
-    assert raw(array) == b"".join(struct.pack(code, value) for row in array.tolist() for value in row)
+    assert raw(array) == b"".join(
+        struct.pack(code, value) for row in array.tolist() for value in row
+    )
 
 
-@given(a=TEXT | st.text("é日a", min_size=150, max_size=300), b=TEXT | st.text("é日a", min_size=150, max_size=300))
+@given(
+    a=TEXT | st.text("é日a", min_size=150, max_size=300),
+    b=TEXT | st.text("é日a", min_size=150, max_size=300),
+)
 def test_document_ids_are_distinct(a: str, b: str) -> None:
     for key in (a, f"boc:{b}", f"boc:sha256:{b}"):
         found = requests.document_id(key)
@@ -196,13 +243,28 @@ def test_document_ids_are_distinct(a: str, b: str) -> None:
 
 values = st.text(min_size=1, max_size=5) | st.integers(-5, 5) | st.booleans() | st.floats(-2, 2)
 filters = st.lists(
-    st.builds(Filter, st.sampled_from("abc"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), values), max_size=4
+    st.builds(
+        Filter,
+        st.sampled_from("abc"),
+        st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+        values,
+    ),
+    max_size=4,
 )
 
 
-@given(conditions=filters, modality=st.none() | st.sampled_from(["image", "text"]), k=st.integers(1, 50),
-       words=st.none() | st.just(requests.match_body("a dog", 2.5)))  # fmt: skip
-def test_conditions_are_in_the_query(conditions: list[Filter], modality: Any, k: int, words: Any) -> None:
+@given(
+    conditions=filters,
+    modality=st.none() | st.sampled_from(["image", "text"]),
+    k=st.integers(1, 50),
+    words=st.none() | st.just(requests.match_body("a dog", 2.5)),
+)
+def test_conditions_are_in_the_query(
+    conditions: list[Filter],
+    modality: Any,
+    k: int,
+    words: Any,
+) -> None:
     query = STRATEGIES["text"].query({"t1": 2, "t3": 4})
     body = requests.search_body(query, k, modality, conditions, words)
     assert (body["size"], body["track_total_hits"]) == (k, True)
@@ -241,7 +303,11 @@ class Pages:
     def request(self, method: str, path: str, body: Any) -> Any:
         assert body["size"] > 0
         first = body.get("search_after", [-1])[0] + 1
-        return {"hits": {"hits": [{"sort": [i]} for i in range(first, min(self.n, first + body["size"]))]}}
+        return {
+            "hits": {
+                "hits": [{"sort": [i]} for i in range(first, min(self.n, first + body["size"]))],
+            },
+        }
 
 
 @given(n=st.integers(0, 12), k=st.none() | st.integers(0, 12))
@@ -249,4 +315,6 @@ def test_scan_gives_the_first_hits_once(n: int, k: int | None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "SCAN", 3)
         transport: Any = Pages(n)
-        assert [hit["sort"][0] for hit in searches.scan(transport, "index", {}, k)] == list(range(n))[:k]
+        assert [hit["sort"][0] for hit in searches.scan(transport, "index", {}, k)] == list(
+            range(n),
+        )[:k]

@@ -1,4 +1,5 @@
-"""The hits of a request without budgets: as many as pass, up to k, and the right ones, however candidates are found."""
+"""The hits of a request without budgets: as many as pass, up to k, and the right ones, however
+candidates are found."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,10 +24,16 @@ from tests.servers.fixtures import SHARED, address, kinds
 N, DIM, TERMS, QUERIES = 120, 8, 40, 4
 RNG = np.random.default_rng(3)
 ITEMS = [
-    replace(picture(f"{i:03d}") if i % 3 else sentence(f"{i:03d}"), fields={"n": i} if i % 5 else {}) for i in range(N)
+    replace(
+        picture(f"{i:03d}") if i % 3 else sentence(f"{i:03d}"),
+        fields={"n": i} if i % 5 else {},
+    )
+    for i in range(N)
 ]
 CODES, ASKED = random_terms(RNG, (N, TERMS), 5, 0.05), random_terms(RNG, (QUERIES, TERMS), 5, 0.1)
-ASKED = sparse.csr_array(np.arange(QUERIES)[:, None].clip(0, 1) * ASKED.toarray())  # the first query has no terms
+ASKED = sparse.csr_array(
+    np.arange(QUERIES)[:, None].clip(0, 1) * ASKED.toarray(),
+)  # the first query has no terms
 SETS = Ragged.from_sets([RNG.standard_normal((1 + i % 2, 5)) for i in range(N)], 5)
 VECTORS = unit_rows(RNG.standard_normal((N + QUERIES, DIM)))
 CASES: list[tuple[int, Modality, list[Filter]]] = [
@@ -48,16 +55,23 @@ def vectors(request: pytest.FixtureRequest) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("server", kinds(*SHARED), indirect=True)
 def test_hits_are_the_right_ones(
-    server: Any, name: str, vectors: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+    server: Any,
+    name: str,
+    vectors: NDArray[np.float32],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = plugins.backend(address(server, replicas=0))
-    manifest = replace(new_manifest(TERMS, DIM, dtype="float16", concepts="float16"), fields={"n": "integer"})
+    manifest = replace(
+        new_manifest(TERMS, DIM, dtype="float16", concepts="float16"),
+        fields={"n": "integer"},
+    )
     with backend.create(name, manifest, {}) as writer:
         writer.add(Rows(ITEMS, CODES, vectors[:N], store(SETS, "float16")))
         writer.commit()
     queries = Embeddings("text", vectors[N:], SETS.take(range(QUERIES)))
     products = vectors[:N] @ queries.vectors.T
-    # All items are few; some filters leave few, and the rest is scanned if terms find too few; nothing is ever scanned.
+    # All items are few; some filters leave few, and the rest is scanned if terms find too few;
+    # nothing is ever scanned.
     for quick, patience in ((N, 1), (FEW, N), (0, 0)):
         monkeypatch.setattr(Binary, "quick", quick * DIM)
         monkeypatch.setattr(server_index, "PATIENCE", patience)
@@ -69,7 +83,14 @@ def test_hits_are_the_right_ones(
                 for i, item in enumerate(ITEMS)
                 if item.modality == modality and all(holds(f, item.fields) for f in filters)
             ]
-            request = SearchRequest(ASKED, 2 * k, modality, filters, Rescore("dot", queries, k), planned=True)
+            request = SearchRequest(
+                ASKED,
+                2 * k,
+                modality,
+                filters,
+                Rescore("dot", queries, k),
+                planned=True,
+            )
             answers = index.search(request)
             for i, hits in enumerate(answers):
                 order = sorted(passing, key=lambda row: (-products[row, i], row))[:k]
@@ -80,7 +101,11 @@ def test_hits_are_the_right_ones(
                 if len(passing) <= quick or len(order) == len(passing):
                     assert rows == order
                 if index.generation.state.unit and index._reranks:
-                    one = replace(request, terms=ASKED[[i]], rescore=Rescore("dot", queries.take([i]), k))
+                    one = replace(
+                        request,
+                        terms=ASKED[[i]],
+                        rescore=Rescore("dot", queries.take([i]), k),
+                    )
                     body = index.request(one).body
                     page = server.request("POST", f"{name}/_search", dumps(body))["hits"]["hits"]
                     assert [hit["_source"]["id"] for hit in page] == [hit.item.id for hit in hits]
@@ -92,16 +117,28 @@ def test_hits_are_the_right_ones(
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
-def test_items_added_meanwhile_are_found(server: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_added_meanwhile_are_found(
+    server: Any,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Binary, "quick", FEW * DIM)
-    backend, rows = plugins.backend(address(server, replicas=0)), VECTORS.astype(np.float16).astype(np.float32)
+    backend, rows = (
+        plugins.backend(address(server, replicas=0)),
+        VECTORS.astype(np.float16).astype(np.float32),
+    )
     manifest = replace(new_manifest(TERMS, DIM, dtype="float16"), fields={"n": "integer"})
     with backend.create(name, manifest, {}) as writer:
         writer.add(Rows(ITEMS[: FEW // 2], CODES[: FEW // 2], rows[: FEW // 2]))
         writer.commit()
     index = backend.open(name)
     request = SearchRequest(
-        ASKED[[1]], 4, "image", [Filter("n", ">", 0)], Rescore("dot", Embeddings("text", rows[[N]]), 2), planned=True
+        ASKED[[1]],
+        4,
+        "image",
+        [Filter("n", ">", 0)],
+        Rescore("dot", Embeddings("text", rows[[N]]), 2),
+        planned=True,
     )
     assert len(index.search(request)[0]) == 2
     with backend.edit(name) as editor:

@@ -67,16 +67,32 @@ def root(body: Json) -> None:
 
 
 FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
-    "default saturation": (Saturating(), as_it_is, r"scores wrongly \(rank_features\): test document"),
+    "default saturation": (
+        Saturating(),
+        as_it_is,
+        r"scores wrongly \(rank_features\): test document",
+    ),
     "pruning": (Pruning(), as_it_is, r"scores wrongly \(sparse_vector\): test document"),
     "BM25 by another name": (HiddenBM25(), as_it_is, r"scores wrongly \(text\): test document 0"),
     "double analysis": (Text(), change(search_analyzer="simple"), 'search_analyzer is "simple"'),
-    "analysis that loses counts": (CountedText(), change(analyzer="standard"), 'analyzer is "standard"'),
+    "analysis that loses counts": (
+        CountedText(),
+        change(analyzer="standard"),
+        'analyzer is "standard"',
+    ),
     "another": (Halving(), as_it_is, "test document 8 has 68, not 100; look for"),
     "BM25": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
     "norms": (Text(), change(norms=None), r"norms is true, must be false \(norms on"),
-    "positions": (Text(), change(index_options=None), 'index_options is "positions", must be "freqs"'),
-    "double analysis by the filter": (CountedText(), change(search_analyzer=None), 'search_analyzer is "boc_counts"'),
+    "positions": (
+        Text(),
+        change(index_options=None),
+        'index_options is "positions", must be "freqs"',
+    ),
+    "double analysis by the filter": (
+        CountedText(),
+        change(search_analyzer=None),
+        'search_analyzer is "boc_counts"',
+    ),
     "script": (Text(), root, r"index\.similarity\.boc_dot\.script\.source is .*sqrt"),
     "negative impact": (
         RankFeatures(),
@@ -88,7 +104,11 @@ FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
         lambda body: body["mappings"].update(properties={"terms": {"type": "keyword"}}),
         "is of type keyword",
     ),
-    "no field": (Text(), lambda body: body["mappings"].update(properties={}), "is of type None, must be text"),
+    "no field": (
+        Text(),
+        lambda body: body["mappings"].update(properties={}),
+        "is of type None, must be text",
+    ),
 }
 
 
@@ -156,12 +176,22 @@ class UnknownQuery(Text):
 
 class Objects(Text):
     def field(self, features: Mapping[str, int]) -> Any:
-        return dict(features) if len(features) > 2 else super().field(features)  # not where it is only analysed
+        return (
+            dict(features) if len(features) > 2 else super().field(features)
+        )  # not where it is only analysed
 
 
 @ON_EACH
-@pytest.mark.parametrize(("strategy", "words"), [(UnknownQuery(), "no_such_query"), (Objects(), "")])
-def test_what_a_server_lacks_is_no_fault(backend: ServerBackend, index: str, strategy: Strategy, words: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [(UnknownQuery(), "no_such_query"), (Objects(), "")],
+)
+def test_what_a_server_lacks_is_no_fault(
+    backend: ServerBackend,
+    index: str,
+    strategy: Strategy,
+    words: str,
+) -> None:
     backend.transport.request("PUT", f"/{index}", body(strategy))
     lack = self_test(backend.transport, index, strategy)
     assert lack is not None
@@ -170,27 +200,38 @@ def test_what_a_server_lacks_is_no_fault(backend: ServerBackend, index: str, str
 
 @ON_EACH
 def test_wrong_scores_prevent_an_index(
-    server: Any, backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
+    server: Any,
+    backend: ServerBackend,
+    index: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     backend = ServerBackend(backend.transport, backend.address, [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
-    with pytest.raises(BackendError, match="scores wrongly"), backend.create(index, new_manifest(3, 3), {}) as writer:
+    with (
+        pytest.raises(BackendError, match="scores wrongly"),
+        backend.create(index, new_manifest(3, 3), {}) as writer,
+    ):
         writer.add(Rows([picture("a.jpg")], terms, vectors))
     assert backend.transport.request("GET", f"/{index}-boc-*/_alias") == {}
     assert backend.about()[strategy.name].startswith("no (")
 
 
 def test_check_documents_reveal_pruning() -> None:
-    """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the best weight."""
+    """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the
+    best weight."""
     strategy = SparseVector()
     documents = list(strategy.documents(score_check.check_documents()))
     asked = list(score_check.check_features(strategy, score_check.check_queries(), 2))
     frequency = {f: sum(f in d for d in documents) for d in documents for f in d}
     average = sum(frequency.values()) / len(frequency)
     dropped = [
-        {f for f, w in query.items() if frequency.get(f, 0) >= 5 * average and w <= 0.4 * max(query.values())}
+        {
+            f
+            for f, w in query.items()
+            if frequency.get(f, 0) >= 5 * average and w <= 0.4 * max(query.values())
+        }
         for query in asked
     ]
     assert {"t0"} in dropped

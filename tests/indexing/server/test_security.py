@@ -1,4 +1,5 @@
-"""A cluster as it is run for real: TLS by an authority of its own, an API key that opens one index's names only."""
+"""A cluster as it is run for real: TLS by an authority of its own, an API key that opens one
+index's names only."""
 
 import base64
 import hashlib
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.servers
 
 
 def secrets(server: SecureServer, key: str) -> list[str]:
-    """All that must never be seen: the password, the key, and its secret half; the other is a name."""
+    """All that must never be seen: the password, the key, and its secret half; the other is a
+    name."""
     return [server.password, key, base64.b64decode(key).decode().partition(":")[2]]
 
 
@@ -36,7 +38,10 @@ def test_commands_with_an_api_key(
     at = ("--at", f"elastic+https://{address}?ca_certs={secure.authority}&replicas=0")
     features, model = library / "photos.h5", f"tern:{library / 'model'}"
     table = tmp_path / "metadata.csv"
-    table.write_text("id,number:integer,title:text\n000.png,7,a first box\n001.png,8,a second box\n", encoding="utf-8")
+    table.write_text(
+        "id,number:integer,title:text\n000.png,7,a first box\n001.png,8,a second box\n",
+        encoding="utf-8",
+    )
     queries = tmp_path / "queries.txt"
     queries.write_text("a red box\nsomething green\n", encoding="utf-8")
     monkeypatch.setenv("BOC_API_KEY", key)
@@ -56,7 +61,10 @@ def test_commands_with_an_api_key(
     ok("search", "photos", "--queries", queries, "--encoder", model)
     best = ok("search", "photos", "a red box", "-k", 1, "--encoder", model).split()[2]
     command = ok("search", "photos", "a red box", "-k", 3, "--request", "curl", "--encoder", model)
-    assert best in subprocess.run(["sh"], input=command, capture_output=True, text=True, check=True).stdout
+    assert (
+        best
+        in subprocess.run(["sh"], input=command, capture_output=True, text=True, check=True).stdout
+    )
     ok("evaluate", features, "--name", "photos")
     ok("verify", "photos")
     ok("info", "photos")
@@ -69,7 +77,11 @@ def test_commands_with_an_api_key(
     assert not [secret for secret in secrets(secure, key) if secret in output]
 
 
-def test_secrets_are_not_stored(secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_stored(
+    secure: SecureServer,
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = secure.api_key("pictures*")
     bare = f"elastic+{secure.url}"
     trusting = f"{bare}?ca_certs={secure.authority}"
@@ -114,9 +126,13 @@ def test_fingerprint(secure: SecureServer, library: Path, monkeypatch: pytest.Mo
 
 
 def test_rights_on_an_alias_alone(
-    secure: SecureServer, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: SecureServer,
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part, of attached codes."""
+    """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part,
+    of attached codes."""
     pytest.importorskip("fastapi", reason="the interface needs the extra web")
     from fastapi.testclient import TestClient
 
@@ -130,18 +146,33 @@ def test_rights_on_an_alias_alone(
     table = tmp_path / "metadata.csv"
     with FeatureFile(features) as file:
         ids = [item.id for modality in MODALITIES for item in file.items(modality)]
-    table.write_text("\n".join(["id,tag", *(f"{id},t{i % 2}" for i, id in enumerate(ids))]), encoding="utf-8")
+    table.write_text(
+        "\n".join(["id,tag", *(f"{id},t{i % 2}" for i, id in enumerate(ids))]),
+        encoding="utf-8",
+    )
     boc("index", "whole", features, "--metadata", table, *admin)
-    secure.request("PUT", "shop-1", {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}})
+    secure.request(
+        "PUT",
+        "shop-1",
+        {"settings": {"number_of_replicas": 0}, "aliases": {"shop": {}}},
+    )
     pictures = [id for id in ids if "#" not in id]
     for i, id in enumerate(pictures):
         secure.request("PUT", f"shop-1/_doc/{id}?refresh=true", {"tag": f"t{i % 2}"})
-    assert boc("attach", "shop", features, "--yes", *admin).exit_code == 1  # captions have no document
+    assert (
+        boc("attach", "shop", features, "--yes", *admin).exit_code == 1
+    )  # captions have no document
     (physical,) = secure.request("GET", "whole")
     tagged = {"bool": {"should": [{"term": {"meta.tag": "t1"}}, {"exists": {"field": "block"}}]}}
-    added = [(physical, "all", None), (physical, "part", tagged), (physical, "blind", {"term": {"meta.tag": "t1"}}),
-             ("shop-1", "window", {"term": {"tag.keyword": "t1"}})]  # fmt: skip
-    actions = [{"add": {"index": i, "alias": a, **({"filter": f} if f else {})}} for i, a, f in added]
+    added = [
+        (physical, "all", None),
+        (physical, "part", tagged),
+        (physical, "blind", {"term": {"meta.tag": "t1"}}),
+        ("shop-1", "window", {"term": {"tag.keyword": "t1"}}),
+    ]
+    actions = [
+        {"add": {"index": i, "alias": a, **({"filter": f} if f else {})}} for i, a, f in added
+    ]
     secure.request("POST", "_aliases", {"actions": actions})
     odd = {id for i, id in enumerate(ids) if i % 2}
     for alias, shown in (("all", {*ids}), ("part", odd), ("window", {*pictures[1::2]})):
@@ -163,7 +194,14 @@ def test_rights_on_an_alias_alone(
             result = boc(*command, *user)
             assert result.exit_code == 0, (command, result.output)
             if command[-1] == "curl":
-                hits = json.loads(subprocess.run(["sh"], input=result.output, capture_output=True, text=True).stdout)
+                hits = json.loads(
+                    subprocess.run(
+                        ["sh"],
+                        input=result.output,
+                        capture_output=True,
+                        text=True,
+                    ).stdout,
+                )
                 assert {hit["_id"] for hit in hits["hits"]["hits"]} <= shown
             assert not [id for id in {*ids} - shown if id in result.output]
         searcher = Searcher.open(alias, user[1], encoder=model, device="cpu")
@@ -172,10 +210,16 @@ def test_rights_on_an_alias_alone(
         for path in ("/api/library?k=99", "/api/search?q=a%20red%20box&k=99"):
             assert {hit["id"] for hit in client.get(path).json()["hits"]} <= shown, path
         if alias != "window":
-            assert {item.id for item in backend(f"file:{tmp_path}").open(f"{alias}-copy").items()} == shown
+            assert {
+                item.id for item in backend(f"file:{tmp_path}").open(f"{alias}-copy").items()
+            } == shown
         for other in ("whole", physical, "shop-1"):
             assert boc("search", other, "a red box", "--encoder", model, *user).exit_code == 1
-    monkeypatch.setenv("BOC_API_KEY", secure.api_key("blind", rights=["read", "view_index_metadata"]))
+    monkeypatch.setenv(
+        "BOC_API_KEY",
+        secure.api_key("blind", rights=["read", "view_index_metadata"]),
+    )
     assert (
-        "the filter of the alias blind hides the code" in boc("search", "blind", "a", "--encoder", model, *user).output
+        "the filter of the alias blind hides the code"
+        in boc("search", "blind", "a", "--encoder", model, *user).output
     )

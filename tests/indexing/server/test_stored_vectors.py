@@ -1,4 +1,5 @@
-"""Real servers re-rank by the vectors that they store, in every format, with and without a search of their own."""
+"""Real servers re-rank by the vectors that they store, in every format, with and without a search
+of their own."""
 
 import re
 from dataclasses import replace
@@ -23,7 +24,10 @@ from tests.servers.fixtures import address, kinds
 
 N, DIM, TERMS, K = 200, 24, 100, 10
 RNG = np.random.default_rng(9)
-ITEMS = [replace(picture(f"{i:03d}.jpg"), fields={"tag": "even" if i % 2 == 0 else "odd"}) for i in range(N)]
+ITEMS = [
+    replace(picture(f"{i:03d}.jpg"), fields={"tag": "even" if i % 2 == 0 else "odd"})
+    for i in range(N)
+]
 VECTORS = unit_rows(RNG.standard_normal((N, DIM))).astype(np.float16).astype(np.float32)
 QUERIES = (1.5 * unit_rows(RNG.standard_normal((8, DIM)))).astype(np.float32)
 OFF = {"binary": 0.0, "byte": 2.0**-7}
@@ -45,7 +49,9 @@ def connected(server: Any, **options: object) -> ServerBackend:
 def build(backend: ServerBackend, name: str) -> ServerIndex:
     manifest = replace(new_manifest(TERMS, DIM), vector_dtype="float16", fields={"tag": "keyword"})
     with backend.create(name, manifest, {}) as writer:
-        writer.add(Rows(ITEMS, random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05), VECTORS))
+        writer.add(
+            Rows(ITEMS, random_terms(np.random.default_rng(0), (N, TERMS), 64, 0.05), VECTORS),
+        )
         writer.commit()
     return backend.open(name)
 
@@ -87,10 +93,20 @@ def test_stored_vectors_rank_items(server: Any, name: str, vectors: str, shards:
             assert np.allclose([hit.score for hit in hits], wanted[i, got], atol=2e-3)
             best = np.sort(wanted[i, there])[::-1][:K]
             assert np.allclose(wanted[i, got], best, atol=2e-3)
-    few = index.search(SearchRequest(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K)))
+    few = index.search(
+        SearchRequest(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K)),
+    )
     for i, hits in enumerate(few):
-        assert np.allclose([hit.score for hit in hits], wanted[i, [rows[hit.item.id] for hit in hits]], atol=2e-3)
-    search = SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
+        assert np.allclose(
+            [hit.score for hit in hits],
+            wanted[i, [rows[hit.item.id] for hit in hits]],
+            atol=2e-3,
+        )
+    search = SearchRequest(
+        queries[:1],
+        WINDOW + 1,
+        rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K),
+    )
     answer = backend.transport.search(f"/{name}/_search", index.request(search).body)
     ids = [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K]
     assert ids == [hit.item.id for hit in index.search(search)[0]]
@@ -101,7 +117,10 @@ def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
     build(backend, name)
     terms = random_terms(np.random.default_rng(2), (1, TERMS), 64, 0.05)
-    with backend.edit(name) as editor, pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"):
+    with (
+        backend.edit(name) as editor,
+        pytest.raises(BackendError, match=r"got one of length 0\.5; leave it out"),
+    ):
         editor.put(Rows([picture("new.jpg")], terms, VECTORS[:1] / 2))
     index = backend.open(name)
     assert not index.is_unfinished
@@ -111,7 +130,10 @@ def test_bytes_take_unit_vectors(server: Any, name: str) -> None:
 @pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
 def test_unknown_format_is_refused(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
-    with pytest.raises(BackendError, match=r"does not store vectors as byte, which .*k-NN plug-in.*leave out"):
+    with pytest.raises(
+        BackendError,
+        match=r"does not store vectors as byte, which .*k-NN plug-in.*leave out",
+    ):
         build(backend, name)
     assert not backend.exists(name)
 
@@ -119,7 +141,10 @@ def test_unknown_format_is_refused(server: Any, name: str) -> None:
 @pytest.mark.parametrize("server", kinds("opensearch-3", *KINDS), indirect=True)
 def test_about_lists_formats(server: Any) -> None:
     said = connected(server).about()["vectors"]
-    assert re.findall(r"(\w+) \(", said) == ["binary", *(["byte"] if server.kind.name in KINDS else [])]
+    assert re.findall(r"(\w+) \(", said) == [
+        "binary",
+        *(["byte"] if server.kind.name in KINDS else []),
+    ]
 
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)

@@ -1,4 +1,5 @@
-"""How vectors are stored on servers and scored: scripts decode what was stored, scores become products again."""
+"""How vectors are stored on servers and scored: scripts decode what was stored, scores become
+products again."""
 
 import re
 from typing import Any
@@ -30,7 +31,9 @@ from indexing.server.vector_fields import (
 
 DTYPES = st.sampled_from(["float16", "float32"])
 fields = st.builds(
-    lambda field, dtype: field.at("boc.vector", dtype), st.sampled_from(list(VECTOR_FIELDS.values())), DTYPES
+    lambda field, dtype: field.at("boc.vector", dtype),
+    st.sampled_from(list(VECTOR_FIELDS.values())),
+    DTYPES,
 )
 
 
@@ -47,7 +50,11 @@ def test_rerank_body(field: VectorField, window: int) -> None:
     if window <= requests.WINDOW:
         assert found["query"] == body["query"]
         rescore = found["rescore"]["query"]
-        assert (found["rescore"]["window_size"], rescore["query_weight"], rescore["rescore_query_weight"]) == (
+        assert (
+            found["rescore"]["window_size"],
+            rescore["query_weight"],
+            rescore["rescore_query_weight"],
+        ) == (
             window,
             0,
             1,
@@ -77,7 +84,11 @@ def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
 def test_values_ignore_memory_order(field: VectorField, seed: int, dim: int) -> None:
     vectors = vectors_of(seed, 3, dim).astype(field.dtype)
     written = [requests.dumps({"vector": value}) for value in field.values(vectors)]
-    for same in (np.asfortranarray(vectors), np.repeat(vectors, 2, axis=1)[:, ::2], np.repeat(vectors, 2, axis=0)[::2]):
+    for same in (
+        np.asfortranarray(vectors),
+        np.repeat(vectors, 2, axis=1)[:, ::2],
+        np.repeat(vectors, 2, axis=0)[::2],
+    ):
         assert [requests.dumps({"vector": value}) for value in field.values(same)] == written
 
 
@@ -86,13 +97,21 @@ BYTES = pytest.mark.parametrize("kind", [KnnByte, DenseByte])
 
 def numbers(stored: Any) -> NDArray[np.float32]:
     """The components of byte vectors, of which hexadecimal digits stand for signed bytes."""
-    rows = [np.frombuffer(bytes.fromhex(row), np.int8) if isinstance(row, str) else row for row in stored]
+    rows = [
+        np.frombuffer(bytes.fromhex(row), np.int8) if isinstance(row, str) else row
+        for row in stored
+    ]
     return np.array(rows, np.float32)
 
 
 @BYTES
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), dtype=DTYPES)
-def test_bytes_round_to_half_a_step(kind: type[VectorField], seed: int, dim: int, dtype: str) -> None:
+def test_bytes_round_to_half_a_step(
+    kind: type[VectorField],
+    seed: int,
+    dim: int,
+    dtype: str,
+) -> None:
     field = kind().at("vector", dtype)
     vectors = vectors_of(seed, 5, dim).astype(dtype)
     stored = numbers(field.values(vectors))
@@ -105,9 +124,18 @@ def test_bytes_round_to_half_a_step(kind: type[VectorField], seed: int, dim: int
     assert (np.abs(read.astype(np.float32) - vectors) <= step / 2 * (1 + dim**0.5) + 2e-3).all()
 
 
-@pytest.mark.parametrize(("kind", "scored"), [(KnnByte, lambda x: 1 + x), (DenseByte, lambda x: (1 + x) / 2)])
+@pytest.mark.parametrize(
+    ("kind", "scored"),
+    [(KnnByte, lambda x: 1 + x), (DenseByte, lambda x: (1 + x) / 2)],
+)
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), length=st.floats(0.1, 10))
-def test_products_of_bytes(kind: type[VectorField], scored: Any, seed: int, dim: int, length: float) -> None:
+def test_products_of_bytes(
+    kind: type[VectorField],
+    scored: Any,
+    seed: int,
+    dim: int,
+    length: float,
+) -> None:
     field = kind().at("vector", "float32")
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
@@ -131,7 +159,10 @@ def test_bytes_refuse_other_lengths(kind: type[VectorField], length: float) -> N
     vectors = vectors_of(0, 3, 4)
     kind().check(vectors)
     vectors[1] *= length
-    with pytest.raises(BackendError, match=r"stores vectors of length 1, got one of length .*leave it out"):
+    with pytest.raises(
+        BackendError,
+        match=r"stores vectors of length 1, got one of length .*leave it out",
+    ):
         kind().check(vectors)
     Binary().check(vectors)
 
@@ -145,8 +176,9 @@ def test_scores_are_not_negative(data: st.DataObject, width: int) -> None:
 
 
 def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
-    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
-    signed, ints have 32 bits, products and sums of floats are rounded to float32."""
+    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers:
+    bytes and ints are signed, ints have 32 bits, products and sums of floats are rounded to
+    float32."""
     signed = np.frombuffer(data, np.int8).tolist()
     step = int(re.findall(r"at \+= (\d)", source)[0])
     steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
@@ -180,7 +212,13 @@ def test_script_decodes_float16() -> None:
     assert found == every.astype(float).tolist()
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
+@given(
+    values=st.lists(
+        st.floats(width=32, allow_nan=False, allow_infinity=False),
+        min_size=1,
+        max_size=6,
+    ),
+)
 def test_script_decodes_float32(values: list[float]) -> None:
     for value in values:
         assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
@@ -193,6 +231,9 @@ def test_script_is_the_dot_product(source: str, dtype: str) -> None:
         query, item = rng.standard_normal((2, dim)).astype(np.float32)
         query, item = query / np.linalg.norm(query), (item / np.linalg.norm(item)).astype(dtype)
         expected = float(query.astype(float) @ item.astype(float))
-        bound = dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float)) + dim * 2.0**-37
+        bound = (
+            dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float))
+            + dim * 2.0**-37
+        )
         found = painless(source, query, raw(item), offset(query))
         assert abs(found - offset(query) - expected) <= bound + 1e-12

@@ -1,4 +1,5 @@
-"""What stands between boc and a cluster: proxies, prefixes of paths, headers of gateways, certificates of clients."""
+"""What stands between boc and a cluster: proxies, prefixes of paths, headers of gateways,
+certificates of clients."""
 
 from __future__ import annotations
 
@@ -25,8 +26,14 @@ class Cluster(Handler):
     """Answers that it is what is asked for, and keeps what it got."""
 
     def do_GET(self) -> None:  # noqa: N802
-        self.server.got.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-        send_json(self, {"version": {"distribution": "opensearch", "number": "3"}}, self.server.product)
+        self.server.got.append(
+            (self.path, {name.lower(): value for name, value in self.headers.items()}),
+        )
+        send_json(
+            self,
+            {"version": {"distribution": "opensearch", "number": "3"}},
+            self.server.product,
+        )
 
 
 class Proxy(Handler):
@@ -100,7 +107,11 @@ def ask(kind: str, rest: str) -> Any:
 
 
 def test_proxies(
-    stack: ExitStack, kind: str, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack,
+    kind: str,
+    authority: trustme.CA,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain, trusted = cluster(stack, kind), f"ca_certs={tmp_path / 'authority.pem'}"
     secure = cluster(stack, kind, tls_of(authority, NAME))
@@ -115,9 +126,16 @@ def test_proxies(
     with pytest.raises(BackendError, match="a fingerprint is not compared through a proxy"):
         ask(kind, f"https://{NAME}:9200?ssl_assert_fingerprint={'0' * 64}")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert "version" in ask(kind, f"http://127.0.0.1:{plain.server_port}"), "no proxy for this machine"
-    count, proxy = len(plain.got), stack.enter_context(serving(Proxy, got=[], target=plain.server_port))
-    assert "version" in ask(kind, f"http://{NAME}?proxy=127.0.0.1:{proxy.server_port}"), "the address goes first"
+    assert "version" in ask(kind, f"http://127.0.0.1:{plain.server_port}"), (
+        "no proxy for this machine"
+    )
+    count, proxy = (
+        len(plain.got),
+        stack.enter_context(serving(Proxy, got=[], target=plain.server_port)),
+    )
+    assert "version" in ask(kind, f"http://{NAME}?proxy=127.0.0.1:{proxy.server_port}"), (
+        "the address goes first"
+    )
     assert len(plain.got) > count
 
 
@@ -132,14 +150,21 @@ def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch: pytest.Mo
         ask(kind, f"http://127.0.0.1:{server.server_port}")
         headers = server.got[-1][1]
         assert (headers["x-tenant"], headers["authorization"]) == ("a b", authorization)
-        assert headers["accept"] == "application/json", "no form that one generation of servers refuses"
+        assert headers["accept"] == "application/json", (
+            "no form that one generation of servers refuses"
+        )
     monkeypatch.setenv("BOC_HEADERS", "secret value")
     with pytest.raises(BackendError, match="a line that is no header") as refused:
         ask(kind, "http://one")
     assert "secret" not in str(refused.value)
 
 
-def test_certificates_of_clients(stack: ExitStack, kind: str, authority: trustme.CA, tmp_path: Path) -> None:
+def test_certificates_of_clients(
+    stack: ExitStack,
+    kind: str,
+    authority: trustme.CA,
+    tmp_path: Path,
+) -> None:
     context = tls_of(authority, "127.0.0.1")
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -150,6 +175,9 @@ def test_certificates_of_clients(stack: ExitStack, kind: str, authority: trustme
     at = f"https://127.0.0.1:{server.server_port}?ca_certs={tmp_path / 'authority.pem'}"
     with pytest.raises(UnreachableError):
         ask(kind, at)
-    assert "version" in ask(kind, f"{at}&client_cert={tmp_path / 'my.pem'}&client_key={tmp_path / 'my.key'}")
+    assert "version" in ask(
+        kind,
+        f"{at}&client_cert={tmp_path / 'my.pem'}&client_key={tmp_path / 'my.key'}",
+    )
     with pytest.raises(BackendError, match="client_key in the address needs client_cert"):
         ask(kind, f"https://one?client_key={tmp_path / 'my.key'}")
